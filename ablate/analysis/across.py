@@ -117,19 +117,19 @@ class Arrays:
         unstable, omitted = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for c, column in enumerate(plan.columns):
             for r, row in enumerate(plan.rows):
-                if (found := cells.get((row.label, column.label))) is None:
+                if (scores := cells.get((row.label, column.label))) is None:
                     continue
-                y[c, r] = [sign * value for value in mean_by_replicate(found.main, plan)]
-                unstable[c, r] = bool(found.unstable)
-                omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
-        read = past.read_over_baselines() if past is not None else 0
-        return cls(plan, y, unstable, omitted, judge, right, read, looks_judge)
+                y[c, r] = [sign * value for value in mean_by_replicate(scores.main, plan)]
+                unstable[c, r] = bool(scores.unstable)
+                omitted[c, r] = is_partial(plan, scores) or bool(plan.gone(scores.cell))
+        variants_read = past.read_over_baselines() if past is not None else 0
+        return cls(plan, y, unstable, omitted, judge, right, variants_read, looks_judge)
 
     @property
     def void(self) -> tuple[str, ...]:
         """List the columns whose baseline is unstable: no block uses them."""
-        found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
-        return tuple(column.heading for column, unstable in found if unstable)
+        pairs = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
+        return tuple(column.heading for column, unstable in pairs if unstable)
 
     def images(self, columns: Iterable[int]) -> list[stats.Bools] | None:
         """Return which images the runs get right, an array (R, replicates, N) for each of these
@@ -182,11 +182,14 @@ def joined_note(*parts: str) -> str:
 def noisy(ratios: Iterable[float | None]) -> str:
     """Say that the baselines' spread is far above that of the rows, by their `ratio`; "" where none
     is."""
-    found = [*ratios]
-    if not found:
+    all_ratios = [*ratios]
+    if not all_ratios:
         return ""
-    known = [ratio for ratio in found if ratio is not None]  # None: the rows have none at all
-    times = f"{max(known):.1f} times" if len(known) == len(found) else "far above"
+    # None: the rows have none at all.
+    known_ratios = [ratio for ratio in all_ratios if ratio is not None]
+    times = (
+        f"{max(known_ratios):.1f} times" if len(known_ratios) == len(all_ratios) else "far above"
+    )
     return f"the baseline's spread is {times} what the rows have, and counts whole in each gain"
 
 
@@ -202,20 +205,20 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))
         lines, ratios = [], []
-        for before, after in pairs:
-            rest = {k: v for k, v in plan.columns[before].settings.items() if k != key}
+        for start_column, end_column in pairs:
+            rest = {k: v for k, v in plan.columns[start_column].settings.items() if k != key}
             changes = stats.changes(
-                arrays.y[before],
-                arrays.y[after],
+                arrays.y[start_column],
+                arrays.y[end_column],
                 arrays.baseline,
                 method,
-                np.any(arrays.unstable[[before, after]], axis=0),
-                arrays.images((before, after)),
+                np.any(arrays.unstable[[start_column, end_column]], axis=0),
+                arrays.images((start_column, end_column)),
             )
             if changes.void:
                 continue
             ratios += [changes.ratio] * changes.tripped
-            partial = np.any(arrays.omitted[[before, after]], axis=0)
+            partial = np.any(arrays.omitted[[start_column, end_column]], axis=0)
             lines += [
                 arrays.line(
                     row.label,
@@ -238,10 +241,10 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
 
 def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterable[tuple[int, int]]:
     """Yield pairs of columns that differ in `key` alone: `start` in one, `end` in the other."""
-    for b, before in enumerate(columns):
-        for a, after in enumerate(columns):
-            if before.settings.get(key) == start and after.settings == {
-                **before.settings,
+    for b, start_column in enumerate(columns):
+        for a, end_column in enumerate(columns):
+            if start_column.settings.get(key) == start and end_column.settings == {
+                **start_column.settings,
                 key: end,
             }:
                 yield b, a
@@ -257,14 +260,14 @@ def averages(arrays: Arrays) -> tuple[Summary, ...]:
     its own. The groups are one family where `analysis.family` is the table."""
     plan = arrays.plan
     rows, everywhere = len(plan.rows) - 1, range(len(plan.columns))
-    whole = arrays.method(rows)
-    lines, notes = _averages(arrays, everywhere, whole, "")
+    method = arrays.method(rows)
+    lines, notes = _averages(arrays, everywhere, method, "")
     average = Summary(
         kind="average",
         name="average",
         title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
         note=joined_note(*notes),
-        contrasts=whole.contrasts,
+        contrasts=method.contrasts,
         lines=lines,
     )
     return tuple(block for block in (average, *_group_averages(arrays)) if block.lines)
@@ -277,18 +280,20 @@ def _group_averages(arrays: Arrays) -> Iterator[Summary]:
         group.name: [c for c, place in enumerate(places) if place.heading in group.headings]
         for group in plan.groups
     }
-    averaged = {name: which for name, which in members.items() if len(which) >= FEWEST}
+    averaged = {name: indices for name, indices in members.items() if len(indices) >= FEWEST}
     if not averaged:
         return
     method = arrays.method(len(plan.rows) - 1, len(averaged))
-    found = [_averages(arrays, which, method, name) for name, which in averaged.items()]
+    group_averages = [
+        _averages(arrays, indices, method, name) for name, indices in averaged.items()
+    ]
     yield Summary(
         kind="group",
         name="group",
         title="Average over the columns of each group",
-        note=joined_note(*dict.fromkeys(note for _, notes in found for note in notes)),
+        note=joined_note(*dict.fromkeys(note for _, notes in group_averages for note in notes)),
         contrasts=method.contrasts,
-        lines=tuple(line for lines, _ in found for line in lines),
+        lines=tuple(line for lines, _ in group_averages for line in lines),
     )
 
 
@@ -313,10 +318,10 @@ def _averages(
     lines, ratios = [], {}
     for r, (row, average) in enumerate(zip(plan.rows, averaged, strict=True)):
         if average is not None:
-            over = [columns[c] for c in average.columns]
-            partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
+            averaged_columns = [columns[c] for c in average.columns]
+            partial = bool(arrays.omitted[averaged_columns][:, [r, arrays.baseline]].any())
             if average.tripped:
-                ratios[tuple(over)] = average.ratio
+                ratios[tuple(averaged_columns)] = average.ratio
             lines.append(
                 arrays.line(
                     row.label,
@@ -324,7 +329,7 @@ def _averages(
                     average.gain,
                     given=not partial,
                     sampled=hide_empty(_with_mean(average), plan.metric),
-                    columns=tuple(plan.columns[c].label for c in over),
+                    columns=tuple(plan.columns[c].label for c in averaged_columns),
                 )
             )
     left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""

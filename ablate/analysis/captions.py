@@ -28,8 +28,8 @@ def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
     """Name the family of simultaneous intervals: "9 contrasts of a column"."""
     counts = sorted({column.contrasts for column in columns})
     noun = "contrast" if counts == [1] else "contrasts"
-    of = "a column" if plan.analysis.family == "column" else "the table"
-    return f"{' or '.join(map(str, counts))} {noun} of {of}"
+    scope = "a column" if plan.analysis.family == "column" else "the table"
+    return f"{' or '.join(map(str, counts))} {noun} of {scope}"
 
 
 # --- The caption --------------------------------------------------------------------------------
@@ -37,28 +37,30 @@ def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[str]:
     """Explain the numbers of a table. `judged`: whether gains have intervals."""
-    analysis, of = plan.analysis, plan.metric
+    analysis, metric = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     number = " or ".join(map(str, sizes))
     tested = (
         f"one split, one test set of {number} {plan.task.examples}" if sizes else plan.task.untested
     )
-    tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
-    name = of.name[0].upper() + of.name[1:]
-    less = ", lower being better" if of.sign < 0 else ""
-    less = ", neither direction being better" if of.neutral else less
+    tested = metric.on or ("of the fixed validation set" if metric.of_curve else tested)
+    name = metric.name[0].upper() + metric.name[1:]
+    direction = ", lower being better" if metric.sign < 0 else ""
+    direction = ", neither direction being better" if metric.neutral else direction
     blocks = plan.design.blocks
     methods, usual = (METHODS, plan.spread) if blocks else (trained_on.METHODS, "one way")
     spreads = " or ".join(dict.fromkeys(methods[column.judged_by] for column in columns))
-    over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
-    how = (
+    repeats, intervals = (
+        ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
+    )
+    interval_words = (
         f" [{confidence_level(gain_alpha(analysis))}, simultaneous over the "
         f"{family_words(plan, columns)}{plan.design.family}; "
         f"{(spreads or methods[usual]).format(examples=plan.task.examples)}]"
     )
     lines = [
-        f"{name}: mean over {over} [{confidence_level(analysis.alpha)} Student t]; "
-        f"{of.over(plan.baseline)} in {of.points}{less}{how * judged}. "
+        f"{name}: mean over {repeats} [{confidence_level(analysis.alpha)} Student t]; "
+        f"{metric.over(plan.baseline)} in {metric.points}{direction}{interval_words * judged}. "
         f"Intervals are over {intervals}; {tested}."
     ]
     if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
@@ -68,7 +70,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
         )
     if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
         lines.append("Cells have no verdicts of their own; changes have.")
-    lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
+    lines += filter(None, [metric.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
     parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
     lines += [f"Runs start from {words}." for words in parents if words]
@@ -80,9 +82,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
 def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     """Explain the gains for new seeds and images, if the table has them; name the columns that have
     none."""
-    asked = any(entry.population for column in columns for entry in column.entries)
+    has_population = any(entry.population for column in columns for entry in column.entries)
     lacking = {column.heading: column.lacking for column in columns if column.lacking}
-    if not asked:
+    if not has_population:
         return
     yield (
         f"For new images, too: the interval of the gain for new training seeds and for new images "
@@ -90,8 +92,8 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
         f"[{confidence_level(gain_alpha(plan.analysis))}, simultaneous over the "
         f"{family_words(plan, columns)}]."
     )
-    for heading, why in lacking.items():
-        yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {why}."
+    for heading, reason in lacking.items():
+        yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {reason}."
 
 
 def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
@@ -115,29 +117,30 @@ def parent_words(spec: Mapping[str, Any]) -> str:
         return ""
     number, unit = length_of(parent["train"])
     length = f"{number:,g} {unit[: -1 if number == 1 else None]}"
-    whose = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
-    before = parent_words(parent)
-    further = f", which starts from {before}" if before else ""
-    return f"the weights of a run on {parent['data']['name']} ({length}) with {whose}{further}"
+    seed_words = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
+    origin = parent_words(parent)
+    further = f", which starts from {origin}" if origin else ""
+    return f"the weights of a run on {parent['data']['name']} ({length}) with {seed_words}{further}"
 
 
 def _tuned(plan: Plan, tune: Tune) -> str:
     """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
     keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
-    by = f" by {plan.judged.name}" if plan.metric.own else ""  # which needs a test set
+    metric_words = f" by {plan.judged.name}" if plan.metric.own else ""  # which needs a test set
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
-    least = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
-    counted = (
+    coverage = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
+    n_meaning = (
         "intervals are conditional on the chosen settings"
         if ONE_SEARCH in plan.conditions
         else "n counts searches"
     )
-    without = ", ".join(column.label for column in plan.columns if not column.tuned)
-    untuned = f", but in {without}" if without else ""
+    untuned_columns = ", ".join(column.label for column in plan.columns if not column.tuned)
+    untuned = f", but in {untuned_columns}" if untuned_columns else ""
     return (
         f"Tuned in the same way for every variant{untuned}: {keys}; {plan.searches_said} of "
-        f"{plural(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
-        f"on validation{' of the parents' * tune.parents}{by}, with other seeds; {counted}."
+        f"{plural(tune.trials_each, 'trial')} (sampler {tune.sampler}){coverage}; settings are "
+        f"chosen on validation{' of the parents' * tune.parents}{metric_words}, with other seeds; "
+        f"{n_meaning}."
     )
 
 
@@ -155,8 +158,8 @@ def with_words(plan: Plan, *said: str) -> str:
 def replaced_words(plan: Plan, *said: str) -> list[str]:
     """Return the words that drove the plan, with some replaced."""
     keys = [word.partition("=")[0] for word in said]
-    words = [other for other in plan.words if other.partition("=")[0] not in keys]
-    place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
+    words = [word for word in plan.words if word.partition("=")[0] not in keys]
+    place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return [*words[:place], *said, *words[place:]]
 
 
@@ -182,26 +185,26 @@ def warnings(
     for score in cells:
         missing[score.cell.row] += len(score.missing)
     unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
-    found = [*trained_on.notes(plan)]
+    texts = [*trained_on.notes(plan)]
     if plan.skipped:
-        without = "The table leaves out these seeds"
+        exclusion = "The table leaves out these seeds"
         if plan.unevenly_skipped:
-            without = "Gains leave out these seeds, means are of all runs that there are"
-        found.append(
+            exclusion = "Gains leave out these seeds, means are of all runs that there are"
+        texts.append(
             f"{plural(len(plan.skipped), 'run')} skipped by the user: "
-            f"{first_few([*plan.skipped])}. {without}; `ablate run RUN --undo` lets them train."
+            f"{first_few([*plan.skipped])}. {exclusion}; `ablate run RUN --undo` lets them train."
         )
     if any(entry.n == 1 for column in columns for entry in column.entries):
-        found.append("n = 1: no interval.")
-    found += [condition.note for condition in plan.conditions]
+        texts.append("n = 1: no interval.")
+    texts += [condition.note for condition in plan.conditions]
     if plan.n == 2:
-        found.append("n = 2: intervals, no verdicts.")
+        texts.append("n = 2: intervals, no verdicts.")
     for column in columns:
         if column.void and not column.on:
-            found += _void(
+            texts += _void(
                 plan, column, [s for s in cells if s.cell.column == column.label], judged
             )
-    return [*unfinished, *notes("warning", found)]
+    return [*unfinished, *notes("warning", texts)]
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
@@ -215,14 +218,14 @@ def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     base = next(score for score in block if score.cell.row == plan.baseline)
-    at = f"{column.heading}: " if column.heading else ""
+    prefix = f"{column.heading}: " if column.heading else ""
     fates = [
         f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
         for seed, step in base.diverged.items()
     ] + [f"seed {seed} collapsed" for seed in base.collapsed]
     yield (
-        f"{at}{plan.design.void}: in the baseline {plan.baseline}, {', '.join(fates)}, so gains "
-        f"over the baseline don't measure the variants."
+        f"{prefix}{plan.design.void}: in the baseline {plan.baseline}, {', '.join(fates)}, so "
+        f"gains over the baseline don't measure the variants."
     )
     n = len(base.results)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -235,15 +238,18 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool
         p = f", Fisher's exact p = {test.p:.2g}" if test.tested and judged else ""
         parts.append(f"{k} of {m} of {first_few(rows)}{p}")
     yield (
-        f"{at}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, against "
-        f"{'; '.join(parts)}."
+        f"{prefix}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, "
+        f"against {'; '.join(parts)}."
     )
     rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
-        yield f"{at}The sweep compares learning rates, so the baseline's failure may be a finding."
+        yield (
+            f"{prefix}The sweep compares learning rates, so the baseline's failure may be a "
+            f"finding."
+        )
     elif rate is not None:
         yield (
-            f"{at}The baseline may train at a lower learning rate: "
+            f"{prefix}The baseline may train at a lower learning rate: "
             f"`{with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
         )
 
@@ -268,8 +274,8 @@ def plural(number: int, noun: str) -> str:
 
 def first_few(rows: Sequence[str], most: int = 8) -> str:
     """List labels, of many the first few."""
-    more = f" and {len(rows) - most} more" if len(rows) > most else ""
-    return ", ".join(rows[:most]) + more
+    remainder = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return ", ".join(rows[:most]) + remainder
 
 
 STRICT = "--strict: verdicts withheld."
@@ -280,17 +286,21 @@ def look_notes(
 ) -> tuple[list[str], bool]:
     """Return the notes on a table, and whether `strict` withholds its verdicts. `methods`: of the
     columns that have gains, where looks are known."""
-    found, grave = list[str](), list(_left_out(plan))
+    texts, grave = list[str](), list(_left_out(plan))
     if past is not None:
         counts = {column: past.counts(column) for column in methods}
         changed = list(_changed(past))
-        found += _by_column(plan, methods, lambda at: _among(past, at, methods[at].contrasts))
-        found += (*_read_at(plan, counts, methods), *changed)
-        found += _by_column(plan, methods, lambda column: _beside(plan, past, column))
+        texts += _by_column(
+            plan, methods, lambda column: _among(past, column, methods[column].contrasts)
+        )
+        texts += (*_read_at(plan, counts, methods), *changed)
+        texts += _by_column(plan, methods, lambda column: _beside(plan, past, column))
         grave += changed
-        grave += [one for one in counts if not counts[one].declared and counts[one].has_more]
+        grave += [
+            column for column in counts if not counts[column].declared and counts[column].has_more
+        ]
     withheld = strict and bool(grave)
-    return [*found, *_left_out(plan), *[STRICT] * withheld], withheld
+    return [*texts, *_left_out(plan), *[STRICT] * withheld], withheld
 
 
 def _by_column(
@@ -321,17 +331,17 @@ def _read_at(
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
     seeds, which were not declared."""
     alike: dict[str, list[str]] = {}
-    for column, found in counts.items():
-        if len(found.every) > 1 and not found.declared:
-            alike.setdefault(_where(found), []).append(column)
-    for where, columns in alike.items():
+    for column, seed_counts in counts.items():
+        if len(seed_counts.every) > 1 and not seed_counts.declared:
+            alike.setdefault(_where(seed_counts), []).append(column)
+    for opening, columns in alike.items():
         errors = [stats.look_error(counts[c].every, _same(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
-        of = " of a column" if len(errors) > 1 and by_column else ""
+        scope = " of a column" if len(errors) > 1 and by_column else ""
         part = f"{first_few([plan.heading(c) for c in columns])}: " * (len(columns) < len(methods))
         yield (
-            f"{part}{where}: the chance of a false verdict on some variant{of} is about "
+            f"{part}{opening}: the chance of a false verdict on some variant{scope} is about "
             f"{100 * error:.0f} %. Looks that are declared beforehand (analysis.looks) share alpha."
         )
 
@@ -353,39 +363,40 @@ def _where(counts: SeedCounts) -> str:
     corr)"."""
     verdicts, means = (
         ", ".join(
-            f"{n} (sweep{'s'[: len(of) > 1]} {first_few(of)})" for n, of in sorted(some.items())
+            f"{n} (sweep{'s'[: len(sweeps) > 1]} {first_few(sweeps)})"
+            for n, sweeps in sorted(some.items())
         )
         for some in (counts.verdicts, counts.means)
     )
     if not verdicts:
         return f"Means of these runs were also seen at n = {means}, before all had a result"
-    more = f", and means at n = {means}" if means else ""
-    what = _what_was_read(max(counts.verdicts))
-    on = "on" if what == "Verdicts" else "of"
-    return f"{what} {on} these runs were also read at n = {verdicts}{more}"
+    means_words = f", and means at n = {means}" if means else ""
+    subject = _what_was_read(max(counts.verdicts))
+    on = "on" if subject == "Verdicts" else "of"
+    return f"{subject} {on} these runs were also read at n = {verdicts}{means_words}"
 
 
 def _changed(past: PastLooks) -> Iterator[str]:
     """Yield a note if the table has changed since the first look at its runs."""
-    first = past.first()
-    if first is not None and (parts := look_changes(first, past.now)):
-        where = f" in {first.sweep}" if first.sweep != past.now.sweep else ""
-        what = _what_was_read(first.n).lower()
-        counted = all(part.startswith("rows: ") for part in parts)
+    first_look = past.first()
+    if first_look is not None and (parts := look_changes(first_look, past.now)):
+        place = f" in {first_look.sweep}" if first_look.sweep != past.now.sweep else ""
+        subject = _what_was_read(first_look.n).lower()
+        rows_only = all(part.startswith("rows: ") for part in parts)
         yield (
-            f"Changed since {what} were first read{where}, at n = {first.n}: {'; '.join(parts)}. "
-            f"The change was made with results in view: "
-            + ("all variants are counted." if counted else "its error is unknown.")
+            f"Changed since {subject} were first read{place}, at n = {first_look.n}: "
+            f"{'; '.join(parts)}. The change was made with results in view: "
+            + ("all variants are counted." if rows_only else "its error is unknown.")
         )
 
 
 def _left_out(plan: Plan) -> Iterator[str]:
     """Yield a note if the user skipped runs while curves of their seed could be seen."""
-    begun = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
-    seen = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
-    if begun or seen:
-        parts = (f"{begun} had begun",) * bool(begun)
-        parts += (f"of {seen} the seed had begun in another row",) * bool(seen)
+    begun_count = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
+    seen_count = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
+    if begun_count or seen_count:
+        parts = (f"{begun_count} had begun",) * bool(begun_count)
+        parts += (f"of {seen_count} the seed had begun in another row",) * bool(seen_count)
         yield (
             f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
             f"curves in view, so the error of the verdicts is unknown."
@@ -409,13 +420,13 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
     intervals, and why images don't determine the spread, where they might. A reason that all
     columns share comes once, without their names."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
-    shared = len({*lacking.values()}) == 1
+    same_reason = len({*lacking.values()}) == 1
     for column in columns:
         reason = lacking[column.label]
         if column.tripped:
             yield _spread_note(column, noisy([column.baseline_ratio]), named=True)
         if reason:
-            yield _spread_note(column, reason, named=not shared)
+            yield _spread_note(column, reason, named=not same_reason)
 
 
 def _spread_note(column: TableColumn, clause: str, named: bool) -> Note:
@@ -434,8 +445,8 @@ def _lacking_images(plan: Plan, column: TableColumn) -> str:
 
 def seeds_command(plan: Plan, n: int) -> str:
     """Return the command of the sweep with n seeds, its present seeds among them."""
-    more = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
-    seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
+    new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
+    seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
     text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
     return with_words(plan, f"seeds={text}")
 

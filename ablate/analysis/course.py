@@ -58,13 +58,13 @@ class RowCourse:
         verdicts are withheld, so the note doesn't say whether the look decided."""
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
-        own = "; the row is judged by its own spread" if self.gain.own else ""
+        basis = "; the row is judged by its own spread" if self.gain.own else ""
         if self.alone:
-            own = "; no other row was left, so the row is judged by its paired t"
+            basis = "; no other row was left, so the row is judged by its paired t"
         if self.unlikely is not None:
-            return f"Stopped {self.stop}{own}."
-        what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
-        return f"{what} at the look at {self.seeds} seeds{own}."
+            return f"Stopped {self.stop}{basis}."
+        verb = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
+        return f"{verb} at the look at {self.seeds} seeds{basis}."
 
     @property
     def stop(self) -> str:
@@ -97,8 +97,8 @@ class ColumnCourse:
     @property
     def active(self) -> list[str]:
         """The rows that go on, or the changes; before the first look this is not known."""
-        told = {effect_label(*place): course for place, course in self.changes.items()}
-        return [what for what, c in {**self.rows, **told}.items() if c.word == GOES_ON]
+        changes = {effect_label(*place): course for place, course in self.changes.items()}
+        return [label for label, c in {**self.rows, **changes}.items() if c.word == GOES_ON]
 
     def asks(self, plan: Plan) -> list[str]:
         """Return the rows that get the seeds of the next look: those that go on, and the baseline.
@@ -140,7 +140,7 @@ def follow(
 ) -> dict[str, ColumnCourse]:
     """Follow every column as far as results go; return its course by its label, {} without looks.
     `predictions`: reads what runs predicted; `past`: the looks before."""
-    found = {}
+    courses = {}
     for column, block in blocks_of(plan, cells) if plan.design.at else ():
         if plan.changes is None:
             block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
@@ -153,10 +153,10 @@ def follow(
             partial(right_images, plan, block, results, "", predictions),
         )
         changes = plan.changes
-        found[column.label] = (
+        courses[column.label] = (
             _follow_rows(evidence) if changes is None else _follow_changes(evidence, changes)
         )
-    return found
+    return courses
 
 
 def courses_of(
@@ -180,42 +180,46 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
     plan, y, method = of.plan, of.y, of.method
     state = stats.before_looks(len(of.rows))
     courses: dict[str, RowCourse] = {}
-    told: list[tuple[int, Mapping[str, str]]] = []
-    by, lacking, images = stats.ColumnGains(()), "", None
+    history: list[tuple[int, Mapping[str, str]]] = []
+    column_gains, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.at):
-        needed = state.active.copy()
-        needed[0] = True
-        if not state.active.any() or not of.ended[needed, :n].all():
+        needed_rows = state.active.copy()
+        needed_rows[0] = True
+        if not state.active.any() or not of.ended[needed_rows, :n].all():
             break
         if look == 0 and method.spread == "images":
             images, lacking = _images(of)
             if images is None:
                 method = replace(method, spread="paired")
         shaky = np.asarray(of.unstable[:, :n].any(-1))
-        fit, after = stats.take_look(y[:, :n], look, state, method, shaky, images)
+        fit, next_state = stats.take_look(y[:, :n], look, state, method, shaky, images)
         gains = dict(zip(of.rows, _gains(y[:, :n], fit), strict=True))
-        decisions = dict(zip(of.rows, map(stats.Decision, after.decided.tolist()), strict=True))
-        last = n == plan.design.at[-1]
+        decisions = dict(
+            zip(of.rows, map(stats.Decision, next_state.decided.tolist()), strict=True)
+        )
+        is_last = n == plan.design.at[-1]
         looked = {
-            row: _course(plan, n, gains[row], decisions[row], bool(going), last)
-            for row, before, going in zip(of.rows, state.active, after.active, strict=True)
-            if before
+            row: _course(plan, n, gains[row], decisions[row], bool(going), is_last)
+            for row, active, going in zip(of.rows, state.active, next_state.active, strict=True)
+            if active
         }
-        judged = ~np.isnan(fit.sd)
-        if method.spread == "images" and judged.sum() == 1 and len(of.rows) > 2:
+        judged_rows = ~np.isnan(fit.sd)
+        if method.spread == "images" and judged_rows.sum() == 1 and len(of.rows) > 2:
             looked = {row: replace(course, alone=True) for row, course in looked.items()}
         courses |= looked
-        told.append((n, {row: course.word for row, course in looked.items()}))
-        if judged.any():
-            each = fit.sd[judged] / math.sqrt(2)
-            spreads = float(each.min()), float(each.max())
-            by = replace(by, spreads=spreads, df=float(np.median(fit.df[judged])))
+        history.append((n, {row: course.word for row, course in looked.items()}))
+        if judged_rows.any():
+            row_spreads = fit.sd[judged_rows] / math.sqrt(2)
+            spreads = float(row_spreads.min()), float(row_spreads.max())
+            column_gains = replace(
+                column_gains, spreads=spreads, df=float(np.median(fit.df[judged_rows]))
+            )
         ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
-        by = replace(by, tripped=bool(~np.isnan(fit.ratio)), ratio=ratio)
-        state = after
-    left = plan.design.at[len(told) :] if state.active.any() else ()
-    following = left[0] if left else None
-    return ColumnCourse(of.label, courses, by, tuple(told), following, lacking)
+        column_gains = replace(column_gains, tripped=bool(~np.isnan(fit.ratio)), ratio=ratio)
+        state = next_state
+    later_looks = plan.design.at[len(history) :] if state.active.any() else ()
+    following = later_looks[0] if later_looks else None
+    return ColumnCourse(of.label, courses, column_gains, tuple(history), following, lacking)
 
 
 def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
@@ -226,38 +230,40 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     plan = of.plan
     right, lacking = of.right() if of.method.spread == "images" else (None, "")
     courses: dict[tuple[str, str], RowCourse] = {}
-    told: list[tuple[int, Mapping[str, str]]] = []
+    history: list[tuple[int, Mapping[str, str]]] = []
 
     def goes_on() -> bool:
-        return not told or any(row.word == GOES_ON for row in courses.values())
+        return not history or any(row.word == GOES_ON for row in courses.values())
 
     for look, n in enumerate(plan.design.at):
         if not goes_on() or not of.ended[:, :n].all():
             break
         shaky = np.asarray(of.unstable[:, :n].any(1))
-        seen = None if right is None else right[:, :n]
-        judged = judge_changes(plan, changes, of.y[:, :n], of.method.at(look), shaky, seen)
-        for place, gain in judged.gains.items():
+        right_so_far = None if right is None else right[:, :n]
+        judged_changes = judge_changes(
+            plan, changes, of.y[:, :n], of.method.at(look), shaky, right_so_far
+        )
+        for place, gain in judged_changes.gains.items():
             if look == 0 or courses[place].word == GOES_ON:
-                last = n == plan.design.at[-1]
+                is_last = n == plan.design.at[-1]
                 decision = stats.Decision.UNSTABLE if shaky.any() else _decided(plan, gain)
                 going = decision == stats.Decision.UNDECIDED
-                courses[place] = _course(plan, n, gain, decision, going, last)
-        now = {effect_label(*place): row for place, row in courses.items() if row.seeds == n}
-        told.append((n, {what: row.word for what, row in now.items()}))
-    left = plan.design.at[len(told) :]
-    following = left[0] if left and goes_on() else None
-    none = stats.ColumnGains(())
-    return ColumnCourse(of.label, {}, none, tuple(told), following, lacking, courses)
+                courses[place] = _course(plan, n, gain, decision, going, is_last)
+        looked = {effect_label(*place): row for place, row in courses.items() if row.seeds == n}
+        history.append((n, {label: row.word for label, row in looked.items()}))
+    later_looks = plan.design.at[len(history) :]
+    following = later_looks[0] if later_looks and goes_on() else None
+    no_gains = stats.ColumnGains(())
+    return ColumnCourse(of.label, {}, no_gains, tuple(history), following, lacking, courses)
 
 
 def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
     """Decide on a change by its interval at a look."""
-    found, margin = gain.gain, plan.analysis.margin
-    if found.low is not None and found.high is not None and found.sd:
-        if found.low > 0 or found.high < 0:
-            return stats.Decision.BETTER if found.low > 0 else stats.Decision.WORSE
-        if margin is not None and stats.is_futile(found, gain.df or 1.0, margin):
+    estimate, margin = gain.gain, plan.analysis.margin
+    if estimate.low is not None and estimate.high is not None and estimate.sd:
+        if estimate.low > 0 or estimate.high < 0:
+            return stats.Decision.BETTER if estimate.low > 0 else stats.Decision.WORSE
+        if margin is not None and stats.is_futile(estimate, gain.df or 1.0, margin):
             return stats.Decision.FUTILE
     return stats.Decision.UNDECIDED
 
@@ -288,8 +294,8 @@ def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
     if right is None:
         return None, lacking
 
-    def images(tables: object, judged: list[int], n: int) -> stats.ImageFlips:
-        return stats.ImageFlips.of(right[np.ix_(judged, range(n))][None])
+    def images(tables: object, rows: list[int], n: int) -> stats.ImageFlips:
+        return stats.ImageFlips.of(right[np.ix_(rows, range(n))][None])
 
     return images, ""
 
@@ -300,11 +306,11 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bo
 
     shape = (len(block), plan.design.at[-1])
     y, unstable = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-    place = {seed: at for at, seed in enumerate(plan.design.reach(plan.seeds))}
-    for row, found in enumerate(block):
-        for seed, value in found.main.by_seed.items():
+    place = {seed: index for index, seed in enumerate(plan.design.reach(plan.seeds))}
+    for row, scores in enumerate(block):
+        for seed, value in scores.main.by_seed.items():
             y[row, place[seed]] = plan.metric.sign * value
-        unstable[row, [place[seed] for seed in (*found.unstable, *found.main.never)]] = True
+        unstable[row, [place[seed] for seed in (*scores.unstable, *scores.main.never)]] = True
     return y, unstable
 
 
@@ -313,19 +319,19 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
     interval where the look did not judge the row."""
     import numpy as np
 
-    found = []
+    gains = []
     for row in range(len(y)):
         mean, half, sd = (float(part[row]) for part in (fit.gain, fit.half, fit.sd))
         if np.isnan(half):
             differences = y[row] - y[0]
             differences = differences[~np.isnan(differences)]
             mean = float(stats.mean(differences)) if len(differences) else 0.0
-            found.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
+            gains.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        own: stats.Reason = "spread" if fit.own[row] else ""
-        found.append(stats.RowGain(estimate, own, df=float(fit.df[row])))
-    return found
+        reason: stats.Reason = "spread" if fit.own[row] else ""
+        gains.append(stats.RowGain(estimate, reason, df=float(fit.df[row])))
+    return gains
 
 
 def look_events(
@@ -333,8 +339,8 @@ def look_events(
 ) -> Iterator[InterimLook]:
     """Yield every look so far, in the form that the ledger records, the one at the fewest seeds
     first."""
-    told = [(n, c.label, words) for c in courses.values() for n, words in c.told]
-    for n, label, words in sorted(told, key=lambda one: one[0]):
+    decided_looks = [(n, c.label, words) for c in courses.values() for n, words in c.told]
+    for n, label, words in sorted(decided_looks, key=lambda entry: entry[0]):
         yield looks.until_look(plan, label, n, words, past.contrasts(label), results)
 
 
@@ -350,28 +356,28 @@ def recorded_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]
 def latest_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
     """Return the decision of the newest look at each row: (seeds, word) by row and column label.
     Only looks that gave out seeds count; looks under another analysis don't."""
-    found: dict[str, dict[str, tuple[int, str]]] = {}
+    standing: dict[str, dict[str, tuple[int, str]]] = {}
     for look in _of_plan(plan, seen):
         for label, column in look.columns.items():
             for row, word in column.decided.items():
-                found.setdefault(row, {})[label] = column.n, word
-    return found
+                standing.setdefault(row, {})[label] = column.n, word
+    return standing
 
 
 def _of_plan(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[InterimLook]:
     """Yield the looks under the plan's own analysis that gave out seeds."""
-    deciding = [look for look in seen if any(one.decided for one in look.columns.values())]
-    now = looks.look(plan) if deciding else None
-    return (look for look in deciding if now and look.is_of(now))
+    deciding = [look for look in seen if any(column.decided for column in look.columns.values())]
+    current = looks.look(plan) if deciding else None
+    return (look for look in deciding if current and look.is_of(current))
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
-    found = [_line(n, course.label, words) for n, words in course.told]
+    texts = [_line(n, course.label, words) for n, words in course.told]
     if course.judged.tripped:
-        at = f"{course.label}: " if course.label else ""
-        found.append(f"{at}{noisy([course.judged.ratio])}{_until_the_end(plan, course)}")
-    return found
+        prefix = f"{course.label}: " if course.label else ""
+        texts.append(f"{prefix}{noisy([course.judged.ratio])}{_until_the_end(plan, course)}")
+    return texts
 
 
 def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
@@ -379,9 +385,9 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
     by_word: dict[str, list[str]] = {}
     for row, word in rows.items():
         by_word.setdefault(word, []).append(row)
-    told = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in by_word.items())
-    of = f" of {column}" if column else ""
-    return f"look at {seeds} seeds{of}: {told}"
+    decisions = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in by_word.items())
+    column_words = f" of {column}" if column else ""
+    return f"look at {seeds} seeds{column_words}: {decisions}"
 
 
 def notes(
@@ -391,19 +397,19 @@ def notes(
     `below` its columns are. `past`: the looks that were recorded."""
     noun = "row" if plan.changes is None else "change"
     for course in courses:
-        at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
-        taken = past.decided_at(course.label) if past is not None else []
-        if course.next is not None and not course.told and taken:
-            counts = first_few([*map(str, taken)])
+        prefix = f"{heading}: " if (heading := plan.heading(course.label)) else ""
+        seed_counts = past.decided_at(course.label) if past is not None else []
+        if course.next is not None and not course.told and seed_counts:
+            counts = first_few([*map(str, seed_counts)])
             yield (
-                f"{at}looks were taken at {counts} seeds, and a run that they counted has no "
+                f"{prefix}looks were taken at {counts} seeds, and a run that they counted has no "
                 f"result now."
             )
         elif course.next is not None and not course.told:
-            yield f"{at}no look yet; the first is at {plan.design.at[0]} seeds."
+            yield f"{prefix}no look yet; the first is at {plan.design.at[0]} seeds."
         elif course.next is not None:
             yield (
-                f"{at}{plural(len(course.active), noun)} undecided; the next look is at "
+                f"{prefix}{plural(len(course.active), noun)} undecided; the next look is at "
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
@@ -434,13 +440,13 @@ def judged_gains(
 
     if not plan.design.at:
         return _gains_of(plan, block, method, right)
-    found = _gains_of(plan.design.compared(plan), block, method, None)
-    means = means_alone(found)
+    gains = _gains_of(plan.design.compared(plan), block, method, None)
+    means = means_alone(gains)
     if course is None or not course.rows:
         return means
-    judged = (course.rows.get(scored.cell.row) for scored in block)
-    rows = tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True))
-    return replace(course.judged, rows=rows, kept=found.kept, void=found.void)
+    row_courses = (course.rows.get(scored.cell.row) for scored in block)
+    rows = tuple(r.gain if r else mean for r, mean in zip(row_courses, means.rows, strict=True))
+    return replace(course.judged, rows=rows, kept=gains.kept, void=gains.void)
 
 
 def _gains_of(
@@ -449,14 +455,14 @@ def _gains_of(
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
 
-    labels = [found.cell.row for found in block]
+    labels = [scores.cell.row for scores in block]
     if plan.baseline not in labels:
         return stats.ColumnGains((None,) * len(block))
     sign = plan.metric.sign
     y = np.array(
-        [[sign * value for value in mean_by_replicate(found.main, plan)] for found in block]
+        [[sign * value for value in mean_by_replicate(scores.main, plan)] for scores in block]
     )
-    unstable = np.array([bool(found.unstable) for found in block])
+    unstable = np.array([bool(scores.unstable) for scores in block])
     flips = None if right is None else stats.Flips((right,))
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
 

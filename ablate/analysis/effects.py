@@ -40,19 +40,21 @@ def change_effects(
     pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none.
     `courses`: of a sweep with looks, which judged the changes; `cells`: the scores of all cells,
     whose results name the code that trained them."""
-    found = []
+    summaries = []
     for c, column in enumerate(arrays.plan.columns):
         if arrays.unstable[c, cell_rows(arrays.plan, changes)[changes.baseline]]:
             continue
-        at = f", {column.heading}" if column.heading else ""
+        suffix = f", {column.heading}" if column.heading else ""
         course = courses.get(column.label)
         blocks = [_changes_block(arrays, changes, c, course)]
         if changes.crossed and course is None:  # whose looks tell main effects only
             blocks += filter(None, _crossed(arrays, changes, c))
         codes = _codes(arrays.plan, changes, column.label, cells)
         blocks = [_with_codes(block, codes) for block in blocks]
-        found += [replace(block, name=column.label, title=f"{block.title}{at}") for block in blocks]
-    return tuple(block for block in found if block.lines)
+        summaries += [
+            replace(block, name=column.label, title=f"{block.title}{suffix}") for block in blocks
+        ]
+    return tuple(block for block in summaries if block.lines)
 
 
 def _codes(
@@ -67,23 +69,23 @@ def _codes(
         for label in (plan.rows[row].label for row in rows.values())
         if (label, column) in cells
     ]
-    every = set[str]().union(*of_cell)
-    if len(every) < 2 or len(of_cell) != len(levels):
+    digests = set[str]().union(*of_cell)
+    if len(digests) < 2 or len(of_cell) != len(levels):
         return {}
-    found = {}
+    codes = {}
     for k, name in enumerate(changes.names):
         sides = [
             set[str]().union(*(c for c, on in zip(of_cell, levels, strict=True) if on[k] == level))
             for level in (1, 0)
         ]
-        said = [
-            f"{how} it code {next(iter(side))} alone"
-            for side, how in zip(sides, ("with", "without"), strict=True)
+        phrases = [
+            f"{preposition} it code {next(iter(side))} alone"
+            for side, preposition in zip(sides, ("with", "without"), strict=True)
             if len(side) == 1
         ]
-        if said and sides[0] != sides[1]:
-            found[name] = ", ".join(said)
-    return found
+        if phrases and sides[0] != sides[1]:
+            codes[name] = ", ".join(phrases)
+    return codes
 
 
 def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
@@ -93,10 +95,10 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
         names = [name for name in codes if name in re.split(" x | or ", line.label)]
         if block.kind != "pair":
             names = [name for name in names if name == line.label]
-        said = (
+        phrases = (
             codes[n] if len(names) == 1 and n == line.label else f"{n}: {codes[n]}" for n in names
         )
-        lines.append(replace(line, code="; ".join(said)))
+        lines.append(replace(line, code="; ".join(phrases)))
     return replace(block, lines=tuple(lines))
 
 
@@ -123,29 +125,29 @@ def judge_changes(
         levels = _array(changes.levels([*index])).astype(int)
         weights = [stats.level_effect(levels, k) for k in range(len(changes.names))]
         rows, merged = _merged(index, weights)
-        found = stats.design_effects(
+        effects = stats.design_effects(
             y[rows], merged, method, unstable[rows], None if right is None else right[rows]
         )
-        if found is None:
+        if effects is None:
             return JudgedChanges({}, [])
         places = [(name, MAIN_EFFECT) for name in changes.names]
-        gains = dict(zip(places, found.gains, strict=True))
-        return JudgedChanges(gains, [_how(plan, rows, found)])
+        gains = dict(zip(places, effects.gains, strict=True))
+        return JudgedChanges(gains, [_how(plan, rows, effects)])
     labels = {frozenset(on): label for label, on in changes.rows.items()}
-    every = frozenset(changes.names)
+    all_names = frozenset(changes.names)
     compared = {
         "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
-        "among all": (every, [every - {name} for name in changes.names], -1.0),
+        "among all": (all_names, [all_names - {name} for name in changes.names], -1.0),
     }
     gains, notes = {}, []
     for part in changes.parts:
-        base, others, sign = compared[part]
-        rows = [index[labels[on]] for on in (base, *others)]
+        base, variants, sign = compared[part]
+        rows = [index[labels[on]] for on in (base, *variants)]
         flips = None if right is None else stats.Flips((right[rows],))
         column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
         notes += [noisy([column.ratio])] * column.tripped
-        told = zip(changes.names, column.rows[1:], strict=True)
-        gains |= {(name, part): gain for name, gain in told if gain is not None}
+        row_gains = zip(changes.names, column.rows[1:], strict=True)
+        gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
     return JudgedChanges(gains, notes)
 
 
@@ -162,8 +164,8 @@ def _merged(
     import numpy as np
 
     rows = list(dict.fromkeys(index.values()))
-    same = np.array([[place == row for row in rows] for place in index.values()])
-    return rows, stats.total(np.array(weights)[:, :, None] * same, 1)
+    membership = np.array([[place == row for row in rows] for place in index.values()])
+    return rows, stats.total(np.array(weights)[:, :, None] * membership, 1)
 
 
 MEANINGS = {
@@ -182,10 +184,10 @@ def _changes_block(
     method = arrays.method(changes.contrasts, len(arrays.plan.columns))
     if course is not None:
         gains = {place: row.gain for place, row in course.changes.items()}
-        found = JudgedChanges(gains, [])
+        judged_changes = JudgedChanges(gains, [])
     else:
         right = arrays.images([c])
-        found = judge_changes(
+        judged_changes = judge_changes(
             arrays.plan,
             changes,
             arrays.y[c],
@@ -193,17 +195,19 @@ def _changes_block(
             arrays.unstable[c],
             right[0] if right else None,
         )
-    given = not arrays.omitted[c][[*index.values()]].any()
+    is_complete = not arrays.omitted[c][[*index.values()]].any()
     lines = [
-        arrays.line(name, column, gain, given=given, part=part)
-        for (name, part), gain in found.gains.items()
+        arrays.line(name, column, gain, given=is_complete, part=part)
+        for (name, part), gain in judged_changes.gains.items()
     ]
     lines.sort(key=lambda line: changes.names.index(line.label))
     if course is not None:
-        told = {place: row.verdict for place, row in course.changes.items() if arrays.looks_judge}
-        lines = [replace(line, verdict=told.get((line.label, line.part))) for line in lines]
+        verdicts = {
+            place: row.verdict for place, row in course.changes.items() if arrays.looks_judge
+        }
+        lines = [replace(line, verdict=verdicts.get((line.label, line.part))) for line in lines]
     reasons = own_reasons(
-        arrays.plan, {effect_label(*place): gain for place, gain in found.gains.items()}
+        arrays.plan, {effect_label(*place): gain for place, gain in judged_changes.gains.items()}
     )
     stops: dict[str, list[str]] = {}
     for place, row in course.changes.items() if course is not None else ():
@@ -211,7 +215,7 @@ def _changes_block(
             stops.setdefault(f"stopped {row.stop}", []).append(effect_label(*place))
     stopped = [f"{', '.join(labels)} {stop}" for stop, labels in stops.items()]
     meanings = [MEANINGS[part] for part in changes.parts]
-    notes = dict.fromkeys([*meanings, *found.notes, reasons, *stopped])
+    notes = dict.fromkeys([*meanings, *judged_changes.notes, reasons, *stopped])
     title, note = "What each change does", joined_note(*notes)
     return Summary("change", "", title, note, method.contrasts, tuple(lines))
 
@@ -222,11 +226,13 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     index, family = cell_rows(arrays.plan, changes), len(arrays.plan.columns)
 
     def block(
-        kind: str, title: str, meaning: str, weights: Mapping[str, stats.Floats], **how: Any
+        kind: str, title: str, meaning: str, weights: Mapping[str, stats.Floats], **options: Any
     ) -> Summary | None:
         rows, merged = _merged(index, [*weights.values()])
         merged_weights = dict(zip(weights, merged, strict=True))
-        return _effects(arrays, c, rows, merged_weights, kind, "", title, meaning, family, **how)
+        return _effects(
+            arrays, c, rows, merged_weights, kind, "", title, meaning, family, **options
+        )
 
     pairs = {
         " or ".join(f"{names[a]} x {names[b]}" for a, b in alike): stats.pair_effect(
@@ -238,7 +244,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
-        whole = {"whole gain": stats.total(_array(shares.values()), 0)}
+        whole_gain = {"whole gain": stats.total(_array(shares.values()), 0)}
         meaning = (
             "Shapley values: what a change adds, averaged over the orders in which all may be "
             "added; they sum to the whole gain, all over none. Single cells, none and all above "
@@ -246,7 +252,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
             "its interval many times as wide"
         )
         title = "Shares of the whole gain"
-        yield block("shapley", title, meaning, shares | whole, told=lambda _: False)
+        yield block("shapley", title, meaning, shares | whole_gain, told=lambda _: False)
 
 
 def _effects(
@@ -266,23 +272,23 @@ def _effects(
     where no seeds determine them. `told`: which of them have verdicts; `how`: see `Arrays.line`."""
     plan, right = arrays.plan, arrays.images([column])
     method = arrays.method(len(weights), family)
-    found = stats.design_effects(
+    effects = stats.design_effects(
         arrays.y[column][rows],
         _array(weights.values()),
         method,
         arrays.unstable[column][rows],
         right[0][rows] if right else None,
     )
-    if found is None:
+    if effects is None:
         return None
-    whole = not arrays.omitted[column][rows].any()
-    where = plan.columns[column].label
+    is_complete = not arrays.omitted[column][rows].any()
+    column_label = plan.columns[column].label
     lines = (
-        arrays.line(label, where, effect, given=whole and told(label), **how)
-        for label, effect in zip(weights, found.gains, strict=True)
+        arrays.line(label, column_label, effect, given=is_complete and told(label), **how)
+        for label, effect in zip(weights, effects.gains, strict=True)
     )
-    reasons = own_reasons(plan, dict(zip(weights, found.gains, strict=True)))
-    note = joined_note(meaning, _how(plan, rows, found), reasons)
+    reasons = own_reasons(plan, dict(zip(weights, effects.gains, strict=True)))
+    note = joined_note(meaning, _how(plan, rows, effects), reasons)
     return Summary(kind, name, title, note, method.contrasts, tuple(lines))
 
 
@@ -307,7 +313,7 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     ]
     vague = [label for label, gain in gains.items() if gain.own == "vague"]
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
-    most = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
+    limit = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
     return joined_note(
         f"by their own paired t, with more spread over seeds than {plan.task.examples} tell: "
         f"{', '.join(beyond)}"
@@ -317,7 +323,7 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
         f"{', '.join(vague)}"
         if vague
         else "",
-        f"-: the interval of {', '.join(wide)} is wider than {most}, so it says nothing"
+        f"-: the interval of {', '.join(wide)} is wider than {limit}, so it says nothing"
         if wide
         else "",
     )
@@ -332,7 +338,7 @@ READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
 def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
     """Compute a block for every column and value of `block.post` with rows of all nine placements:
     effects against pre, and of attention x MLP beyond their sum, nine cells' eight effects."""
-    plan, found, weights = arrays.plan, [], _placement_weights()
+    plan, summaries, weights = arrays.plan, [], _placement_weights()
     for c, column in enumerate(plan.columns):
         cells = [cell for cell in plan.cells if cell.column == column.label]
         for reading, words in READINGS.items() if not arrays.unstable[c, arrays.baseline] else ():
@@ -340,23 +346,23 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                 rows = [arrays.row(label) for label in labels]
                 if arrays.unstable[c, rows[0]]:
                     continue
-                over = "" if labels[0] == plan.baseline else f" over {labels[0]}"
-                at = f", {column.label}" if column.label else ""
+                base_words = "" if labels[0] == plan.baseline else f" over {labels[0]}"
+                suffix = f", {column.label}" if column.label else ""
                 block = _effects(
                     arrays,
                     c,
                     rows,
                     weights,
                     "placement",
-                    reading + over,
-                    f"Placement, {words}{over}{at}",
+                    reading + base_words,
+                    f"Placement, {words}{base_words}{suffix}",
                     "effects against pre, averaged over the other's placements; "
                     "x: the effect beyond their sum",
                     told=lambda label: " x " not in label,
                     margin=False,
                 )
-                found += [block] if block is not None else []
-    return tuple(found)
+                summaries += [block] if block is not None else []
+    return tuple(summaries)
 
 
 def _placement_weights() -> dict[str, stats.Floats]:
@@ -364,12 +370,12 @@ def _placement_weights() -> dict[str, stats.Floats]:
     import numpy as np
 
     levels = np.array([*itertools.product(range(3), repeat=2)])
-    found = {
+    weights = {
         f"{name} {PLACEMENTS[level]}": stats.level_effect(levels, factor, level)
         for factor, name in enumerate(("attention", "MLP"))
         for level in (1, 2)
     }
-    return found | {
+    return weights | {
         f"attention {PLACEMENTS[i]} x MLP {PLACEMENTS[j]}": stats.pair_effect(levels, 0, 1, i, j)
         for i in (1, 2)
         for j in (1, 2)

@@ -37,7 +37,9 @@ CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 def entry_notes(row: JudgedRow) -> Iterator[Note]:
     """Yield the footnotes on an entry and on its row."""
-    [confounds] = (one.confounds for one in row.plan.rows if one.label == row.found.cell.row)
+    [confounds] = (
+        plan_row.confounds for plan_row in row.plan.rows if plan_row.label == row.found.cell.row
+    )
     if confounds:
         text = f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."
         yield Note("footnote", text, (row.found.cell.row, None))
@@ -48,39 +50,39 @@ def entry_notes(row: JudgedRow) -> Iterator[Note]:
 
 
 def _of_runs(row: JudgedRow) -> list[str]:
-    plan, found, base = row.plan, row.found, row.base
+    plan, scores, base = row.plan, row.found, row.base
     texts = []
-    if gone := plan.gone(found.cell):
-        how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
-        texts.append(f"Skipped by the user: {how}.")
-    if found.cell.chosen:
-        texts.append(_chosen(found.cell.chosen))
-    if found.cell.overrides:
-        keys = ", ".join(found.cell.overrides)
+    if skipped := plan.gone(scores.cell):
+        fates = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in skipped.items())
+        texts.append(f"Skipped by the user: {fates}.")
+    if scores.cell.chosen:
+        texts.append(_chosen(scores.cell.chosen))
+    if scores.cell.overrides:
+        keys = ", ".join(scores.cell.overrides)
         texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
-    if found.diverged:
+    if scores.diverged:
         texts.append(_diverged(row))
-    if found.collapsed:
+    if scores.collapsed:
         texts.append(
-            f"Collapsed: {seed_names(found.collapsed)} "
+            f"Collapsed: {seed_names(scores.collapsed)} "
             f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(row.gain)}."
         )
-    if found.unstable and row.against and base and not base.unstable:  # else the column says it
+    if scores.unstable and row.against and base and not base.unstable:  # else the column says it
         few = "" if row.against.tested else "; the test can decide from 4 runs on"
         texts[-1] += (
             f" Fisher's exact test against 0 of {len(base.results)} runs of {plan.baseline}: p = "
             f"{row.against.p:.2g}; the smallest p of so many runs is {row.against.floor:.2g}{few}."
         )
-    if found.main.never:
+    if scores.main.never:
         texts.append(
-            f"{seed_names(found.main.never).capitalize()} never reached the threshold. The mean "
+            f"{seed_names(scores.main.never).capitalize()} never reached the threshold. The mean "
             f"leaves these runs out, so the row has no verdict."
         )
-    for name, values in found.beyond.items():
-        what = plan.named(name, "--show").name
+    for name, values in scores.beyond.items():
+        metric_name = plan.named(name, "--show").name
         texts.append(
-            f"The {what} of this row is left out: {by_seed(values)}; no interval can be computed "
-            f"beyond {LARGEST:g}."
+            f"The {metric_name} of this row is left out: {by_seed(values)}; no interval can be "
+            f"computed beyond {LARGEST:g}."
         )
     return texts
 
@@ -91,21 +93,21 @@ def _of_gain(row: JudgedRow) -> list[str]:
     texts = []
     if gain and gain.own in ("spread", "outlier"):
         leaves = gain.own == "outlier"
-        told = (
+        reference = (
             f"its {plan.task.examples} and the other rows tell"
             if row.by_images
             else "the other rows have"
         )
         times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
         test = "0.1" if leaves else "5" if row.by_images else "10"
-        by = f" (F test, {test} %): the row has its own paired"
+        basis = f" (F test, {test} %): the row has its own paired"
         if not plan.design.blocks:
-            by = ": the row has its own Welch"
+            basis = ": the row has its own Welch"
         if _few_beside_more(row):
             texts.append("Few runs beside a larger baseline: the row has its own Welch interval.")
         else:
             texts.append(
-                f"The row's spread is {times} what {told}{by} interval, and "
+                f"The row's spread is {times} what {reference}{basis} interval, and "
                 f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
             )
     if gain and gain.own == "vague":
@@ -129,8 +131,8 @@ def _of_gain(row: JudgedRow) -> list[str]:
         change = plan.metric.change
         texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
     if gain and is_wide(gain.gain, plan.metric):
-        most, points = f"{plan.metric.most:g}", plan.metric.points
-        texts.append(f"-: the interval is wider than {most} {points}, so it says nothing.")
+        limit, points = f"{plan.metric.most:g}", plan.metric.points
+        texts.append(f"-: the interval is wider than {limit} {points}, so it says nothing.")
     return texts
 
 
@@ -143,10 +145,12 @@ def _few_beside_more(row: JudgedRow) -> bool:
 
 def _how_far(skipped: Mapping[str, Any]) -> str:
     """How far a run had come when it was skipped."""
-    at = f" at step {skipped['step']}" if skipped.get("step") else ""
+    step_words = f" at step {skipped['step']}" if skipped.get("step") else ""
     if skipped.get("was") in GIVEN_UP:
-        return f"which had ended as {skipped['was']}{at}"
-    return f"which had begun, and stopped{at}" if skipped.get("begun") else "before it began"
+        return f"which had ended as {skipped['was']}{step_words}"
+    return (
+        f"which had begun, and stopped{step_words}" if skipped.get("begun") else "before it began"
+    )
 
 
 def _no_lower(plan: Plan) -> str:
@@ -155,21 +159,21 @@ def _no_lower(plan: Plan) -> str:
 
 def _unstable(plan: Plan, found: Scores, gain: stats.RowGain, base: Scores) -> str:
     """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it."""
-    of = plan.metric
+    metric = plan.metric
     ours, theirs = found.main.by_seed, base.main.by_seed
-    gains = {seed: of.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
+    gains = {seed: metric.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
     middle = statistics.median(gains.values())
     worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
     decides = (
-        f"{gain.decides} seeds of this spread would resolve a {of.change} as large"
+        f"{gain.decides} seeds of this spread would resolve a {metric.change} as large"
         if gain.decides is not None
-        else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a {of.change} as large"
+        else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a {metric.change} as large"
     )
     times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "many times"
     return (
-        f"Unstable: the other rows' spread would tell the {of.change} from zero, but the row's own "
-        f"spread is {times} as large and does not; seed {worst} is farthest from "
-        f"the median ({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
+        f"Unstable: the other rows' spread would tell the {metric.change} from zero, but the row's "
+        f"own spread is {times} as large and does not; seed {worst} is farthest from "
+        f"the median ({gains[worst]:+.{metric.decimals}f} {metric.points}); {decides}."
     )
 
 
@@ -182,10 +186,10 @@ def _chosen(choices: Sequence[TuningWinner]) -> str:
     )
     trials, spent = (sum(getattr(c, name) for c in choices) for name in ("trials", "spent"))
     adds = sum(choice.multiply_adds for choice in choices)
-    each = " each" if len(choices) > 1 else ""
+    suffix = " each" if len(choices) > 1 else ""
     worth = f" at the cost of {spent:.1f}" if spent < trials else ""  # some pruned, or repeated
     used = f"; {short_number(adds)} multiply-adds" if adds else ""
-    text = f"Tuned: {params}; best of {plural(choices[0].trials, 'trial')}{each}{worth}{used}."
+    text = f"Tuned: {params}; best of {plural(choices[0].trials, 'trial')}{suffix}{worth}{used}."
     return " ".join([text, *(f"{capitalized(doubt)}." for doubt in winner_doubts(choices))])
 
 
@@ -195,24 +199,26 @@ def setting_text(value: object) -> str:
 
 def winner_doubts(choices: Sequence[TuningWinner]) -> list[str]:
     """List doubts about a choice: it lies at the edge of a range, or it is noise."""
-    found = []
+    doubts = []
     if edges := Counter(key for choice in choices for key in choice.edges):
-        found.append(
+        doubts.append(
             f"at the edge of its range: {_often(edges, choices)}; a better value may lie beyond"
         )
     if noise := Counter(key for choice in choices for key in choice.noise):
-        found.append(
+        doubts.append(
             f"the choice is noise: {_often(noise, choices)}; the best two trials differ by less "
             f"than the validation error"
         )
-    return found
+    return doubts
 
 
 def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     """Write in how many searches each key is counted: "optim.lr in 2 of 3 searches"; for a single
     search, the keys alone."""
-    of = f" of {len(choices)} searches"
-    return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
+    suffix = f" of {len(choices)} searches"
+    return ", ".join(
+        f"{key} in {n}{suffix}" if len(choices) > 1 else key for key, n in keys.items()
+    )
 
 
 def _left(gain: stats.RowGain | None) -> str:
@@ -225,29 +231,30 @@ def _left(gain: stats.RowGain | None) -> str:
 
 
 def _diverged(row: JudgedRow) -> str:
-    plan, found = row.plan, row.found
+    plan, scores = row.plan, row.found
     runs = ", ".join(
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
-        for seed, step in found.diverged.items()
+        for seed, step in scores.diverged.items()
     )
-    left = _left(row.gain)
-    if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
-        return f"Diverged: {runs}; scored at chance{left}."
-    if found.cell.row == plan.baseline:
+    exclusion = _left(row.gain)
+    if plan.analysis.diverged == "chance" and scores.cell.row != plan.baseline:
+        return f"Diverged: {runs}; scored at chance{exclusion}."
+    if scores.cell.row == plan.baseline:
         return f"Diverged: {runs}; gains are over the other runs of the baseline."
     return (
-        f"Diverged: {runs}; mean and gain are of the other runs, so the row has no verdict{left}."
+        f"Diverged: {runs}; mean and gain are of the other runs, so the row has no "
+        f"verdict{exclusion}."
     )
 
 
 def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
     """List (key, sentence) for every unplanned difference between the runs of a column."""
     used: dict[tuple[str, str], dict[str, Counter[str]]] = {}
-    for found in block:
-        for result in found.results:
-            for key, name, value in _circumstances(found.cell, result):
+    for scores in block:
+        for result in scores.results:
+            for key, name, value in _circumstances(scores.cell, result):
                 values = used.setdefault((key, name), {})
-                values.setdefault(str(value), Counter())[found.cell.row] += 1
+                values.setdefault(str(value), Counter())[scores.cell.row] += 1
     sentences = []
     for (key, name), values in used.items():
         changed = key in CODE and any("+" in value for value in values)  # while a run trained
@@ -265,22 +272,25 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
 def rounded(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
     """Yield a line for columns of which several ranks made runs, without the promise that these
     have the bits of one."""
-    why: dict[str, list[str]] = {}
+    headings_by_reason: dict[str, list[str]] = {}
     for column, block in blocks_of(plan, cells):
-        results = [result for found in block for result in found.results]
+        results = [result for scores in block for result in scores.results]
         devices = dict.fromkeys(str(result.get("device")) for result in results)
         # A trainer of the user's own promises nothing, and says nothing of determinism.
-        made = [r for r in results if r.get("ranks", 1) > 1 and "deterministic" in r]
-        loose = any(not r["deterministic"] and r["device"] != "cpu" for r in made)
+        parallel_results = [r for r in results if r.get("ranks", 1) > 1 and "deterministic" in r]
+        loose = any(not r["deterministic"] and r["device"] != "cpu" for r in parallel_results)
         reasons = [
             *["deterministic algorithms were off"] * loose,
             *[f"devices differ ({', '.join(devices)})"] * (", " in ", ".join(devices)),
         ]
-        if made and reasons:
-            why.setdefault("; ".join(reasons), []).append(column.heading)
-    for reason, headings in why.items():
-        at = ", ".join(filter(None, headings))
-        yield f"{at}{': s' if at else 'S'}everal ranks shared runs, equal up to rounding: {reason}."
+        if parallel_results and reasons:
+            headings_by_reason.setdefault("; ".join(reasons), []).append(column.heading)
+    for reason, headings in headings_by_reason.items():
+        place = ", ".join(filter(None, headings))
+        yield (
+            f"{place}{': s' if place else 'S'}everal ranks shared runs, equal up to rounding: "
+            f"{reason}."
+        )
 
 
 def column_notes(block: Sequence[Scores], label: str) -> list[Note]:
@@ -292,31 +302,36 @@ def column_notes(block: Sequence[Scores], label: str) -> list[Note]:
 
 def data_notes(block: Sequence[Scores]) -> list[str]:
     """List what decoding found in the images of a column, as its runs recorded it."""
-    said: dict[str, dict[str, None]] = {}
-    for found in block:
-        for result in found.results:
+    rows_by_text: dict[str, dict[str, None]] = {}
+    for scores in block:
+        for result in scores.results:
             for key, text in decoded.decoding_words(result).items():
-                name = found.cell.spec["data"]["name"]
-                how = " (data.broken=skip)" if key == "left_out" else ""
-                said.setdefault(f"data={name}: {text}{how}", {})[found.cell.row] = None
-    whole = len({found.cell.row for found in block if found.results})
+                name = scores.cell.spec["data"]["name"]
+                cause = " (data.broken=skip)" if key == "left_out" else ""
+                rows_by_text.setdefault(f"data={name}: {text}{cause}", {})[scores.cell.row] = None
+    row_count = len({scores.cell.row for scores in block if scores.results})
     return [
-        f"{text}." if len(rows) == whole else f"{text}: {first_few(list(rows))}."
-        for text, rows in said.items()
+        f"{text}." if len(rows) == row_count else f"{text}: {first_few(list(rows))}."
+        for text, rows in rows_by_text.items()
     ]
 
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
-    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    facts = {**result, "precision": cell.spec.get("train", {}).get("precision")}
     for key, name in MACHINE_FACTS.items():
-        if known.get(key) is not None:
-            yield key, name, known[key]
+        if facts.get(key) is not None:
+            yield key, name, facts[key]
     digests = result.get("plugins")
-    own = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
-    if own:  # a digest is of all that was loaded from a folder: alike only for the same classes
-        places = (f"{kind}={_named(cell.spec, kind)}" for kind in own)
-        yield "plugins", f"code of {', '.join(places)}", "/".join(dict.fromkeys(own.values()))
+    plugin_digests = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
+    # A digest is of all that was loaded from a folder: alike only for the same classes.
+    if plugin_digests:
+        places = (f"{kind}={_named(cell.spec, kind)}" for kind in plugin_digests)
+        yield (
+            "plugins",
+            f"code of {', '.join(places)}",
+            "/".join(dict.fromkeys(plugin_digests.values())),
+        )
 
 
 def seed_names(seeds: Sequence[int]) -> str:
@@ -330,5 +345,5 @@ def _named(spec: Mapping[str, Any], kind: str) -> str:
     if kind == "probe":
         return ", ".join(spec["own_probes"]["versions"])
     section, _, key = kind.partition(".")
-    named = spec[section][key or "name"]
-    return ", ".join(named) if isinstance(named, list) else str(named)
+    names = spec[section][key or "name"]
+    return ", ".join(names) if isinstance(names, list) else str(names)

@@ -32,18 +32,18 @@ def table_headline(table: Table) -> str:
     Several columns are counted, with the number of false verdicts to expect. "" for an incomplete
     table and for a table without verdicts.
     """
-    contrasts, found = table.contrasts, _by_verdict(table)
-    if not found:
+    contrasts, groups = table.contrasts, _by_verdict(table)
+    if not groups:
         return ""
     caution = f" {false}" if (false := false_words(table)) else ""
     if len(table.judged) > 1:
-        clauses = _counted(table, found, contrasts)
+        clauses = _counted(table, groups, contrasts)
     else:
-        clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
+        clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in groups]
     seeds = {entry.n for entry in contrasts if entry.verdict}
-    over = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
+    repeat_words = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
-    return f"{on} {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
+    return f"{on} {table.baseline}{repeat_words}: {'; '.join(clauses)}.{caution}"
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
@@ -52,10 +52,10 @@ def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
     contrasts = table.contrasts
     if not table.complete or not any(entry.verdict for entry in contrasts):
         return []
-    found: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {}
     for entry in contrasts:
-        found.setdefault(entry.verdict or "", []).append(entry)
-    return sorted(found.items(), key=lambda item: (_place(item[0]), not item[0]))
+        groups.setdefault(entry.verdict or "", []).append(entry)
+    return sorted(groups.items(), key=lambda item: (_place(item[0]), not item[0]))
 
 
 def _place(verdict: str) -> int:
@@ -77,14 +77,14 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
 def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> str:
     """Name the rows of a verdict, for a table of one column."""
     predicate = _predicate(table, verdict, len(entries) > 1)
-    told = verdict in TOLD
+    is_effect = verdict in TOLD
     if len(entries) > NAMED:
-        most = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
-        foremost = f", most of all {most.row}{_bracketed(table, most)}" if told else ""
+        largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
+        foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
         return f"{len(entries)} of {of} {predicate}{foremost}"
-    if told and len(entries) == 1:
+    if is_effect and len(entries) == 1:
         return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
-    names = [entry.row + (_bracketed(table, entry) if told else "") for entry in entries]
+    names = [entry.row + (_bracketed(table, entry) if is_effect else "") for entry in entries]
     return f"{listed(names)} {predicate}"
 
 
@@ -93,19 +93,19 @@ def _counted(
 ) -> list[str]:
     """Count the columns where a row helps or hurts, and the comparisons with each other verdict."""
     columns = Counter(entry.row for entry in contrasts)
-    clauses, others = [], []
+    clauses, other_clauses = [], []
     for verdict, entries in found:
         if verdict not in TOLD:
-            others.append(f"{len(entries)} {verdict or 'no verdict'}")
+            other_clauses.append(f"{len(entries)} {verdict or 'no verdict'}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
         names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED]]
-        first, count = rows[0]
-        names[0] = f"{first} {PREDICATES[verdict][0]} in {count} of {columns[first]} columns"
-        more = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
-        clauses.append(listed(names + more))
-    if others:
-        clauses.append(f"of {len(contrasts)} comparisons {listed(others)}")
+        top_row, count = rows[0]
+        names[0] = f"{top_row} {PREDICATES[verdict][0]} in {count} of {columns[top_row]} columns"
+        remainder = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
+        clauses.append(listed(names + remainder))
+    if other_clauses:
+        clauses.append(f"of {len(contrasts)} comparisons {listed(other_clauses)}")
     return clauses
 
 
@@ -113,28 +113,28 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
     """Count the verdicts on a row's entries in some columns: "helps in 5 of 7 (hurts in 1)". In a
     table without verdicts, count the means above the baseline's: "above in 5 of 7". "" for none."""
     if any(entry.verdict for entry in table.entries):
-        beside = {column.label for column in table.columns if column.beside}
-        entries = [entry for entry in entries if entry.column not in beside]
+        side_columns = {column.label for column in table.columns if column.beside}
+        entries = [entry for entry in entries if entry.column not in side_columns]
     if not any(entry.gain for entry in entries):
         return ""
     void = {column.label for column in table.columns if column.void}
-    judged = [entry for entry in entries if entry.column not in void]
+    judged_entries = [entry for entry in entries if entry.column not in void]
     if any(entry.verdict for entry in table.entries):
         verdicts = Counter(entry.verdict or "" for entry in entries)
         bounded = {word: verdicts[word] for word in verdicts if word.startswith(BOUNDED)}
         better, worse = ("higher", "lower") if table.of().neutral else ("helps", "hurts")
-        first = verdicts[better]
-        others = {worse: verdicts[worse], **bounded, "no verdict": verdicts[""]}
+        win_count = verdicts[better]
+        other_counts = {worse: verdicts[worse], **bounded, "no verdict": verdicts[""]}
     else:
         better = "below" if table.of().sign < 0 else "above"
-        gains = [entry.gain.mean for entry in judged if entry.gain]
-        first = sum(gain > 0 for gain in gains)
-        others = {
-            "no gain": len(judged) - len(gains),
-            "unstable baseline": len(entries) - len(judged),
+        gains = [entry.gain.mean for entry in judged_entries if entry.gain]
+        win_count = sum(gain > 0 for gain in gains)
+        other_counts = {
+            "no gain": len(judged_entries) - len(gains),
+            "unstable baseline": len(entries) - len(judged_entries),
         }
-    more = ", ".join(f"{what} in {count}" for what, count in others.items() if count)
-    return f"{better} in {first} of {len(entries)}" + (f" ({more})" if more else "")
+    details = ", ".join(f"{outcome} in {count}" for outcome, count in other_counts.items() if count)
+    return f"{better} in {win_count} of {len(entries)}" + (f" ({details})" if details else "")
 
 
 def _bracketed(table: Table, entry: Entry) -> str:

@@ -32,14 +32,16 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.M
         contrasts = Counter(dict.fromkeys(contrasts, changes.contrasts))
     comparisons = max(1, contrasts[column])
     if past is not None:
-        contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})
-    judged = not plan.design.on_other_sets  # those of `eval.also`
-    sets = {at: len(sets_of(plan, at)) * judged for at in contrasts}
-    whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
+        contrasts = Counter(
+            {label: max(n, past.contrasts(label)) for label, n in contrasts.items()}
+        )
+    judges_sets = not plan.design.on_other_sets  # those of `eval.also`
+    sets = {label: len(sets_of(plan, label)) * judges_sets for label in contrasts}
+    all_contrasts = max(1, sum(n * (1 + sets[label]) for label, n in contrasts.items()))
     return stats.Method(
         spread=plan.spread,
         alpha=gain_alpha(analysis),
-        contrasts=max(1, contrasts[column]) if analysis.family == "column" else whole,
+        contrasts=max(1, contrasts[column]) if analysis.family == "column" else all_contrasts,
         comparisons=comparisons,
         blocks=plan.design.blocks,
     )

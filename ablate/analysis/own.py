@@ -44,15 +44,18 @@ def with_own_metrics(
     Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
     or gives no finite number; Failure where predictions are not what their run left.
     """
-    asked = [name for name in (plan.analysis.metric, *also) if name in own_metrics(plan)]
-    found: dict[str, Measured] = {}
-    for name in asked:
-        kept = store.own_values(name)
-        found[name] = measure_own(plan, results, store, name) if kept is None else kept
-    if not found:
+    names = [name for name in (plan.analysis.metric, *also) if name in own_metrics(plan)]
+    measured_values: dict[str, Measured] = {}
+    for name in names:
+        stored_values = store.own_values(name)
+        measured_values[name] = (
+            measure_own(plan, results, store, name) if stored_values is None else stored_values
+        )
+    if not measured_values:
         return results
     return {
-        run: result and _more(result, {name: by_run.get(run, {}) for name, by_run in found.items()})
+        run: result
+        and _more(result, {name: by_run.get(run, {}) for name, by_run in measured_values.items()})
         for run, result in results.items()
     }
 
@@ -60,7 +63,7 @@ def with_own_metrics(
 def own_metrics(plan: Plan) -> list[str]:
     """Return the plan's metrics that a function of the user computes; its other own metrics are
     numbers of probes."""
-    return [name for name, said in plan.own.items() if "probe" not in said]
+    return [name for name, declaration in plan.own.items() if "probe" not in declaration]
 
 
 def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measured:
@@ -69,35 +72,50 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
     function = _load(name, plan.own[name])
 
     def by_set(run: PlannedRun, result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-        told = result.get("also") or {}
-        sets = [other["name"] for other in also_of(run.cell.spec) if other["name"] in told]
-        for which, of in (("", result), *((which, told[which]) for which in sets)):
-            on = f" on {which}" * bool(which)
-            table = store.predictions(run.id, which, of.get("predictions_sha256"))
+        also_results = result.get("also") or {}
+        sets = [
+            test_set["name"]
+            for test_set in also_of(run.cell.spec)
+            if test_set["name"] in also_results
+        ]
+        for set_name, set_result in (
+            ("", result),
+            *((set_name, also_results[set_name]) for set_name in sets),
+        ):
+            on = f" on {set_name}" * bool(set_name)
+            table = store.predictions(run.id, set_name, set_result.get("predictions_sha256"))
             if table is None:
                 raise Failure(f"{run.label}: its predictions{on} are missing; {retry_remedy(plan)}")
             place = f"{name}: {run.label}{on}"
-            yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
+            yield (
+                set_name,
+                _called(function, table, classes_of(run.cell.spec), place, plan.own[name]),
+            )
 
-    found: Measured = {}
+    measured_values: Measured = {}
     for run in plan.runs():
         result = results.get(run.id)
         if run.trial is None and not run.above and result and result["status"] == "finished":
-            found[run.id] = dict(by_set(run, result))
-    return found
+            measured_values[run.id] = dict(by_set(run, result))
+    return measured_values
 
 
 def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return a result with `values`, by metric and set, added to its test set and to the sets of
     `eval.also`."""
 
-    def on(told: Mapping[str, Any], which: str) -> dict[str, Any]:
-        own = {name: of[which] for name, of in values.items() if which in of}
-        return {**told, "test": {**told["test"], **own}}
+    def on(set_result: Mapping[str, Any], set_name: str) -> dict[str, Any]:
+        set_values = {
+            name: by_set[set_name] for name, by_set in values.items() if set_name in by_set
+        }
+        return {**set_result, "test": {**set_result["test"], **set_values}}
 
     if "test" not in result:
         return dict(result)
-    also = {which: on(told, which) for which, told in (result.get("also") or {}).items()}
+    also = {
+        set_name: on(set_result, set_name)
+        for set_name, set_result in (result.get("also") or {}).items()
+    }
     return {**on(result, ""), **({"also": also} if also else {})}
 
 
@@ -108,14 +126,14 @@ def _called(
     classes if the function takes it. Raises UserError where the function raises, or where the value
     is no finite number or out of the metric's range."""
     fields = table.dtype.names or ()
-    kept = f"predictions.npy has {', '.join(fields)}"
-    with _blamed(place, said, f"; {kept}"):
+    contents = f"predictions.npy has {', '.join(fields)}"
+    with _blamed(place, said, f"; {contents}"):
         value = function(table, **_named(function, classes))
         value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
-        raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
-    if why := out_of_range(said, value):
-        raise UserError(f"{place}: {why}; {kept}")
+        raise UserError(f"{place}: expected a finite number, got {value!r}; {contents}")
+    if reason := out_of_range(said, value):
+        raise UserError(f"{place}: {reason}; {contents}")
     return float(value)
 
 
@@ -133,13 +151,13 @@ def _named(function: Callable[..., Any], classes: int) -> dict[str, int]:
 
 def _check_signature(name: str, function: Callable[..., Any]) -> None:
     """Raise UserError for a function that doesn't accept the arguments that it will be given."""
-    signature, last = _signature(function), name.rpartition(":")[2]
+    signature, function_name = _signature(function), name.rpartition(":")[2]
     try:
         signature.bind(None, **_named(function, 0))
     except TypeError as error:
         raise UserError(
-            f"{name}: expected {last}(predictions) or {last}(predictions, classes), got "
-            f"{last}{signature}"
+            f"{name}: expected {function_name}(predictions) or "
+            f"{function_name}(predictions, classes), got {function_name}{signature}"
         ) from error
 
 
@@ -152,9 +170,9 @@ def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[Non
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
-        where = own_line(error, [said["folder"]] if said["folder"] else []) or raising_line(error)
+        spot = own_line(error, [said["folder"]] if said["folder"] else []) or raising_line(error)
         line = short_error(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        raise UserError(f"{place}: {line} ({where}){more}") from error
+        raise UserError(f"{place}: {line} ({spot}){more}") from error
 
 
 def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
@@ -171,8 +189,8 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
     if not callable(loaded):
         raise UserError(f"{name}: is no function, but {loaded!r}")
     _check_signature(name, loaded)
-    found: Callable[..., Any] = loaded
-    return found
+    metric_function: Callable[..., Any] = loaded
+    return metric_function
 
 
 @functools.cache

@@ -23,10 +23,10 @@ def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]
     if plan.spread != "one way" or not plan.design.blocks:
         return
     correlations = [correlation(plan, block) for _, block in blocks_of(plan, cells)]
-    known = [value for value in correlations if value is not None]
-    if known and worth_pairing(plan, max(known)):
+    values = [value for value in correlations if value is not None]
+    if values and worth_pairing(plan, max(values)):
         remedy = pairing_remedy(plan)
-        yield f"Between rows the runs of a seed correlate by {max(known):.2f}: {remedy}."
+        yield f"Between rows the runs of a seed correlate by {max(values):.2f}: {remedy}."
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:
@@ -50,9 +50,9 @@ def correlation(plan: Plan, block: Sequence[Scores]) -> float | None:
 
     from ablate.analysis import stats
 
-    y = np.array([mean_by_replicate(found.main, plan) for found in block])
-    whole = y[~np.isnan(y).any(1)]
-    if min(whole.shape) < 3:
+    y = np.array([mean_by_replicate(scores.main, plan) for scores in block])
+    complete_rows = y[~np.isnan(y).any(1)]
+    if min(complete_rows.shape) < 3:
         return None
-    shared = stats.seed_correlation(whole)
-    return shared.mean if shared else None
+    estimate = stats.seed_correlation(complete_rows)
+    return estimate.mean if estimate else None

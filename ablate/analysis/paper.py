@@ -78,8 +78,8 @@ class PaperTable:
             return None
         if self.over:
             return float(cell.value)
-        other = self.cells.get((baseline, column))
-        return round(float(cell.value) - float(other.value), 6) if other else None
+        base_cell = self.cells.get((baseline, column))
+        return round(float(cell.value) - float(base_cell.value), 6) if base_cell else None
 
     def figure(
         self, row: str, column: str, gain: float | None, text: str, differs: str = ""
@@ -102,27 +102,27 @@ class PaperTable:
 @functools.cache
 def tables() -> dict[str, PaperTable]:
     """Read every published table that has values or gains of variants, by its name."""
-    found: dict[str, list[Printed]] = {}
+    numbers_by_table: dict[str, list[Printed]] = {}
     with open(FILE, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["metric"] in (*VALUES, *GAINS):
-                found.setdefault(row["table"], []).append(Printed(**row))
-    return {name: _table(name, numbers) for name, numbers in found.items()}
+                numbers_by_table.setdefault(row["table"], []).append(Printed(**row))
+    return {name: _table(name, numbers) for name, numbers in numbers_by_table.items()}
 
 
 def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
-    over = GAINS.get(numbers[0].metric)
+    baseline = GAINS.get(numbers[0].metric)
     rows = dict.fromkeys(number.variant for number in numbers)
     labels: dict[tuple[str, str, str], str] = {}
     by_data = len({number.dataset for number in numbers}) > 1
     alike = len({number.arch for number in numbers}) == 1 and not by_data
-    said = [{*number.regime.split(", ")} for number in numbers]
-    common = set.intersection(*said) if alike else set()
+    regime_parts = [{*number.regime.split(", ")} for number in numbers]
+    common = set.intersection(*regime_parts) if alike else set()
     for number in numbers:
         label = number.dataset.rpartition("/")[2] if by_data else number.arch
         if common:  # one architecture, trained alike but for a part
-            own = (part for part in number.regime.split(", ") if part not in common)
-            label = ", ".join(own) or label
+            distinct_parts = (part for part in number.regime.split(", ") if part not in common)
+            label = ", ".join(distinct_parts) or label
         if number.column not in labels and label in labels.values():
             label = f"{label} ({number.arch if by_data else number.regime})"
         labels.setdefault(number.column, label)
@@ -130,10 +130,10 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
         name=name,
         source=numbers[0].source,
         metric=numbers[0].metric,
-        rows=tuple(dict.fromkeys([over, *rows])) if over else tuple(rows),
+        rows=tuple(dict.fromkeys([baseline, *rows])) if baseline else tuple(rows),
         columns={label: column for column, label in labels.items()},
         cells={(number.variant, labels[number.column]): number for number in numbers},
-        over=over,
+        over=baseline,
         places={label: _place(column, labels) for column, label in labels.items()},
     )
 
@@ -142,21 +142,26 @@ def _varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
     """Compare regimes word by word: return, for every place, the first word and the other words
     there. [] for regimes of different numbers of words."""
     words = [regime.split() for regime in dict.fromkeys(regimes)]
-    if len({len(each) for each in words}) != 1:
+    if len({len(parts) for parts in words}) != 1:
         return []
-    return [(each[0], [*dict.fromkeys(each)][1:]) for each in zip(*words, strict=True)]
+    return [
+        (alternatives[0], [*dict.fromkeys(alternatives)][1:])
+        for alternatives in zip(*words, strict=True)
+    ]
 
 
 def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]) -> WidePlace:
     """Return the place of a column in a wide table. Its heading names what differs between the
     columns: the dataset, and the words of the regime."""
     arch, dataset, regime = column
-    datasets, regimes = ({each[i] for each in columns} for i in (1, 2))
+    datasets, regimes = ({other_column[i] for other_column in columns} for i in (1, 2))
     parts = [dataset.rpartition("/")[2]] if len(datasets) > 1 else []
     if len(regimes) > 1:
         places = _varying(sorted(regimes))
-        own = zip(regime.split(), places, strict=bool(places))
-        parts += [word.strip(",") for word, (_, others) in own if others] or [regime]
+        word_places = zip(regime.split(), places, strict=bool(places))
+        parts += [word.strip(",") for word, (_, other_words) in word_places if other_words] or [
+            regime
+        ]
     return WidePlace(arch, ", ".join(parts))
 
 
@@ -171,8 +176,10 @@ def find(name: str) -> PaperTable:
 def list_papers() -> Iterator[tuple[str, str, str]]:
     """Yield the name of every published table, what it holds, and its source."""
     for name, table in tables().items():
-        what = f"{table.metric} of {', '.join(table.rows[:8])}: {first_few([*table.columns], 5)}"
-        yield name, what, table.source
+        description = (
+            f"{table.metric} of {', '.join(table.rows[:8])}: {first_few([*table.columns], 5)}"
+        )
+        yield name, description, table.source
 
 
 # --- A sweep beside it --------------------------------------------------------------------------
@@ -199,8 +206,8 @@ class Beside:
     def said(self) -> str:
         """The figure as printed; where it isn't comparable with ours, its published column comes
         first, without the text in brackets in that column's label, which the notes have."""
-        told = self.differs and self.printed
-        return f"{self.column.partition(' (')[0]}: {self.printed}" if told else self.printed
+        shows_column = self.differs and self.printed
+        return f"{self.column.partition(' (')[0]}: {self.printed}" if shows_column else self.printed
 
 
 def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
@@ -220,9 +227,11 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
         if row not in table.rows:
             raise unknown_value(f"paper: rows: {label}", row, table.rows)
     recipes = Recipes(store)
-    found = {}
+    figures = {}
     find_theirs = _Columns(plan, table).of
-    for trained, cell in ((own, shown) for own in plan.cells for shown in _shown(own)):
+    for trained, cell in (
+        (plan_cell, table_cell) for plan_cell in plan.cells for table_cell in _shown(plan_cell)
+    ):
         if cell.row not in rows:
             continue
         theirs = find_theirs(trained, cell)
@@ -236,20 +245,20 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             continue
         differs = recipes.difference(trained, table.columns[theirs])
         text = as_printed(table, printed, gain)
-        found[cell.row, cell.column] = table.figure(row, theirs, gain, text, differs)
-    if not found:
+        figures[cell.row, cell.column] = table.figure(row, theirs, gain, text, differs)
+    if not figures:
         raise UserError(
             f"--against paper: no column of {plan.name} maps to a column of {table.name} "
             f"({first_few([*table.columns])}); give a column `paper: {next(iter(table.columns))}`"
         )
-    return found
+    return figures
 
 
 def _shown(cell: Cell) -> Iterator[Cell]:
     """Yield the cell, then the same runs in the column of each set of `eval.also`."""
     yield cell
-    for other in also_of(cell.spec):
-        yield on_set(cell, other["name"])
+    for test_set in also_of(cell.spec):
+        yield on_set(cell, test_set["name"])
 
 
 class _Columns:
@@ -272,18 +281,20 @@ class _Columns:
         heading = self.places[trained.column].heading
         arch = str(cell.spec["model"].get("arch"))
         also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
-        for own in (cell.column, f"{heading}{also}".strip()):
-            if own in self.named:
-                return self._called(self.named[own], arch, own, own == cell.column)
+        for column_name in (cell.column, f"{heading}{also}".strip()):
+            if column_name in self.named:
+                return self._called(
+                    self.named[column_name], arch, column_name, column_name == cell.column
+                )
         ours, columns = cell.spec["data"]["name"], self.table.columns
-        same = [
+        candidates = [
             label
             for label, (theirs, dataset, _) in columns.items()
             if theirs == arch and tested_on(dataset) == ours
         ]
-        if self.table.by_data and len(same) == 1:
-            return same[0]
-        for label in same:
+        if self.table.by_data and len(candidates) == 1:
+            return candidates[0]
+        for label in candidates:
             if heading and heading == self.table.places[label].heading:
                 return label
         return arch if arch in columns and DATA.get(columns[arch][1]) == ours else None
@@ -293,18 +304,20 @@ class _Columns:
         one of our architecture, else the first. `by_label`: our column is named by its label, so
         that `named` is first taken as a label."""
         table = self.table
-        found = [
+        candidates = [
             label
             for label, (_, dataset, _) in table.columns.items()
             if named in (table.places[label].heading, dataset)
         ]
-        if named in table.columns and (by_label or not found):
+        if named in table.columns and (by_label or not candidates):
             return named
-        if not found:
+        if not candidates:
             headings = (place.heading for place in table.places.values())
             choices = dict.fromkeys([*table.columns, *filter(None, headings)])
             raise unknown_value(f"paper: columns: {own}", named, choices)
-        return next((label for label in found if table.columns[label][0] == arch), found[0])
+        return next(
+            (label for label in candidates if table.columns[label][0] == arch), candidates[0]
+        )
 
 
 def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -> str:
@@ -312,16 +325,16 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
         return ""
     if table.over:
         return f"+{printed.value}" if float(printed.value) > 0 else printed.value
-    about = "about " if table.metric.endswith("_approx") else ""
-    text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
+    qualifier = "about " if table.metric.endswith("_approx") else ""
+    text = qualifier + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
 
 
 def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[str]:
     """Return a line on what the recipes of the compared cells infer, and one on what they don't
     follow."""
-    told = recipe_caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
-    return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in told.items()]
+    caveats = recipe_caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
+    return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in caveats.items()]
 
 
 def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
@@ -331,8 +344,8 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     table = next(iter(paper.values())).table
     pm = " The paper calls its +- a 95 % interval over at least 3 runs; the printed values fit a "
     pm += "standard error."
-    pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
-    found = [
+    pm = pm if any(figure.pm is not None for figure in paper.values()) else ""
+    texts = [
         f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
         f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
         f"has the direction of the published gain (can't tell: our interval includes 0, or the "
@@ -340,26 +353,26 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
         f"in one that is wider than {WIDE} times the published gain)."
     ]
     by_reason: dict[str, list[str]] = {}
-    for (_, column), beside in paper.items():
-        same = column in ("", beside.column)
-        stands = beside.column if same else f"{column} for {beside.column}"
-        reason = by_reason.setdefault(beside.differs or "comparable", [])
+    for (_, column), figure in paper.items():
+        is_same_column = column in ("", figure.column)
+        stands = figure.column if is_same_column else f"{column} for {figure.column}"
+        reason = by_reason.setdefault(figure.differs or "comparable", [])
         if stands not in reason:
             reason.append(stands)
-    found += [
-        f"Comparable: {first_few(which)}."
+    texts += [
+        f"Comparable: {first_few(places)}."
         if reason == "comparable"
-        else f"Not subtracted, {reason}: {first_few(which)}."
-        for reason, which in by_reason.items()
+        else f"Not subtracted, {reason}: {first_few(places)}."
+        for reason, places in by_reason.items()
     ]
     for column in columns:
         if ranks := column.ranks:
             place = f"{column.heading}: " if column.heading else ""
-            found.append(
+            texts.append(
                 f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
                 f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
             )
-    return found
+    return texts
 
 
 # A regime in our words, on ImageNet-1k where they say no data: what values may be subtracted from.
@@ -421,8 +434,8 @@ class Recipes:
             keys[-1] for keys in LENGTH_KEYS
         }  # None: the recipe says that length otherwise
         specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
-        chosen = {key for choice in cell.chosen for key in choice.params}
-        left_out = MACHINES | (SEARCHED.get(regime, set()) & chosen)
+        tuned_keys = {key for choice in cell.chosen for key in choice.params}
+        left_out = MACHINES | (SEARCHED.get(regime, set()) & tuned_keys)
         differing = [
             f"{section}.{key}"
             for section, settings in expected.items()

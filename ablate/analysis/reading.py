@@ -36,36 +36,39 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
     recorded, gains have no intervals and no verdicts, and a note says so. `options`: of `tabulate`.
     """
     results, options = _prepared(plan, store, results, options)
-    known = store.read_looks()
+    recorded_looks = store.read_looks()
     while True:
-        past = PastLooks(looks.read(known), looks.look(plan, results))
+        past = PastLooks(looks.read(recorded_looks), looks.look(plan, results))
         table = make_table(plan, results, past, words=True, **options)
         events = list(_events(plan, table, results, options, past))
-        lacking = [event for event in events if event not in known]
+        lacking = [event for event in events if event not in recorded_looks]
         try:
             for event in lacking:
                 store.add_look(event)
-        except Unrecorded as why:
+        except Unrecorded as error:
             if not table.is_look:
                 return Reading(table, past.related())
             table = make_table(plan, results, past, means=True, **options)
-            line = f"Verdicts withheld: the look can't be recorded ({why})."
+            line = f"Verdicts withheld: the look can't be recorded ({error})."
             table = dataclasses.replace(table, notes=(Note("warning", line), *table.notes))
-            return Reading(table, past.related(), str(why))
-        again = store.read_looks() if lacking else known
-        if len(again) <= len(known) + len(lacking):
-            return Reading(table, PastLooks(looks.read(again), looks.look(plan, results)).related())
-        known = again  # another process read some of these runs meanwhile, and was first
+            return Reading(table, past.related(), str(error))
+        current_looks = store.read_looks() if lacking else recorded_looks
+        if len(current_looks) <= len(recorded_looks) + len(lacking):
+            return Reading(
+                table, PastLooks(looks.read(current_looks), looks.look(plan, results)).related()
+            )
+        # Another process read some of these runs meanwhile, and was first.
+        recorded_looks = current_looks
 
 
 def read_means(plan: Plan, store: Store, results: Results, **options: Any) -> Table:
     """Make the table of a sweep with means alone, which is recorded where it can be."""
     results, options = _prepared(plan, store, results, options)
     table = make_table(plan, results, means=True, **options)
-    known = store.read_looks()
+    recorded_looks = store.read_looks()
     with contextlib.suppress(Unrecorded):
         for event in _peek(plan, results):
-            if event not in known:
+            if event not in recorded_looks:
                 store.add_look(event)
     return table
 

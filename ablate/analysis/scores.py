@@ -61,8 +61,10 @@ class Scores:
 
 def mean_by_replicate(values: Values, plan: Plan) -> list[float]:
     """Average the seeds of each replicate, which n counts; NaN for a replicate without values."""
-    found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
-    return [math.fsum(some) / len(some) if some else math.nan for some in found]
+    replicate_values = (
+        [values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates
+    )
+    return [math.fsum(some) / len(some) if some else math.nan for some in replicate_values]
 
 
 def cell_scores(
@@ -77,14 +79,14 @@ def cell_scores(
     a metric that was not measured, except for a probe's metric of `also`, which a cell may lack."""
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
-    missing, found = [], []
+    missing, cell_results = [], []
     for seed in plan.planned(cell):
         result = results.get(cell.ids.get(seed, ""))  # none while it is tuned
         status = result["status"] if result else None
         if result is None or status not in ("finished", "diverged"):
             missing.append(seed)
             continue
-        found.append(result)
+        cell_results.append(result)
         if status == "diverged":
             diverged[seed] = result.get("step")
         else:
@@ -113,38 +115,42 @@ def cell_scores(
                 values_of[seed] = float(value) * metric.scale
         return Values(values_of, tuple(never))
 
-    asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
-    declared = [*plan.task.metrics, *dict.fromkeys(m for m in asked if m.probe or m.own)]
-    read = {m.probe for m in asked if m.probe}
-    known = {s: {**r["test"], **_probed(cell, s, read, probes)} for s, r in finished.items()}
-    tested = {m.key: {s: known[s].get(m.key) for s in finished} for m in declared}
+    table_metrics = [plan.metric, *(plan.named(name, "--show") for name in also)]
+    run_metrics = [*plan.task.metrics, *dict.fromkeys(m for m in table_metrics if m.probe or m.own)]
+    probe_names = {m.probe for m in table_metrics if m.probe}
+    numbers = {
+        s: {**r["test"], **_probed(cell, s, probe_names, probes)} for s, r in finished.items()
+    }
+    tested = {m.key: {s: numbers[s].get(m.key) for s in finished} for m in run_metrics}
     beyond = {
         key: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
         for key, of_seed in tested.items()
     }
-    for metric in declared:
+    for metric in run_metrics:
         for seed, value in tested[metric.key].items():
-            if value is not None and (why := metric.no_share(value)):
+            if value is not None and (reason := metric.no_share(value)):
                 remedy = "then give the `ablate sweep` again"
-                raise UserError(f"run {cell.label}#{seed}: {why}; {remedy}")
-    measured = [m for m in declared if None not in tested[m.key].values() and not beyond[m.key]]
-    for metric in asked:
-        if metric in declared and metric not in measured:
+                raise UserError(f"run {cell.label}#{seed}: {reason}; {remedy}")
+    measured = [m for m in run_metrics if None not in tested[m.key].values() and not beyond[m.key]]
+    for metric in table_metrics:
+        if metric in run_metrics and metric not in measured:
             place = "analysis.metric" if metric == plan.metric else "--show"
             if not metric.probe or beyond[metric.key]:
                 raise UserError(f"{place}: {_lacking(metric, plan, cell, beyond[metric.key])}")
             if metric == plan.metric:
-                raise UserError(f"{place}: {_none(metric, cell, known)}")
-    others = [m for m in measured if finished] + [m for m in asked if m not in declared]
+                raise UserError(f"{place}: {_none(metric, cell, numbers)}")
+    other_metrics = [m for m in measured if finished] + [
+        m for m in table_metrics if m not in run_metrics
+    ]
     return Scores(
         cell=cell,
         main=values(plan.metric),
-        others={m.key: values(m) for m in others if m.key != plan.metric.key},
+        others={m.key: values(m) for m in other_metrics if m.key != plan.metric.key},
         missing=tuple(missing),
         diverged=diverged,
         collapsed=tuple(seed for seed, result in finished.items() if result.get("collapsed")),
         beyond={name: values for name, values in beyond.items() if values},
-        results=tuple(found),
+        results=tuple(cell_results),
     )
 
 
@@ -165,7 +171,7 @@ def by_seed(values: Mapping[int, float]) -> str:
 
 def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]) -> str:
     """Explain why a metric has no table, and name metrics that have one."""
-    first, *more = (m.key for m in plan.task.metrics if not m.needs)
+    main_key, *other_keys = (m.key for m in plan.task.metrics if not m.needs)
     if beyond:
         return (
             f"{metric.key} of {cell.row!r} is {by_seed(beyond)}: no interval can be computed "
@@ -174,15 +180,19 @@ def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]
     needs = f"({metric.key} needs {metric.needs}); " if metric.needs else "; "
     return (
         f"{metric.key} was not measured for {cell.row!r}{' ' * bool(metric.needs)}{needs}"
-        f"choose {' or '.join([first, *more])}"
+        f"choose {' or '.join([main_key, *other_keys])}"
     )
 
 
 def _none(metric: Metric, cell: Cell, known: Mapping[int, Mapping[str, Any]]) -> str:
     """Explain that a row has no such number, and name the probe's numbers that it has."""
-    keys = dict.fromkeys(key for has in known.values() for key in has)
-    own = [key for key in keys if key.startswith(f"{metric.probe}:")]
-    choices = f": it has {', '.join(own)}" if own else f", nor another number of {metric.probe}"
+    keys = dict.fromkeys(key for numbers in known.values() for key in numbers)
+    probe_keys = [key for key in keys if key.startswith(f"{metric.probe}:")]
+    choices = (
+        f": it has {', '.join(probe_keys)}"
+        if probe_keys
+        else f", nor another number of {metric.probe}"
+    )
     return f"{cell.row!r} has no {metric.key}{choices}; choose another metric, or other rows"
 
 
@@ -245,7 +255,9 @@ def sets_of(plan: Plan, column: str) -> list[str]:
     if plan.metric not in plan.task.metrics and not plan.metric.own:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
-    return [other["name"] for cell in itertools.islice(cells, 1) for other in also_of(cell.spec)]
+    return [
+        test_set["name"] for cell in itertools.islice(cells, 1) for test_set in also_of(cell.spec)
+    ]
 
 
 def column_of(cell: Cell, name: str) -> str:
@@ -256,7 +268,7 @@ def column_of(cell: Cell, name: str) -> str:
 def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
     set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
-    data = next(other for other in also_of(cell.spec) if other["name"] == name)
+    data = next(test_set for test_set in also_of(cell.spec) if test_set["name"] == name)
     classes = TASKS[task_of(cell.spec)].among(cell.spec["data"]["classes"], data["classes"])
     spec = {**cell.spec, "data": {**data, "classes": classes}}
     return replace(cell, column=column_of(cell, name), spec=spec)
@@ -274,8 +286,8 @@ def _on(result: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     on nothing."""
     if result["status"] != "finished":
         return result
-    told = (result.get("also") or {}).get(name)
-    return told and {**result, "left_out": {}, "overlap": {}, **told}
+    set_result = (result.get("also") or {}).get(name)
+    return set_result and {**result, "left_out": {}, "overlap": {}, **set_result}
 
 
 # A run's predictions on a set of `eval.also`, "" being its own test set, whose hash its result has;
@@ -309,23 +321,23 @@ def right_images(
     if predictions is None:
         return Correct(None, "no predictions are read here")
     right: stats.Bools | None = None
-    for r, found in enumerate(block):
+    for r, scores in enumerate(block):
         for s, seed in enumerate(plan.seeds):
-            if seed not in found.main.by_seed or seed in found.diverged:
+            if seed not in scores.main.by_seed or seed in scores.diverged:
                 continue
-            run = found.cell.ids[seed]
-            told = results[run] or {}
-            said = told["also"][on] if on else told
-            table = predictions(run, on, said.get("predictions_sha256", ""))
+            run = scores.cell.ids[seed]
+            result = results[run] or {}
+            set_result = result["also"][on] if on else result
+            table = predictions(run, on, set_result.get("predictions_sha256", ""))
             if table is None:
-                return Correct(None, f"seed {seed} of {found.cell.row} has no predictions.npy")
+                return Correct(None, f"seed {seed} of {scores.cell.row} has no predictions.npy")
             if right is None:
                 right = np.zeros((len(block), len(plan.seeds), len(table)), dtype=bool)
             if len(table) != right.shape[-1]:
-                return Correct(None, f"{found.cell.row} was tested on other images")
-            marks = _marks(plan.metric, table, found.main.by_seed[seed])
+                return Correct(None, f"{scores.cell.row} was tested on other images")
+            marks = _marks(plan.metric, table, scores.main.by_seed[seed])
             if marks is None:
-                return Correct(None, f"predictions.npy of {found.cell.row} is not right or wrong")
+                return Correct(None, f"predictions.npy of {scores.cell.row} is not right or wrong")
             right[r, s] = marks
     return Correct(right)
 
@@ -342,8 +354,8 @@ def _marks(metric: Metric, table: Any, value: float) -> stats.Bools | None:
         marks: stats.Bools = table["rank"] < metric.right_within
         return marks
     marks = table.astype(bool)
-    same = table.ndim == 1 and table.dtype.kind in "bui" and bool((marks == table).all())
-    return marks if same and is_share(value, float(marks.mean())) else None
+    is_binary = table.ndim == 1 and table.dtype.kind in "bui" and bool((marks == table).all())
+    return marks if is_binary and is_share(value, float(marks.mean())) else None
 
 
 def is_share(percent: float, right: float) -> bool:
@@ -369,8 +381,8 @@ class Rights:
             return Correct(None)
         place = block[0].cell.column, on
         if place not in self._columns:
-            made = right_images(self._plan, block, self._results, on, self._predictions)
-            self._columns[place] = made
+            correct = right_images(self._plan, block, self._results, on, self._predictions)
+            self._columns[place] = correct
         return self._columns[place]
 
     def of_rows(
@@ -383,12 +395,12 @@ class Rights:
         if not self._asked or self._plan.spread != "images":
             return None
         rows = [row.label for row in self._plan.rows]
-        at = [self._plan.seeds.index(seed) for seed in seeds]
-        found = []
+        indices = [self._plan.seeds.index(seed) for seed in seeds]
+        arrays = []
         for _, block in blocks_of(self._plan, cells):
             if (right := self.of(block, "").right) is None:
                 return None
-            every = np.zeros((len(rows), len(at), right.shape[-1]), dtype=bool)
-            every[[rows.index(scored.cell.row) for scored in block]] = right[:, at]
-            found.append(every)
-        return found
+            marks = np.zeros((len(rows), len(indices), right.shape[-1]), dtype=bool)
+            marks[[rows.index(scored.cell.row) for scored in block]] = right[:, indices]
+            arrays.append(marks)
+        return arrays

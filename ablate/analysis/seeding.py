@@ -56,25 +56,25 @@ class Seeding:
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
         """Return the plan with all seeds that can be requested by now; None where nothing is new
         since the last time."""
-        before = self._plan
+        old_plan = self._plan
         self._choose(results, metrics)
         while self._ended(results):
             past = PastLooks(
                 looks.read(self._store.read_looks()), looks.look(self._plan, self._known)
             )
             courses = self._courses(metrics, past)
-            seen = [*look_events(self._plan, courses, past, self._known)]
-            for look in seen:
+            interim_looks = [*look_events(self._plan, courses, past, self._known)]
+            for look in interim_looks:
                 self._record(look.event())
-            self.standing = latest_decisions(self._plan, seen)
+            self.standing = latest_decisions(self._plan, interim_looks)
             self._tell(courses)
-            asked = self._seeds()
+            old_seeds = self._seeds()
             self._plan = with_seeds(self._plan, _asks(self._plan, courses))
-            self._await(asked)
+            self._await(old_seeds)
             if self._search is not None:
                 self._search.extend(self._plan)
                 self._choose(results, metrics)
-        return None if self._plan is before else self._plan
+        return None if self._plan is old_plan else self._plan
 
     @property
     def prunes(self) -> bool:
@@ -96,9 +96,9 @@ class Seeding:
     def _await(self, before: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
         """Wait for the runs of all seeds that cells have more than `before`."""
         for (row, column), seeds in self._seeds().items():
-            had = before.get((row, column), ())
-            if more := [(row, seed) for seed in seeds if seed not in had]:
-                self._waiting.setdefault(column, []).extend(more)
+            old_seeds = before.get((row, column), ())
+            if new_runs := [(row, seed) for seed in seeds if seed not in old_seeds]:
+                self._waiting.setdefault(column, []).extend(new_runs)
 
     def _ended(self, results: ResultReader) -> bool:
         """Return whether a column has got the last of its results."""
@@ -120,9 +120,9 @@ class Seeding:
         return bool(ended)
 
     def _courses(self, metrics: MetricsReader, past: PastLooks) -> dict[str, ColumnCourse]:
-        known = with_own_metrics(self._plan, self._known, self._store)
+        results = with_own_metrics(self._plan, self._known, self._store)
         store = self._store
-        return courses_of(self._plan, known, metrics, store.probe, store.predictions, past)
+        return courses_of(self._plan, results, metrics, store.probe, store.predictions, past)
 
     def _tell(self, courses: dict[str, ColumnCourse]) -> None:
         for course in courses.values():

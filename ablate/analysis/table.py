@@ -199,18 +199,18 @@ class Table:
         places: list[Place] = [EVERYWHERE, *((row.label, None) for row in self.rows)]
         places += [(None, column.label) for column in self.columns]
         places += [(entry.row, entry.column) for entry in self.entries]
-        found: dict[Place, list[Note]] = {place: [] for place in places}
+        notes_by_place: dict[Place, list[Note]] = {place: [] for place in places}
         for note in self.notes:
-            if note.place in found:
-                found[note.place].append(note)
-        return found
+            if note.place in notes_by_place:
+                notes_by_place[note.place].append(note)
+        return notes_by_place
 
     @functools.cached_property
     def footnotes(self) -> dict[str, int]:
         """The footnotes on what the table has, in the order of the whole table: text -> number."""
         used = {n.text for some in self.shown.values() for n in some if n.kind in FOOTNOTES}
-        every = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
-        return {text: i for i, text in enumerate((t for t in every if t in used), 1)}
+        texts = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
+        return {text: i for i, text in enumerate((t for t in texts if t in used), 1)}
 
     def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
         """Return the sentences of these kinds, which have no marks, in order."""
@@ -269,5 +269,5 @@ class Table:
         records, even where an interval is hidden because it is wide."""
         gains = [(entry.gain, entry.p_values.raw) for entry in self.entries]
         gains += [(line.gain, line.p_values.raw) for block in self.blocks for line in block.lines]
-        told = any(gain and (gain.low is not None or p is not None) for gain, p in gains)
-        return told or self.has_verdicts
+        has_intervals = any(gain and (gain.low is not None or p is not None) for gain, p in gains)
+        return has_intervals or self.has_verdicts

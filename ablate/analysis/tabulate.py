@@ -93,17 +93,17 @@ def make_table(
     """
     cells = all_scores(plan, results, also, curves, probes)
     courses = {} if means else follow(plan, cells, results, predictions, past)
-    waits = any(found.missing for found in cells.values())
+    waits = any(scores.missing for scores in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
-    told = not means and (complete or any(course.told for course in courses.values()))
+    ready = not means and (complete or any(course.told for course in courses.values()))
     # Looks before stay looks, also where a run that they counted is withheld by now.
-    noted = told or (bool(withheld) and not means)
-    before, withheld_words = _looks_before(plan, past, strict) if noted else ([], False)
-    judge = words and told and not (withheld_words or plan.conditions)
-    right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
-    rows_told = told and plan.changes is None  # of changes the effects are told, not the cells
+    noted = ready or (bool(withheld) and not means)
+    look_texts, withheld_words = _looks_before(plan, past, strict) if noted else ([], False)
+    judge = words and ready and not (withheld_words or plan.conditions)
+    right = Rights(plan, results, predictions, ready and (population or plan.spread == "images"))
+    rows_told = ready and plan.changes is None  # of changes the effects are told, not the cells
     row_courses = courses if plan.changes is None else {}
-    made = Making(
+    making = Making(
         plan, sizes or {}, cost, paper or {}, right, population and rows_told, rows_told, past
     )
     columns: list[TableColumn] = []
@@ -111,17 +111,17 @@ def make_table(
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(
-            _column(made, column, block, judge and rows_told, row_courses.get(column.label))
+            _column(making, column, block, judge and rows_told, row_courses.get(column.label))
         )
         for name in sets_of(plan, column.label):  # the same runs on another set
             tested = results_on(results, name)
-            other = [cell_scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
-            beside = _column(made, column, other, judge and not courses, on=name)
-            columns.append(dataclasses.replace(beside, beside=bool(courses)))
-    shared = plan.design.compared(plan)
-    images = right.of_rows(cells, shared.seeds)
+            scores = [cell_scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
+            set_column = _column(making, column, scores, judge and not courses, on=name)
+            columns.append(dataclasses.replace(set_column, beside=bool(courses)))
+    shared_plan = plan.design.compared(plan)
+    images = right.of_rows(cells, shared_plan.seeds)
     arrays = Arrays.of(
-        shared, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
+        shared_plan, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
     )
     # Without blocks no column shares a seed with another.
     below: tuple[Summary, ...] = ()
@@ -149,17 +149,17 @@ def make_table(
         columns=tuple(_placed(plan, columns)),
         notes=(
             *notes("warning", captions.withheld_notes(plan, withheld or {})),
-            *captions.warnings(plan, list(cells.values()), columns, told),
-            *notes("warning", before),
+            *captions.warnings(plan, list(cells.values()), columns, ready),
+            *notes("warning", look_texts),
             *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
-            *notes("warning", paper_notes(columns, made.paper)),
-            *notes("warning", recipe_notes(plan, made.paper)),
+            *notes("warning", paper_notes(columns, making.paper)),
+            *notes("warning", recipe_notes(plan, making.paper)),
             *notes("caption", _explanations(plan, cells, columns, rows_told)),
             *(captions.spread_notes(plan, columns) if rows_told else ()),
-            *dict.fromkeys(made.notes),
+            *dict.fromkeys(making.notes),
         ),
         blocks=below,
-        paper=next((beside.table for beside in made.paper.values()), ""),
+        paper=next((figure.table for figure in making.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
         choice=plan.task,
@@ -169,8 +169,10 @@ def make_table(
 
 def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
     """Return the notes on the looks before, and whether `strict` withholds verdicts by them."""
-    at = past.now.columns if past is not None else ()
-    return look_notes(plan, past, {column: method_of(plan, column, past) for column in at}, strict)
+    columns = past.now.columns if past is not None else ()
+    return look_notes(
+        plan, past, {column: method_of(plan, column, past) for column in columns}, strict
+    )
 
 
 def _explanations(
@@ -210,14 +212,16 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     """Return the columns with their places in a wide table: a column on another set follows its
     own."""
     places = wide_places(plan.columns)
-    shown = {h: (group.name, name) for group in plan.groups for h, name in group.headings.items()}
-    found, own = [], WidePlace("", "")
+    group_places = {
+        h: (group.name, name) for group in plan.groups for h, name in group.headings.items()
+    }
+    placed_columns, place = [], WidePlace("", "")
     for column in columns:
-        own = own if column.on else places[column.label]
-        group, wide = shown.get(own.heading, ("", own.heading))
+        place = place if column.on else places[column.label]
+        group, wide = group_places.get(place.heading, ("", place.heading))
         wide = f"{wide} on {column.on}".strip() if column.on else wide
-        found.append(dataclasses.replace(column, arch=own.arch, wide=wide, group=group))
-    return found
+        placed_columns.append(dataclasses.replace(column, arch=place.arch, wide=wide, group=group))
+    return placed_columns
 
 
 def _column(
@@ -238,28 +242,30 @@ def _column(
     if not made.told:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
-    how = judged_by(plan, method, len(block), lacking)
+    spread_kind = judged_by(plan, method, len(block), lacking)
     everybodys = _population(made, block, method, gains, right.right)
-    base = next((found for found in block if found.cell.row == plan.baseline), None)
+    base = next((scores for scores in block if scores.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         judge = False  # over survivors: no fair contest
     entries = []
     alike = gains.likeness or (None,) * len(block)
-    for found, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
-        looked = course.rows.get(found.cell.row) if course else None
-        against = _fisher(found, base) if made.told else None
-        row = JudgedRow(plan, found, base, gain, against, looked, judge, how == "images")
+    for scores, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
+        looked = course.rows.get(scores.cell.row) if course else None
+        against = _fisher(scores, base) if made.told else None
+        row = JudgedRow(plan, scores, base, gain, against, looked, judge, spread_kind == "images")
         made.notes.extend(entry_notes(row))
         entries.append(_entry(made, row, wider, like))
-    tested = [result["test"] for found in block for result in found.results if "test" in result]
-    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) and not on else ""
-    heading = of.heading or own
+    tested = [result["test"] for scores in block for result in scores.results if "test" in result]
+    default_heading = (
+        f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) and not on else ""
+    )
+    heading = of.heading or default_heading
     return TableColumn(
         label=label,
         heading=(f"{heading} on {on}" if of.label else label) if on else heading,
         entries=tuple(entries),
         contrasts=method.contrasts,
-        judged_by=how,
+        judged_by=spread_kind,
         spreads=gains.spreads,
         df=gains.df,
         kept_rows=gains.kept,
@@ -287,8 +293,8 @@ def _forecast(
     spread = stats.Spread(gains.shared, gains.shared_df)
     if spread.barely_known:
         return None
-    found = stats.resolution(spread, n, 2 * n, method, gains.fixed)
-    return Resolution(2 * n, found.expected, found.low, found.high)
+    resolution = stats.resolution(spread, n, 2 * n, method, gains.fixed)
+    return Resolution(2 * n, resolution.expected, resolution.low, resolution.high)
 
 
 def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
@@ -310,21 +316,23 @@ def _population(
     seeds where it and the baseline finished; None where one of its runs or of the baseline's
     diverged or collapsed."""
     plan = made.plan
-    labels = [found.cell.row for found in block]
+    labels = [scores.cell.row for scores in block]
     if not made.population or plan.baseline not in labels or right is None:
         return [None] * len(block)
-    at = labels.index(plan.baseline)
-    found: list[stats.Estimate | None] = []
+    base_index = labels.index(plan.baseline)
+    estimates: list[stats.Estimate | None] = []
     for row, scored in enumerate(block):
-        both = {*scored.main.by_seed} & {*block[at].main.by_seed}
+        both = {*scored.main.by_seed} & {*block[base_index].main.by_seed}
         seeds = [s for s, seed in enumerate(plan.seeds) if seed in both]
         gain = gains.rows[row]
-        if gain is None or len(seeds) < 2 or scored.unstable or block[at].unstable:
-            found.append(None)
+        if gain is None or len(seeds) < 2 or scored.unstable or block[base_index].unstable:
+            estimates.append(None)
             continue
         share = method.alpha / method.contrasts
-        found.append(stats.population_gain(right[row, seeds], right[at, seeds], gain, share))
-    return found
+        estimates.append(
+            stats.population_gain(right[row, seeds], right[base_index, seeds], gain, share)
+        )
+    return estimates
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
@@ -343,36 +351,36 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
 def _entry(
     made: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
 ) -> Entry:
-    plan, found, gain, against = made.plan, row.found, row.gain, row.against
-    accuracy = _estimate(plan, found.main, plan.metric)
-    noted = (result for result in found.results if "parameters" in result)
+    plan, scores, gain, against = made.plan, row.found, row.gain, row.against
+    accuracy = _estimate(plan, scores.main, plan.metric)
+    noted = (result for result in scores.results if "parameters" in result)
     size = next(noted, made.sizes.get(row.place, {}))
     return Entry(
         row=row.place[0],
         column=row.place[1],
-        planned=len(plan.planned(found.cell)),
-        values=found.main.by_seed,
-        missing=found.missing,
-        diverged=tuple(found.diverged),
-        collapsed=found.collapsed,
+        planned=len(plan.planned(scores.cell)),
+        values=scores.main.by_seed,
+        missing=scores.missing,
+        diverged=tuple(scores.diverged),
+        collapsed=scores.collapsed,
         accuracy=accuracy,
         gain=shown_gain(gain, plan.metric) if gain else None,
         pool=(gain.own or "kept") if gain and plan.spread != "paired" and made.told else "",
         verdict=row.verdict,
         ratio=gain.ratio if gain else None,
-        never=found.main.never,
+        never=scores.main.never,
         others={
             name: Other(v.by_seed, _estimate(plan, v, plan.named(name, "--show")), v.never)
-            for name, v in found.others.items()
+            for name, v in scores.others.items()
         },
         p_values=p_values(gain, against),
         parameters=size.get("parameters"),
         multiply_adds=size.get("multiply_adds"),
-        cost=_cost(found.results) if made.cost else None,
+        cost=_cost(scores.results) if made.cost else None,
         against=_against(
             made.paper.get(row.place), accuracy, gain.gain if gain else None, row.given
         ),
-        chosen=found.cell.chosen,
+        chosen=scores.cell.chosen,
         population=hide_empty(population, plan.metric) if population else None,
         likeness=likeness,
     )
@@ -380,13 +388,13 @@ def _entry(
 
 def _estimate(plan: Plan, values: Values, metric: Metric) -> stats.Estimate | None:
     """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
-    known = [value for value in mean_by_replicate(values, plan) if not math.isnan(value)]
-    if not known:
+    numbers = [value for value in mean_by_replicate(values, plan) if not math.isnan(value)]
+    if not numbers:
         return None
-    found, most = stats.mean_interval(known, plan.analysis.alpha), metric.most
-    if most is None or found.low is None or found.high is None:
-        return found
-    return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
+    estimate, limit = stats.mean_interval(numbers, plan.analysis.alpha), metric.most
+    if limit is None or estimate.low is None or estimate.high is None:
+        return estimate
+    return dataclasses.replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, limit))
 
 
 def _fisher(found: Scores, base: Scores | None) -> stats.Exact | None:
@@ -436,5 +444,5 @@ def _against(
             inside = None
         return Against(beside, agreement, inside=inside)
     value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
-    more = gain.mean - theirs if gain and theirs is not None else None
-    return Against(beside, None, value, more)
+    difference = gain.mean - theirs if gain and theirs is not None else None
+    return Against(beside, None, value, difference)

@@ -37,8 +37,9 @@ def notes(plan: Plan) -> Iterator[str]:
     if not isinstance(design, Imported):
         return
     files = ", ".join(
-        f"{Path(one.file).name} ({one.lines} line{'s'[: one.lines > 1]}, sha256 {one.sha256[:12]})"
-        for one in design.sources
+        f"{Path(source.file).name} ({source.lines} line{'s'[: source.lines > 1]}, "
+        f"sha256 {source.sha256[:12]})"
+        for source in design.sources
     )
     yield f"The numbers are those of {files}; nobody here knows how the runs were trained."
     if not design.blocks:
@@ -48,7 +49,7 @@ def notes(plan: Plan) -> Iterator[str]:
         )
         if len(plan.columns) > 1:
             yield "Columns are not averaged, for their runs share no seeds."
-    yield from (f"In the sheet {line}." for one in design.sources for line in one.hides)
+    yield from (f"In the sheet {line}." for source in design.sources for line in source.hides)
     yield from _uneven(plan, design)
 
 
@@ -59,11 +60,11 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
         cells = [cell for cell in plan.cells if cell.column == column.label]
         seeds = sorted({seed for cell in cells for seed in cell.ids})
         for cell in cells:
-            where = f"{cell.row}@{cell.column}" if cell.column else cell.row
-            if gone := [seed for seed in seeds if seed not in cell.ids]:
-                lacking.append(f"{where} {'seed' if len(gone) == 1 else 'seeds'} {_list(gone)}")
+            place = f"{cell.row}@{cell.column}" if cell.column else cell.row
+            if absent := [seed for seed in seeds if seed not in cell.ids]:
+                lacking.append(f"{place} {'seed' if len(absent) == 1 else 'seeds'} {_list(absent)}")
             if len(cell.ids) == 1:
-                alone.append(where)
+                alone.append(place)
     if lacking and design.blocks:
         yield (
             f"The sheet lacks {_list(lacking, '; ')}: a gain is over the seeds that row and "
@@ -82,8 +83,8 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
 
 
 def _list(parts: Sequence[object], between: str = ", ") -> str:
-    more = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
-    return between.join(map(str, parts[:SHOWN])) + more
+    remainder = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
+    return between.join(map(str, parts[:SHOWN])) + remainder
 
 
 THEN = ", then "  # before what a parent's child learns
@@ -106,20 +107,24 @@ def trained_on(plan: Plan, cells: Cells, columns: Iterable[TableColumn]) -> str:
 
 
 def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
-    found = dict.fromkeys(map(_data, specs))
-    if len(found) > NAMED:
-        return f"{len(found)} data sets"
-    return "; ".join(found) if any(THEN in one for one in found) else listed([*found])
+    descriptions = dict.fromkeys(map(_data, specs))
+    if len(descriptions) > NAMED:
+        return f"{len(descriptions)} data sets"
+    return (
+        "; ".join(descriptions)
+        if any(THEN in description for description in descriptions)
+        else listed([*descriptions])
+    )
 
 
 def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
     """Where columns differ in what they were trained on, a line for each kind of them."""
-    found: dict[str, list[str]] = {}
+    headings_by_training: dict[str, list[str]] = {}
     for column, block in blocks_of(plan, cells):
-        found.setdefault(_training(plan, block), []).append(column.heading)
-    if len(found) > 1:
-        for said, headings in found.items():
-            yield f"{', '.join(headings)}: {said[0].lower()}{said[1:]}."
+        headings_by_training.setdefault(_training(plan, block), []).append(column.heading)
+    if len(headings_by_training) > 1:
+        for training, headings in headings_by_training.items():
+            yield f"{', '.join(headings)}: {training[0].lower()}{training[1:]}."
 
 
 def _training(plan: Plan, cells: Sequence[Scores]) -> str:
@@ -160,14 +165,14 @@ def length_of(train: Mapping[str, Any]) -> tuple[float, str]:
 
 
 def _data(spec: Mapping[str, Any]) -> str:
-    read = map(datasets_of, (spec, *spec_parents(spec)))
-    names = [own["name"] for own, *_ in filter(None, read)]
+    data_sets = map(datasets_of, (spec, *spec_parents(spec)))
+    names = [data_set["name"] for data_set, *_ in filter(None, data_sets)]
     return THEN.join(dict.fromkeys(reversed(names)))
 
 
 def _span(numbers: Iterable[float]) -> str:
-    least, most = min(numbers), max(numbers)
-    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
+    low, high = min(numbers), max(numbers)
+    return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
 
 
 def listed(words: Sequence[str]) -> str:

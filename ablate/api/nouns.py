@@ -73,8 +73,8 @@ class Store:
         from ablate.audit import SheetDeclaration, import_under_lock, read_frame
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
-        declared = SheetDeclaration(name, row, keys, column, seed, baseline, predictions)
-        import_under_lock(OpenStore(self.path), read_frame(frame), declared)
+        declaration = SheetDeclaration(name, row, keys, column, seed, baseline, predictions)
+        import_under_lock(OpenStore(self.path), read_frame(frame), declaration)
         return self.sweep(name)
 
 
@@ -104,7 +104,9 @@ class Sweep:
         self._store = OpenStore(Store(store).path)
         texts = [*words, *_words(keys)]
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
-        change = [f"{name}: {' '.join(_words(each))}" for name, each in (changes or {}).items()]
+        change = [
+            f"{name}: {' '.join(_words(settings))}" for name, settings in (changes or {}).items()
+        ]
         options |= {"change": change, "design": design, "until": until, "margin": margin}
         texts, options = training.recalled_words(texts, options, self._store)
 
@@ -164,8 +166,8 @@ class Sweep:
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
-        results, why = store.results(plan.runs(), curves=True, probes=True, predictions=True)
-        return Table(read_verdicts(plan, store, results, withheld=why).table)
+        results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
+        return Table(read_verdicts(plan, store, results, withheld=withheld).table)
 
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""

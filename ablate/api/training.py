@@ -112,22 +112,24 @@ class Start:
                         say(line)
                 for note in plan.notes:
                     say(f"note: {note}")
-                by = make_grower(plan, store, search, functools.partial(ledger.look, store), say)
+                grower = make_grower(
+                    plan, store, search, functools.partial(ledger.look, store), say
+                )
                 if "damaged" in retry:
-                    before = store.read_plan(name)  # with what a search has asked for
+                    last_plan = store.read_plan(name)  # with what a search has asked for
                     for line in set_damaged_aside(
-                        [*plan.runs(), *(before.runs() if before else ())], store, ledger
+                        [*plan.runs(), *(last_plan.runs() if last_plan else ())], store, ledger
                     ):
                         say(line)
-                if by is not None:
-                    plan = grow_plan(plan, store, by)
+                if grower is not None:
+                    plan = grow_plan(plan, store, grower)
                 ready = _ready(plan, store, ledger, launcher, confirm, say)
                 check_parents(plan.runs(), store)
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
                 with progress_view() as watching:
-                    seen = observers.beside(watching)
-                    drive = Drive(plan, store, ledger, launcher, self.settings, seen, by)
+                    view = observers.beside(watching)
+                    drive = Drive(plan, store, ledger, launcher, self.settings, view, grower)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
                         measure_rates(plan, store, launcher)
@@ -178,25 +180,27 @@ def recalled_words(
         )
     with Ledger.reading(store) as ledger:
         plan = ledger.sealed_plan(store, name) or plan
-    _, driven = split_options(plan.words)
-    kept = {"name": name, "until": driven.until, "margin": driven.margin}
-    kept |= {key: value for key, value in options.items() if key in kept and value is not None}
-    others = [f"--{key}" for key in options if key not in kept and options[key]]
-    others += [w for w in words[1:] if re.split(r"[.=]", w.lstrip("+~"))[0] not in BESIDE_NAME]
-    if others:
+    _, last_options = split_options(plan.words)
+    own_options = {"name": name, "until": last_options.until, "margin": last_options.margin}
+    own_options |= {
+        key: value for key, value in options.items() if key in own_options and value is not None
+    }
+    refused = [f"--{key}" for key in options if key not in own_options and options[key]]
+    refused += [w for w in words[1:] if re.split(r"[.=]", w.lstrip("+~"))[0] not in BESIDE_NAME]
+    if refused:
         raise UserError(
-            f"{others[0]}: {name} is driven again as it was, and its name takes only seeds=N, "
+            f"{refused[0]}: {name} is driven again as it was, and its name takes only seeds=N, "
             f"analysis.KEY=VALUE, launcher words, --until and --margin; with other words it is "
             f"another sweep, `{store.command('sweep', *_renamed(plan))}` with these and --as NAME"
         )
-    before, _ = split_options(replaced_words(plan, *words[1:]))
-    return before, {**asdict(driven), **kept}
+    merged_words, _ = split_options(replaced_words(plan, *words[1:]))
+    return merged_words, {**asdict(last_options), **own_options}
 
 
 def _renamed(plan: Plan) -> list[str]:
     """Return the words of a plan without its name."""
-    words, driven = split_options(plan.words)
-    return [*words, *replace(driven, name=None).texts]
+    words, options = split_options(plan.words)
+    return [*words, *replace(options, name=None).texts]
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
@@ -226,9 +230,9 @@ def make_recall(store: Store) -> Recall:
         if not (store.ledger.exists() or store.plans()):
             return None
         with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
-            before = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if before is not None and same_sweep(before.words, words, store.root):
-                return before
+            last_plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
+            if last_plan is not None and same_sweep(last_plan.words, words, store.root):
+                return last_plan
         return None
 
     return recall
@@ -251,14 +255,14 @@ def recorded_states(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    before = _driven(plan.name, store)
-    if before is None:
+    last_plan = _driven(plan.name, store)
+    if last_plan is None:
         return
     with contextlib.suppress(UserError):  # words that can't be read any more are others
-        if same_sweep(before.words, plan.words, store.root):
+        if same_sweep(last_plan.words, plan.words, store.root):
             return
     raise UserError(
-        f"{plan.name}: is the name of another sweep, `{store.command(*before.command)}`; "
+        f"{plan.name}: is the name of another sweep, `{store.command(*last_plan.command)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both until `ablate gc`"
     )
@@ -268,24 +272,26 @@ def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
     """Yield a line for each row and column that has another label than in the plan of before."""
     from ablate.store import renamed_labels, trained_identity
 
-    before = _driven(plan.name, store)
+    last_plan = _driven(plan.name, store)
     for labels in (
-        () if before is None else renamed_labels(trained_identity(before), trained_identity(plan))
+        ()
+        if last_plan is None
+        else renamed_labels(trained_identity(last_plan), trained_identity(plan))
     ):
-        for label, now in labels.items():
-            yield f"renamed: {label!r} is {now!r} now; all runs are kept"
+        for label, new_label in labels.items():
+            yield f"renamed: {label!r} is {new_label!r} now; all runs are kept"
 
 
 def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Iterator[str]:
     """Yield a line on the runs that the sweep planned last and this plan lacks. With `replace`, and
     after one that a crash cut off, give them up, and the runs of all earlier plans."""
     replace = replace or ledger.replaces(plan.name, recorded(store, plan.name))
-    left = ledger.left(plan)
+    ids = ledger.left(plan)
     if replace:
-        left = list({*left, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
+        ids = list({*ids, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
         ledger.replace(store, plan)
-    if left:
-        runs = f"{plural(len(left), 'run')} of earlier plans {'is' if len(left) == 1 else 'are'}"
+    if ids:
+        runs = f"{plural(len(ids), 'run')} of earlier plans {'is' if len(ids) == 1 else 'are'}"
         if replace:
             yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
         else:
@@ -329,9 +335,11 @@ def _ready(
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    held = {run for run in states if states[run].status == "skipped"}
-    done = (run for run in ids - held if run in states and states[run].status in FINAL_STATUSES)
-    if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
+    skipped = {run for run in states if states[run].status == "skipped"}
+    final_runs = (
+        run for run in ids - skipped if run in states and states[run].status in FINAL_STATUSES
+    )
+    if sum(store.rundir(run).has_result() for run in final_runs) + len(skipped) == len(ids):
         return None
     launcher.warm()  # while the models are built
     slots = {str(notes.slot) for notes in living_notes(store, states)}
@@ -346,21 +354,21 @@ def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     from ablate.planning import before_searches
     from ablate.running import estimate_costs, gpus_in_use, rehearse_rows
 
-    most = plan.design.at_most(plan)
-    about = "about" if most is plan else "at most about"
-    if most is not plan and most.tune:  # with the parents of all trials
-        most = grow_plan(most, store, Search(before_searches(most)))
-    states, finished = recorded_states(most, store)
+    largest_plan = plan.design.at_most(plan)
+    qualifier = "about" if largest_plan is plan else "at most about"
+    if largest_plan is not plan and largest_plan.tune:  # with the parents of all trials
+        largest_plan = grow_plan(largest_plan, store, Search(before_searches(largest_plan)))
+    states, finished = recorded_states(largest_plan, store)
     from_s = LONG_H * 3600 if len(launcher.worlds) == 1 else 0.0
-    cost = estimate_costs(most, store, launcher, states, finished, from_s=from_s)
-    rehearsals = rehearse_rows(most, store, launcher, cost.described, own_only=True)
+    cost = estimate_costs(largest_plan, store, launcher, states, finished, from_s=from_s)
+    rehearsals = rehearse_rows(largest_plan, store, launcher, cost.described, own_only=True)
     warnings = (*cost.warnings(), *rehearsals.warnings, *gpus_in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
         return SweepCost(warnings, "", cost.worlds)
-    time = f"{about} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
+    time = f"{qualifier} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
     if math.isinf(cost.left_s):
         time = f"more than a month on {cost.where}"
-    return SweepCost(warnings, f"{most.name}: {time}", cost.worlds)
+    return SweepCost(warnings, f"{largest_plan.name}: {time}", cost.worlds)
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
@@ -385,32 +393,32 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
         raise UserError(
             f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
         )
-    done = f"{progress.done} of {progress.total}"
+    tally = f"{progress.done} of {progress.total}"
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{done} runs are done, the same command goes on"
+            f"{tally} runs are done, the same command goes on"
         )
     lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
     retry = store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
-    why = store.command("status", plan.name)
+    status_command = store.command("status", plan.name)
     if outcome.stopped is not None:
         raise Failure(
             f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`{retry}` goes on; {done} runs are done"
+            f"`{retry}` goes on; {tally} runs are done"
         )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})
         text = ", ".join(f"{n} {status}" for status, n in states.items())
         raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `{why}` shows why, "
+            f"{plan.name}: {text} of {progress.total} runs: `{status_command}` shows why, "
             f"`{retry}` trains them again"
         )
     if stuck:
         raise Failure(
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"has no weights; `{why}` names it"
+            f"has no weights; `{status_command}` names it"
         )
 
 

@@ -79,10 +79,10 @@ class _BundledRun(RunDir):
     ) -> dict[str, float]:
         if path.name not in self._whole:
             return super().score(path, task, classes, said)
-        whole = {key: value for key, value in said.items() if is_number(value)}
+        numbers = {key: value for key, value in said.items() if is_number(value)}
         if task.excerpt is None or not path.exists():
-            return whole
-        return {**whole, **task.excerpt.score(self.read_table(path))}
+            return numbers
+        return {**numbers, **task.excerpt.score(self.read_table(path))}
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
         """Skip the seal of env.json in an anonymous bundle, where only the manifest covers it."""
@@ -156,10 +156,17 @@ class Bundle(Store):
         if not self.is_one:
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         self.check_format()
-        listed = self.read_manifest()
-        own = (self.environment, self.plan_path(""), self.events, self.looks, self.own, self.packed)
-        for path in own:
-            if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(path):
+        hashes = self.read_manifest()
+        own_files = (
+            self.environment,
+            self.plan_path(""),
+            self.events,
+            self.looks,
+            self.own,
+            self.packed,
+        )
+        for path in own_files:
+            if (path.name in hashes or path.exists()) and hashes.get(path.name) != sha256_of(path):
                 verify = shlex.join(["ablate", "verify", str(self.root)])
                 raise Failure(f"{path}: was changed after the export; see `{verify}`")
         return self.read_unsealed()
@@ -178,11 +185,11 @@ class Bundle(Store):
 
     def names(self) -> list[str]:
         """List the places of all files but the manifest; links count as files."""
-        found = []
+        paths = []
         for folder, folders, files in os.walk(self.root):
             links = [name for name in folders if Path(folder, name).is_symlink()]
-            found += [Path(folder, name).relative_to(self.root) for name in [*files, *links]]
-        return sorted(path.as_posix() for path in found if path.as_posix() != self.manifest.name)
+            paths += [Path(folder, name).relative_to(self.root) for name in [*files, *links]]
+        return sorted(path.as_posix() for path in paths if path.as_posix() != self.manifest.name)
 
     def read_unsealed(self) -> tuple[Plan, dict[str, History]]:
         """Read the plan and the events as `read` does, without comparing them with the manifest."""
@@ -194,16 +201,17 @@ class Bundle(Store):
     def _told(self) -> dict[str, History]:
         events = read_json(self.events)
         try:
-            told: dict[str, History] = {
-                run: [(at, kind, detail) for at, kind, detail in events[run]] for run in events
+            histories: dict[str, History] = {
+                run: [(timestamp, kind, detail) for timestamp, kind, detail in events[run]]
+                for run in events
             }
-            for at, kind, detail in itertools.chain.from_iterable(told.values()):
-                if not is_number(at):
+            for timestamp, kind, detail in itertools.chain.from_iterable(histories.values()):
+                if not is_number(timestamp):
                     raise ValueError
                 event_detail(kind, json.dumps(detail))
-            for history in told.values():
+            for history in histories.values():
                 fold_history(history)
-            return told
+            return histories
         except (ValueError, LookupError, TypeError, sqlite3.DatabaseError) as error:
             raise Failure(
                 f"{self.events}: is not whole, or not written by `ablate export`"
@@ -217,17 +225,17 @@ class Bundle(Store):
         try:
             values = json.loads(read_file(self.own)).get(name) if self.own.exists() else None
             if fits_type(values, Mapping[str, Mapping[str, float]] | None):
-                found: dict[str, dict[str, float]] | None = values
-                return found
+                typed_values: dict[str, dict[str, float]] | None = values
+                return typed_values
         except (ValueError, AttributeError, RecursionError):
             pass
         raise Failure(f"{self.own}: is not whole, or not written by `ablate export`")
 
     def seals(self) -> dict[str, str]:
-        last = {run: history[-1] for run, history in self._told().items() if history}
+        last_events = {run: history[-1] for run, history in self._told().items() if history}
         return {
             run: detail["result_sha256"]
-            for run, (_, kind, detail) in last.items()
+            for run, (_, kind, detail) in last_events.items()
             if kind in FINAL_STATUSES
         }
 
@@ -244,14 +252,16 @@ class Bundle(Store):
         """Recompute every result from the raw files. Raises Failure for files that were changed."""
         results, findings = remake(plan, self, told)
         if findings:
-            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-            raise Failure(f"{findings[0]}{more}")
+            suffix = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            raise Failure(f"{findings[0]}{suffix}")
         return results
 
 
 def placeless_own(plan: Plan) -> Plan:
     """Return the plan without the folders from which the user's own metrics could be loaded."""
-    return replace(plan, own={name: {**said, "folder": ""} for name, said in plan.own.items()})
+    return replace(
+        plan, own={name: {**declaration, "folder": ""} for name, declaration in plan.own.items()}
+    )
 
 
 def is_regular(path: Path) -> bool:
@@ -275,14 +285,14 @@ def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, 
     """Open a sweep of a store, the last driven one for None, or the sweep of a bundle."""
     bundle = Bundle(root)
     if bundle.is_one:
-        plan, told = bundle.read()
+        plan, histories = bundle.read()
         if name not in (None, plan.name):
             raise unknown_value("sweep", name, [plan.name], f"the sweep of {root}:")
-        return plan, bundle, told
+        return plan, bundle, histories
     store = Store(root)
     with Ledger.reading(store) as ledger:
-        known = sweep_names(store, ledger)
+        sweeps = sweep_names(store, ledger)
         plan = driven_plan(
-            store, ledger, known, (resolve_sweep_name(name, known) or name) if name else known[0]
+            store, ledger, sweeps, (resolve_sweep_name(name, sweeps) or name) if name else sweeps[0]
         )
         return unedited_plan(store, plan).with_own(), store, run_histories(plan, ledger)

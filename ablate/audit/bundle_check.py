@@ -30,76 +30,76 @@ def check_bundle(bundle: Bundle) -> Verified:
     Nothing is written. In a bundle of other versions of packages, files that these may write
     differently are notes.
     """
-    found = Verified()
+    report = Verified()
     wrong = dict(_unlike(bundle))
-    found.findings += [f"{name}: {what}" for name, what in wrong.items()]
+    report.findings += [f"{name}: {fault}" for name, fault in wrong.items()]
     if not bundle.is_one and bundle.environment.name not in wrong:
-        found.findings.append(f"{bundle.environment.name}: says no format of a bundle")
+        report.findings.append(f"{bundle.environment.name}: says no format of a bundle")
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
-        found.findings.append(
+        report.findings.append(
             f"{first_few(strange, 4)}: not a regular file, so nothing was recomputed"
         )
-        return found
+        return report
     try:
-        plan, told = bundle.read_unsealed()
-        if told.keys() != {run.id for run in plan.runs()}:
-            found.findings.append(
+        plan, histories = bundle.read_unsealed()
+        if histories.keys() != {run.id for run in plan.runs()}:
+            report.findings.append(
                 f"{bundle.events.name}: its runs differ from the runs of the plan"
             )
-        results, findings = remake(plan, bundle, told)
-        found.findings += findings
-        found.runs = len(results)
+        results, findings = remake(plan, bundle, histories)
+        report.findings += findings
+        report.runs = len(results)
         if findings or any(name.partition("/")[0] in RAW for name in wrong):
-            found.notes.append(
+            report.notes.append(
                 "no table, figure or page was recomputed, since raw files have findings"
             )
-            return found
+            return report
         environment = read_json(bundle.environment)
         if bundle.is_lean:
-            found.notes.append(note(plan))
+            report.notes.append(note(plan))
         else:
-            _own(plan, bundle, results, found)
+            _own(plan, bundle, results, report)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
-        made = derived_files(bundle, plan, told, results, bundle, makers)
+        contents = derived_files(bundle, plan, histories, results, bundle, makers)
         for ending, format in FORMAT_ENDINGS.items():  # of one that was added here, later
             if format not in OUR_FORMATS and not (bundle.root / f"table.{ending}").exists():
-                del made[f"table.{ending}"]
+                del contents[f"table.{ending}"]
     except Exception as error:  # whatever comes of reading what somebody else wrote
-        first = str(error).partition("\n")[0]
-        found.findings.append(
-            f"{bundle.root}: can't be recomputed ({type(error).__name__}: {first})"
+        first_line = str(error).partition("\n")[0]
+        report.findings.append(
+            f"{bundle.root}: can't be recomputed ({type(error).__name__}: {first_line})"
         )
-        return found
-    found.numbers = (
-        sum(line[-2] != "" for line in csv.reader(io.StringIO(made["table.csv"].decode()))) - 1
+        return report
+    report.numbers = (
+        sum(line[-2] != "" for line in csv.reader(io.StringIO(contents["table.csv"].decode()))) - 1
     )
     logarithms = plan.metric.probe == LOGARITHMS
     differ = [
         name
-        for name in made
-        if name not in wrong and not _same(bundle.root / name, made[name], logarithms)
+        for name in contents
+        if name not in wrong and not _same(bundle.root / name, contents[name], logarithms)
     ]
-    here = computing_versions()
-    alike = makers == here
+    local_makers = computing_versions()
+    alike = makers == local_makers
     words = [name for name in differ if not (alike or name in NUMBERS)]
     if words:
-        found.notes.append(
-            f"{first_few(words, 4)}: the bytes differ here, with {_versions(here)}; the "
+        report.notes.append(
+            f"{first_few(words, 4)}: the bytes differ here, with {_versions(local_makers)}; the "
             f"bundle was made with {_versions(makers)}"
         )
-    found.findings += [
+    report.findings += [
         f"{name}: differs from the file that the raw files give"
         for name in differ
         if name not in words
     ]
     if alike:
-        extra = (_made_names(bundle) & {*bundle.names()}) - made.keys()
-        found.findings += [
+        extra = (_made_names(bundle) & {*bundle.names()}) - contents.keys()
+        report.findings += [
             f"{name}: the raw files don't give this file"
             for name in sorted(extra)
             if name not in wrong
         ]
-    return found
+    return report
 
 
 def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
@@ -108,16 +108,24 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
     Code that comes with a bundle is never run by itself.
     """
     for name in own_metrics(plan):
-        said = plan.own[name]
-        here = Path.cwd()
-        now = read_own_metric(name, here, "verify") if source_file(here, name) is not None else said
-        if now["version"] != said["version"] or not now["folder"]:
+        declaration = plan.own[name]
+        folder = Path.cwd()
+        local_declaration = (
+            read_own_metric(name, folder, "verify")
+            if source_file(folder, name) is not None
+            else declaration
+        )
+        if (
+            local_declaration["version"] != declaration["version"]
+            or not local_declaration["folder"]
+        ):
             found.notes.append(
-                f"{name}: its values are as exported, since its code, version {said['version']}, "
-                f"is not in this folder; with a copy of {bundle.code} here it is run again"
+                f"{name}: its values are as exported, since its code, version "
+                f"{declaration['version']}, is not in this folder; with a copy of {bundle.code} "
+                f"here it is run again"
             )
         elif measure_own(
-            replace(plan, own={name: now}), results, bundle, name
+            replace(plan, own={name: local_declaration}), results, bundle, name
         ) != bundle.own_values(name):
             found.findings.append(f"{bundle.own.name}: the predictions give other {name}")
 
@@ -125,17 +133,17 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
 def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
     """Yield (file, fault) for each file that differs from the manifest."""
     try:
-        listed = bundle.read_manifest()
+        hashes = bundle.read_manifest()
     except Failure:
         yield bundle.manifest.name, "missing, or changed after the export"
         return
     names = bundle.names()
-    for name in sorted(listed.keys() - set(names)):
+    for name in sorted(hashes.keys() - set(names)):
         yield name, "missing"
     for name in names:
-        if name not in listed:
+        if name not in hashes:
             yield name, "not in the manifest, so it was added later"
-        elif sha256_of(bundle.root / name) != listed[name]:
+        elif sha256_of(bundle.root / name) != hashes[name]:
             yield name, "changed after the export"
 
 
@@ -165,19 +173,19 @@ def _same(path: Path, made: bytes, logarithms: bool = False) -> bool:
     """
     if not path.is_file():
         return False
-    said = path.read_bytes()
-    if said == made:
+    content = path.read_bytes()
+    if content == made:
         return True
     try:
         if path.suffix == ".parquet":
             import pandas as pd
 
-            return pd.read_parquet(io.BytesIO(said)).equals(pd.read_parquet(io.BytesIO(made)))
+            return pd.read_parquet(io.BytesIO(content)).equals(pd.read_parquet(io.BytesIO(made)))
         leaves = LEAVES.get(path.suffix, _of_text)
-        pairs = zip(leaves(said.decode()), leaves(made.decode()), strict=True)
+        pairs = zip(leaves(content.decode()), leaves(made.decode()), strict=True)
         return all(
-            name == other and (a == b or ((logarithms or _is_rounded(name)) and _alike(a, b)))
-            for (name, a), (other, b) in pairs
+            name == remade_name and (a == b or ((logarithms or _is_rounded(name)) and _alike(a, b)))
+            for (name, a), (remade_name, b) in pairs
         )
     except Exception:  # whatever a reader says of bytes that are not its own
         return False
@@ -229,8 +237,8 @@ def _of_drawing(text: str) -> Iterator[Leaf]:
     The numbers are ends of intervals and positions of letters. Generated ids are replaced by their
     order of appearance.
     """
-    ids = {name: f"#{at}" for at, name in enumerate(dict.fromkeys(DRAWN_ID.findall(text)))}
-    text = DRAWN_ID.sub(lambda found: ids[found[0]], text)
+    ids = {name: f"#{index}" for index, name in enumerate(dict.fromkeys(DRAWN_ID.findall(text)))}
+    text = DRAWN_ID.sub(lambda match: ids[match[0]], text)
     yield from (("text", part) for part in NUMBER.split(text))
     yield from (("low", number) for number in NUMBER.findall(text))
 
@@ -239,5 +247,5 @@ LEAVES = {".csv": _of_csv, ".json": _of_json, ".svg": _of_drawing, ".html": _of_
 
 
 def _versions(makers: Mapping[str, Any]) -> str:
-    others = (f"{name} {version}" for name, version in makers["made_with"].items())
-    return ", ".join([f"ablate {makers['ablate']} (format {makers['bundle']})", *others])
+    packages = (f"{name} {version}" for name, version in makers["made_with"].items())
+    return ", ".join([f"ablate {makers['ablate']} (format {makers['bundle']})", *packages])

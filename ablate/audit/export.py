@@ -109,26 +109,26 @@ def export_bundle(
     """
     check_folder(folder)
     folder = Path(os.path.realpath(folder))
-    made = folder.with_name(f".{folder.name}.{os.getpid()}")
+    new_folder = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        made.mkdir()
-        bundle = Bundle(made)
+        new_folder.mkdir()
+        bundle = Bundle(new_folder)
         _copy(bundle, plan, store, told, anonymous, diffs)
         if lean:
             bundle.is_lean = True
-            whole, events = bundle.read_unsealed()
-            bundle.recompute(whole, events)
-            thin(whole, bundle.rundir)
+            whole_plan, events = bundle.read_unsealed()
+            bundle.recompute(whole_plan, events)
+            thin(whole_plan, bundle.rundir)
         _fill(bundle, store)
         if anonymous:
             _check_nobody(bundle, plan, store)
         if lean:
-            pack(made)
+            pack(new_folder)
         bundle.write_manifest()
         os.sync()  # thousands of files: all at once
-        _replace(made, folder)
+        _replace(new_folder, folder)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
         raise
     for path in _leftovers(folder):
         shutil.rmtree(path, ignore_errors=True)
@@ -138,29 +138,29 @@ def _replace(made: Path, folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
         made.rename(folder)
         return
-    aside = made.with_name(f"{made.name}.old")
-    folder.rename(aside)
+    old_folder = made.with_name(f"{made.name}.old")
+    folder.rename(old_folder)
     try:
         made.rename(folder)
     except OSError:
-        aside.rename(folder)
+        old_folder.rename(folder)
         raise
-    shutil.rmtree(aside)
+    shutil.rmtree(old_folder)
 
 
 def _leftovers(folder: Path) -> list[Path]:
     """List the leftovers of killed exports to that folder."""
     ours = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)(\.old)?")
-    found = ((ours.fullmatch(path.name), path) for path in folder.parent.iterdir())
-    return [path for match, path in found if match and not Path(f"/proc/{match[1]}").exists()]
+    candidates = ((ours.fullmatch(path.name), path) for path in folder.parent.iterdir())
+    return [path for match, path in candidates if match and not Path(f"/proc/{match[1]}").exists()]
 
 
 def _fill(bundle: Bundle, store: Store) -> None:
     """Make every derived file of the bundle from the copied raw files."""
-    plan, told = bundle.read_unsealed()
-    results = bundle.recompute(plan, told)
+    plan, histories = bundle.read_unsealed()
+    results = bundle.recompute(plan, histories)
     for name, content in derived_files(
-        bundle, plan, told, results, store, computing_versions()
+        bundle, plan, histories, results, store, computing_versions()
     ).items():
         path = bundle.root / name
         path.parent.mkdir(exist_ok=True)
@@ -189,19 +189,19 @@ def derived_files(
     runs = measured_records(plan, bundle, load_records(plan, bundle, told))
     reading = read_verdicts(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
-    drawn = draw_figures(plan, table, bundle.rundir)
+    figures = draw_figures(plan, table, bundle.rundir)
     texts = {
         **{
             f"table.{ending}": render_table(table, format)
             for ending, format in FORMAT_ENDINGS.items()
         },
-        **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
+        **{f"figures/{name}.svg": svg for name, svg in figures.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "README.txt": _readme(bundle, plan, table.heading, makers["ablate"]),
         "looks.jsonl": "".join(f"{json.dumps(x.event())}\n" for x in reading.looks),
     }
     if not bundle.is_lean:
-        texts["report.html"] = render_page(plan, table, runs, reading.looks, drawn)
+        texts["report.html"] = render_page(plan, table, runs, reading.looks, figures)
     curves = io.BytesIO()
     curves_frame(plan, runs, trials=True).to_parquet(curves, index=False)
     told_of = {
@@ -222,7 +222,7 @@ def _readme(bundle: Bundle, plan: Plan, title: str, version: str) -> str:
     excerpt = excerpt_of(plan, plan.task) if bundle.is_lean else None
     text = README.read_text("utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True)
-    made = template.render(
+    readme = template.render(
         title=title,
         plan=plan,
         version=version,
@@ -230,7 +230,7 @@ def _readme(bundle: Bundle, plan: Plan, title: str, version: str) -> str:
         lean=bundle.is_lean,
         own=own_metrics(plan),
     )
-    return str(made)
+    return str(readme)
 
 
 def _csv(frame: pd.DataFrame) -> str:
@@ -262,7 +262,7 @@ def _copy(
         names = ("result", "run", "env", "metrics", "predictions")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
-        for name in (other["name"] for other in spec.also_of(run.cell.spec)):
+        for name in (dataset["name"] for dataset in spec.also_of(run.cell.spec)):
             _copy_file(source.predictions_on(name), target.predictions_on(name))
         for probe in run.cell.spec.get("probe", ()):
             _copy_file(source.probe(probe), target.probe(probe))
@@ -287,9 +287,9 @@ def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
         to_json({n: measure_own(plan, results, store, n) for n in own_metrics(plan)})
     )
     for name in own_metrics(plan):
-        said = plan.own[name]
-        folder = Path(said["folder"] or "")
-        file = source_file(folder, name) if said["folder"] else None
+        declaration = plan.own[name]
+        folder = Path(declaration["folder"] or "")
+        file = source_file(folder, name) if declaration["folder"] else None
         for path in local_files(file, folder) if file is not None else ():
             target = bundle.code / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +324,7 @@ def _placeless(plan: Plan) -> Plan:
     words = [word for word in plan.words if not placed.match(word)]
     design = plan.design
     if isinstance(design, Imported):
-        sources = (replace(one, file=Path(one.file).name) for one in design.sources)
+        sources = (replace(source, file=Path(source.file).name) for source in design.sources)
         design = replace(design, sources=tuple(sources))
         words[1] = Path(words[1]).name
     return replace(
@@ -340,7 +340,7 @@ def _placeless(plan: Plan) -> Plan:
 def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of a run, and of the runs that it starts from, without the places of
     files."""
-    found: dict[str, Any] = {}
+    clean_tree: dict[str, Any] = {}
     for section, value in tree.items():
         if section == "parent":
             value = _unplaced(value)
@@ -348,14 +348,14 @@ def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
             value = {key: None if (section, key) in PLACES else part for key, part in value.items()}
             if also := value.get("also"):
                 value["also"] = [{**data, "path": None} for data in also]
-        found[section] = value
-    return found
+        clean_tree[section] = value
+    return clean_tree
 
 
 def _nameless(history: History) -> list[Any]:
     return [
-        (at, kind, {key: value for key, value in detail.items() if key in EVENT})
-        for at, kind, detail in history
+        (timestamp, kind, {key: value for key, value in detail.items() if key in EVENT})
+        for timestamp, kind, detail in history
     ]
 
 
@@ -368,8 +368,10 @@ def _forget_places(folder: RunDir) -> None:
         folder.run.unlink(missing_ok=True)
     attempts = folder.read_attempts()
     if folder.env.exists():
-        left = [{key: part for key, part in one.items() if key in ATTEMPT} for one in attempts]
-        folder.write_attempts(left, **{ANONYMOUS: True})
+        public_attempts = [
+            {key: part for key, part in attempt.items() if key in ATTEMPT} for attempt in attempts
+        ]
+        folder.write_attempts(public_attempts, **{ANONYMOUS: True})
 
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
@@ -378,7 +380,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     for run in plan.runs():
         for section, key in PLACES:
             names.add(str(run.cell.spec.get(section, {}).get(key)))
-        names |= {str(other["path"]) for other in spec.also_of(run.cell.spec)}
+        names |= {str(dataset["path"]) for dataset in spec.also_of(run.cell.spec)}
         for attempt in store.rundir(run.id).read_attempts():
             origin = attempt.get("origin")
             if isinstance(origin, dict):

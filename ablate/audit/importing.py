@@ -79,9 +79,9 @@ class Imports:
     def lines(self) -> Iterator[str]:
         """Yield the lines to print: a summary, then the notes."""
         grid = f"{plural(self.rows, 'row')}, {plural(self.columns, 'column')}"
-        there = f", {self.there:,} here already" if self.there else ""
+        repeats = f", {self.there:,} here already" if self.there else ""
         ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
-        yield f"{self.sweep}: {grid}; {plural(self.brought, 'run')} imported{there}{ill}"
+        yield f"{self.sweep}: {grid}; {plural(self.brought, 'run')} imported{repeats}{ill}"
         yield from (f"note: {note}" for note in self.notes)
 
 
@@ -117,8 +117,8 @@ def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
 
     Raises UserError where it can't be parsed, or where the name can't be a metric's.
     """
-    named, _, rest = text.partition(":")
-    key, _, column = named.partition("=")
+    assignment, _, rest = text.partition(":")
+    key, _, column = assignment.partition("=")
     direction, _, unit = rest.partition(":")
     place = f"--metric {text}"
     if direction not in DIRECTIONS:
@@ -158,9 +158,12 @@ def declare_plan(
         _check_same(old, old.design, metrics, said)
         metrics = old.cells[0].spec["metrics"]
         predicts = predicts and old.cells[0].spec["code"][PREDICTS]
-        sources = [*(one for one in old.design.sources if one.file != source.file), source]
-        has = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
-        places = list(dict.fromkeys([*has, *places]))
+        sources = [
+            *(old_source for old_source in old.design.sources if old_source.file != source.file),
+            source,
+        ]
+        old_places = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
+        places = list(dict.fromkeys([*old_places, *places]))
         rows, columns = [r.label for r in old.rows], [c.label for c in old.columns]
     rows = list(dict.fromkeys([*rows, *(row for row, _, _ in places)]))
     columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
@@ -218,16 +221,16 @@ def _metrics(
     Raises UserError for values in % of which some are shares and some are percents, and where a
     metric after the first is called accuracy.
     """
-    found = []
-    for key, _, of in map(_metric, said.metrics):
-        if of["unit"] == "%":
-            of["scale"] = _percent_scale(sheet, runs, key, said.keys.metrics[key])
+    metrics = []
+    for key, _, options in map(_metric, said.metrics):
+        if options["unit"] == "%":
+            options["scale"] = _percent_scale(sheet, runs, key, said.keys.metrics[key])
         else:
-            of["decimals"] = min(4, 1 + max(run.decimals for run in runs))
-        found.append(declared_metric(key, of))
-    if "accuracy" in [one["key"] for one in found[1:]]:  # as --show calls the first one
+            options["decimals"] = min(4, 1 + max(run.decimals for run in runs))
+        metrics.append(declared_metric(key, options))
+    if "accuracy" in [metric["key"] for metric in metrics[1:]]:  # as --show calls the first one
         raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
-    return found
+    return metrics
 
 
 FAR = 10.0  # a value so many times below the usual percents is a share, and no small percent
@@ -247,14 +250,14 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     shares = {place: size for place, size in sizes.items() if 0 < size <= 1 and FAR * size < usual}
     if shares:
         is_share = len(shares) <= len(percents)
-        fewer, unit, others = (
+        fewer, unit, usual_units = (
             (shares, "share", "percents") if is_share else (percents, "percent", "shares")
         )
         place, size = next(iter(fewer.items()))
-        more = f" (and {len(fewer) - 1} more lines)" if len(fewer) > 1 else ""
+        suffix = f" (and {len(fewer) - 1} more lines)" if len(fewer) > 1 else ""
         raise UserError(
-            f"{sheet.name}: {place}{more}: {column}: {size:g} looks like a {unit} among {others}; "
-            f"write all values as shares from 0 to 1, or all as percents"
+            f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {unit} among "
+            f"{usual_units}; write all values as shares from 0 to 1, or all as percents"
         )
     return 1.0
 
@@ -264,8 +267,8 @@ def _unlike_their_share(runs: Sequence[SheetRun], said: SheetDeclaration) -> lis
 
     The predictions of these runs can't tell the spread.
     """
-    key, _, of = _metric(said.metrics[0])
-    if of["unit"] != "%":
+    key, _, options = _metric(said.metrics[0])
+    if options["unit"] != "%":
         return []
     finished = [run for run in runs if not run.diverged]
     scale = 100.0 if all(abs(run.values[key]) <= 1 for run in finished) else 1.0
@@ -296,11 +299,21 @@ def _check_same(
     They must have the same metrics, and either both or neither must have seeds, and columns.
     """
     both = old.cells[0].spec["metrics"], metrics
-    was, now = ([[one[part] for part in MEANS] for one in some] for some in both)
-    had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read.column)}
-    has = {"metric": now, "seed": said.seed is not None, "column": said.column is not None}
-    for option in had:
-        if had[option] != has[option]:
+    old_metrics, new_metrics = (
+        [[metric[part] for part in MEANS] for metric in some] for some in both
+    )
+    old_options = {
+        "metric": old_metrics,
+        "seed": design.blocks,
+        "column": bool(design.sources[0].read.column),
+    }
+    new_options = {
+        "metric": new_metrics,
+        "seed": said.seed is not None,
+        "column": said.column is not None,
+    }
+    for option in old_options:
+        if old_options[option] != new_options[option]:
             raise UserError(
                 f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
                 f", which {old.name} was imported by; do as there, or give --as NAME"
@@ -334,27 +347,32 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclarat
     old = _old_plan(store, ledger, said.name)
     plan = declare_plan(sheet, runs, said, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
-    here = {planned[run.row, run.column, run.seed].id: run for run in runs}
-    before = _recorded(ledger, here)
-    _check_numbers(sheet, plan, here, before)
+    runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}
+    old_values = _recorded(ledger, runs_by_id)
+    _check_numbers(sheet, plan, runs_by_id, old_values)
     plan.readable_bytes()  # before anything is written: a plan that can't be read stops the store
-    seals = ledger.seals([*here])
+    seals = ledger.seals([*runs_by_id])
     lacking = [
-        run for run in plan.runs() if run.id in here and not _is_whole(store, run.id, seals, before)
+        run
+        for run in plan.runs()
+        if run.id in runs_by_id and not _is_whole(store, run.id, seals, old_values)
     ]
     make_folder(store.runs)
     for run in lacking:
-        with whole_folder(store, run.id) as made:
-            _write_run(made, run, here[run.id], sheet)
+        with whole_folder(store, run.id) as folder:
+            _write_run(folder, run, runs_by_id[run.id], sheet)
     os.sync()  # thousands of files: all at once
-    told: dict[str, History] = {}
+    histories: dict[str, History] = {}
     for run in lacking:
-        detail = result_detail(store.rundir(run.id), _read_back(store, run, here[run.id]))
-        detail[IMPORT_EVENT] = {**_origin(here[run.id], sheet), "test": _numbers(here[run.id])}
-        kind = "diverged" if here[run.id].diverged else "finished"
+        detail = result_detail(store.rundir(run.id), _read_back(store, run, runs_by_id[run.id]))
+        detail[IMPORT_EVENT] = {
+            **_origin(runs_by_id[run.id], sheet),
+            "test": _numbers(runs_by_id[run.id]),
+        }
+        kind = "diverged" if runs_by_id[run.id].diverged else "finished"
         new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
-        told[run.id] = [*new, (time.time(), kind, detail)]
-    ledger.bring(told, {run.id: plan.name for run in plan.runs()}, ())
+        histories[run.id] = [*new, (time.time(), kind, detail)]
+    ledger.bring(histories, {run.id: plan.name for run in plan.runs()}, ())
     ledger.announce(plan)
     store.write_plan(plan)
     assert isinstance(plan.design, Imported)
@@ -372,8 +390,8 @@ def _read_back(store: Store, run: PlannedRun, of: SheetRun) -> Mapping[str, Any]
     """Read the result of a run from its folder. Raises Failure where it differs from the
     sheet's."""
     folder = store.rundir(run.id)
-    result, why = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
-    if result is None or why or result.get("test", {}) != _numbers(of):
+    result, fault = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
+    if result is None or fault or result.get("test", {}) != _numbers(of):
         raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
     return result
 
@@ -402,12 +420,16 @@ def _numbers(run: SheetRun) -> Values:
 
 def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]:
     """Map each of these runs that was imported before to the numbers that were recorded then."""
-    found = {}
+    recorded_values = {}
     for run in ledger.states(runs):
-        state, last = fold_history(ledger.events(run))
-        if last is not None and state.status in FINAL_STATUSES and IMPORT_EVENT in last[1]:
-            found[run] = last[1][IMPORT_EVENT]["test"]
-    return found
+        state, last_result = fold_history(ledger.events(run))
+        if (
+            last_result is not None
+            and state.status in FINAL_STATUSES
+            and IMPORT_EVENT in last_result[1]
+        ):
+            recorded_values[run] = last_result[1][IMPORT_EVENT]["test"]
+    return recorded_values
 
 
 def _check_numbers(
@@ -424,10 +446,10 @@ def _check_numbers(
     ]
     if changed:
         assert isinstance(plan.design, Imported)
-        more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        suffix = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
         raise UserError(
-            f"{'; '.join(changed[:SHOWN])}{more}{numbered}: nothing was imported; `ablate gc "
+            f"{'; '.join(changed[:SHOWN])}{suffix}{numbered}: nothing was imported; `ablate gc "
             f"{shlex.quote(plan.name)}` forgets the old numbers, --as NAME keeps both"
         )
 
@@ -440,8 +462,8 @@ def _is_whole(
     store: Store, run: str, seals: Mapping[str, str], before: Mapping[str, Values]
 ) -> bool:
     """Return whether the run was imported before and all of its files are as they were recorded."""
-    result, why = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
-    return run in before and result is not None and not why
+    result, fault = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
+    return run in before and result is not None and not fault
 
 
 def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:

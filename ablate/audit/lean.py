@@ -50,20 +50,20 @@ def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
     """
     import numpy as np
 
-    shown = {run for cell in plan.cells for run in cell.ids.values()}
+    table_runs = {run for cell in plan.cells for run in cell.ids.values()}
     for run in {run.id: run for run in plan.runs()}.values():
-        folder, whole = rundir(run.id), dict[str, str]()
+        folder, hashes = rundir(run.id), dict[str, str]()
         for path, take in _large(plan, run, folder):
-            stays = run.id in shown and path != folder.log
+            stays = run.id in table_runs and path != folder.log
             if not path.exists() or (stays and take is None):
                 continue
-            whole[path.name] = sha256_of(path)
+            hashes[path.name] = sha256_of(path)
             excerpt = take(np.load(io.BytesIO(read_file(path)))) if stays and take else None
             path.unlink()
             if excerpt is not None:
                 with open(path, "wb") as file:
                     np.savez(file, **excerpt) if path.suffix == ".npz" else np.save(file, excerpt)
-        (folder.path / WHOLE).write_bytes(to_json(whole))
+        (folder.path / WHOLE).write_bytes(to_json(hashes))
 
 
 def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:
@@ -72,7 +72,7 @@ def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, 
     None stands for the function where the file is not excerpted.
     """
     excerpt = excerpt_of(plan, task_in(run.spec()))
-    for name in ("", *(other["name"] for other in also_of(run.spec()))):
+    for name in ("", *(dataset["name"] for dataset in also_of(run.spec()))):
         path = folder.predictions_on(name) if name else folder.predictions
         yield path, excerpt.take if excerpt is not None else None
     for probe in run.spec().get("probe", ()):
@@ -132,8 +132,8 @@ def unpack(root: Path, folder: Path) -> None:
     path = root / PACKED
     try:
         with lzma.open(path, "rb") as packed:
-            most = MOST_SLACK + MOST_RATIO * path.stat().st_size
-            source = cast(BinaryIO, _BoundedReader(packed, most))
+            byte_limit = MOST_SLACK + MOST_RATIO * path.stat().st_size
+            source = cast(BinaryIO, _BoundedReader(packed, byte_limit))
             with tarfile.open(fileobj=source, mode="r:") as archive:
                 for number, member in enumerate(archive):
                     if number >= MOST_FILES:

@@ -85,16 +85,18 @@ def read_merge_source(root: Path) -> MergeSource:
                 f"{store.ledger}: was changed, as `ablate verify` says; `ablate doctor --repair` "
                 f"rebuilds it"
             )
-        known = ledger.sweeps()
-        plans = [unedited_plan(store, driven_plan(store, ledger, known, name)) for name in known]
+        sweeps = ledger.sweeps()
+        plans = [unedited_plan(store, driven_plan(store, ledger, sweeps, name)) for name in sweeps]
         with ledger.still():
-            told = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
+            histories = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
             in_use = store.driver.is_held() or bool(beats_elsewhere(store.root))
-            return MergeSource(store, plans, ledger.driven(), told, ledger.dated_looks(), in_use)
+            return MergeSource(
+                store, plans, ledger.driven(), histories, ledger.dated_looks(), in_use
+            )
 
 
 def _read_bundle(bundle: Bundle) -> MergeSource:
-    plan, told = bundle.read()
+    plan, histories = bundle.read()
     if bundle.is_lean:
         raise UserError(
             f"{bundle.root}: is lean, so it lacks files of runs; export the sweep without --lean"
@@ -107,17 +109,21 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
                 f"export the sweep without --anonymous"
             )
     ends = {
-        run: max((at for at, kind, _ in history if kind in FINAL_STATUSES), default=0.0)
-        for run, history in told.items()
+        run: max(
+            (timestamp for timestamp, kind, _ in history if kind in FINAL_STATUSES), default=0.0
+        )
+        for run, history in histories.items()
     }
-    looks, at = [], 0.0  # it tells their order; none was before the last result that it was of
+    looks, end = [], 0.0  # it tells their order; none was before the last result that it was of
     for look in bundle.looks_view():
         rows = (row for column in look["columns"].values() for row in column["rows"].values())
-        at = max(at, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
-        looks.append((at, look))
-    marked = {run: [_bundled(*event) for event in history] for run, history in told.items()}
-    last = max((at for history in told.values() for at, _, _ in history), default=0.0)
-    return MergeSource(bundle, [plan], {plan.name: last}, marked, looks)
+        end = max(end, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
+        looks.append((end, look))
+    marked = {run: [_bundled(*event) for event in history] for run, history in histories.items()}
+    last_time = max(
+        (timestamp for history in histories.values() for timestamp, _, _ in history), default=0.0
+    )
+    return MergeSource(bundle, [plan], {plan.name: last_time}, marked, looks)
 
 
 def _bundled(at: float, kind: str, detail: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
@@ -161,13 +167,13 @@ def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -
     source, or where a sweep of the same name is a different one.
     """
     work = _Merge(store, ledger)
-    done = [work.choose(source) for source in sources]
+    reports = [work.choose(source) for source in sources]
     work.refuse()
     work.copy()
     for source in sources:
         take_decisions(store, source.store)
     work.record()
-    return done
+    return reports
 
 
 @dataclass(frozen=True)
@@ -200,18 +206,18 @@ class _Merge:
     # --- Checked: nothing is written ---
 
     def choose(self, source: MergeSource) -> MergeReport:
-        done = MergeReport(str(source.store.root))
-        seen: set[str] = set()
+        report = MergeReport(str(source.store.root))
+        chosen_ids: set[str] = set()
         for plan in source.plans:
-            self._unite(plan, source, done)
+            self._unite(plan, source, report)
             is_bundle = isinstance(source.store, Bundle)
-            found = faults(plan, source.store, source.told, weights=not is_bundle)
+            findings = faults(plan, source.store, source.told, weights=not is_bundle)
             for run in plan.runs():
-                if run.id not in seen:
-                    seen.add(run.id)
-                    self._choose(run, source, found[run.id], done)
+                if run.id not in chosen_ids:
+                    chosen_ids.add(run.id)
+                    self._choose(run, source, findings[run.id], report)
         self.looks += source.looks
-        return done
+        return report
 
     def _choose(
         self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: MergeReport
@@ -221,8 +227,8 @@ class _Merge:
             done.damaged += found
         elif fold_history(history)[0].status not in FINAL_STATUSES:
             self._take_half(run, source, history, done)
-        elif (here := self._claim(run)) is not None:
-            self._compare(run, source, here, done)
+        elif (claim := self._claim(run)) is not None:
+            self._compare(run, source, claim, done)
         elif self.store.liveness.alive(self.store.rundir(run.id)):
             done.running += 1
         else:
@@ -240,9 +246,9 @@ class _Merge:
         It goes on here if nobody trains it, if it is further than what is here or chosen already,
         and if its metrics agree with those up to there.
         """
-        theirs, here = source.store.rundir(run.id), self.store.rundir(run.id)
-        mine = self.moves[run.id].folder if run.id in self.moves else here
-        both, step = (theirs, here), mine.newest_step()
+        theirs, ours = source.store.rundir(run.id), self.store.rundir(run.id)
+        mine = self.moves[run.id].folder if run.id in self.moves else ours
+        both, step = (theirs, ours), mine.newest_step()
         stopped = fold_history(history)[0].status in ("started", "interrupted")
         if (
             (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
@@ -281,10 +287,10 @@ class _Merge:
         """
         if run.id not in self.claimed:
             folder = self.store.rundir(run.id)
-            result, why = folder.sealed_result(self.seals.get(run.id), curves=True, probes=True)
-            if why:
+            result, fault = folder.sealed_result(self.seals.get(run.id), curves=True, probes=True)
+            if fault:
                 raise Failure(
-                    f"{why}; remove the run's folder, and the same `ablate merge` brings the run"
+                    f"{fault}; remove the run's folder, and the same `ablate merge` brings the run"
                 )
             if result is None:
                 return None
@@ -299,10 +305,10 @@ class _Merge:
         differ = [key for key in BITS if key in mine and key in theirs and mine[key] != theirs[key]]
         hashes = [sha256_of(RunDir(path).result), sha256_of(folder.result)]
         if differ:
-            what = ", ".join(key.removesuffix("_sha256") for key in differ)
+            parts = ", ".join(key.removesuffix("_sha256") for key in differ)
             self.conflicts.append(
                 f"{run.id} {run.label}: {path} (result.json {hashes[0][:16]}) and {folder.path} "
-                f"({hashes[1][:16]}) differ in {what}; remove the folder that shall not count"
+                f"({hashes[1][:16]}) differ in {parts}; remove the folder that shall not count"
             )
         state = self.states.get(run.id, RunState())
         crashed = path == self.store.rundir(run.id).path and state.status not in FINAL_STATUSES
@@ -320,42 +326,44 @@ class _Merge:
         Attempts of other launchers have no folder here: everything is in the folder of the run.
         """
         self.told[run] = [
-            (at, kind, {key: value for key, value in detail.items() if key != "attempt"})
-            for at, kind, detail in history
+            (timestamp, kind, {key: value for key, value in detail.items() if key != "attempt"})
+            for timestamp, kind, detail in history
         ]
         self.seals.pop(run, None)
-        last = fold_history(history)[1]
-        if last is not None:
-            self.seals[run] = last[1]["result_sha256"]
+        last_result = fold_history(history)[1]
+        if last_result is not None:
+            self.seals[run] = last_result[1]["result_sha256"]
 
     def _unite(self, plan: Plan, source: MergeSource, done: MergeReport) -> None:
         name = plan.name
         if name not in self.plans:
-            here = self.ledger.sealed_plan(self.store, name)
-            if here is None and name in self.known:
-                here = driven_plan(self.store, self.ledger, self.known, name)  # says what is wrong
-            if here is not None:
-                self.plans[name] = unedited_plan(self.store, here)
+            ours = self.ledger.sealed_plan(self.store, name)
+            if ours is None and name in self.known:
+                ours = driven_plan(self.store, self.ledger, self.known, name)  # says what is wrong
+            if ours is not None:
+                self.plans[name] = unedited_plan(self.store, ours)
         new = name not in self.plans
-        before = self.plans.get(name, plan)
+        old_plan = self.plans.get(name, plan)
         try:
-            self.plans[name] = unite_plans(before, plan)
+            self.plans[name] = unite_plans(old_plan, plan)
         except ValueError as error:
             self.conflicts.append(
                 f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
                 f"them with --as NAME in its store, which trains nothing, and forget the old name "
                 f"with `ablate gc`"
             )
-        grown = {run.id for run in self.plans[name].runs()} != {run.id for run in before.runs()}
-        done.sweeps[name] = "new" if new else "grown" if grown else "same"
+        has_grown = {run.id for run in self.plans[name].runs()} != {
+            run.id for run in old_plan.runs()
+        }
+        done.sweeps[name] = "new" if new else "grown" if has_grown else "same"
         self.driven[name] = max(self.driven.get(name, 0.0), source.driven[name])
 
     def refuse(self) -> None:
         """Raise Failure for everything that can't be together in one store."""
         if self.conflicts:
-            more = len(self.conflicts) - SHOWN
-            others = f"; and {more:,} more" if more > 0 else ""
-            raise Failure(f"nothing was merged: {'; '.join(self.conflicts[:SHOWN])}{others}")
+            excess = len(self.conflicts) - SHOWN
+            suffix = f"; and {excess:,} more" if excess > 0 else ""
+            raise Failure(f"nothing was merged: {'; '.join(self.conflicts[:SHOWN])}{suffix}")
 
     # --- Copied ---
 
@@ -370,17 +378,17 @@ class _Merge:
                 _copy_whole(move.folder.weights, folder.weights, sha256)
 
     def _copy(self, move: _Move) -> None:
-        with whole_folder(self.store, move.run.id) as made:
+        with whole_folder(self.store, move.run.id) as new_folder:
             seal = self.seals.get(move.run.id)
-            both = zip(_files(move, move.folder, seal), _files(move, made, seal), strict=True)
+            both = zip(_files(move, move.folder, seal), _files(move, new_folder, seal), strict=True)
             for (file, sha256), (target, _) in both:
-                if target.parent != made.path:
+                if target.parent != new_folder.path:
                     raise Failure(f"{move.folder.result}: names a file outside of its folder")
                 if file.exists():
                     _copy_file(file, target, sha256)
-            self._copy_diffs(made, move.source)
-            sync_folder(made.path)
-        sync_folder(made.path.parent)
+            self._copy_diffs(new_folder, move.source)
+            sync_folder(new_folder.path)
+        sync_folder(new_folder.path.parent)
 
     def _copy_diffs(self, made: RunDir, source: MergeSource) -> None:
         for attempt in made.read_attempts():
@@ -439,9 +447,9 @@ def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path
         return
     yield folder.weights, result.get("weights_sha256")
     yield folder.predictions, result.get("predictions_sha256")
-    told = result.get("also") or {}
-    for name in (other["name"] for other in also_of(move.run.spec())):
-        yield folder.predictions_on(name), (told.get(name) or {}).get("predictions_sha256")
+    also_results = result.get("also") or {}
+    for name in (dataset["name"] for dataset in also_of(move.run.spec())):
+        yield folder.predictions_on(name), (also_results.get(name) or {}).get("predictions_sha256")
     for name, sha256 in (result.get("probes_sha256") or {}).items():
         yield folder.probe(name), sha256
     yield folder.result, seal
@@ -454,18 +462,18 @@ def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
     A kill leaves a folder that the same command, or `gc`, removes.
     """
     place = store.rundir(run).path
-    made = RunDir(place.with_name(f".{run}.merge"))
-    shutil.rmtree(made.path, ignore_errors=True)
-    made.path.mkdir()
+    new_folder = RunDir(place.with_name(f".{run}.merge"))
+    shutil.rmtree(new_folder.path, ignore_errors=True)
+    new_folder.path.mkdir()
     try:
-        yield made
+        yield new_folder
         if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
             place.unlink()
         elif place.exists():
             remove_rubbish(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
-        made.path.rename(place)
+        new_folder.path.rename(place)
     except BaseException:
-        shutil.rmtree(made.path, ignore_errors=True)
+        shutil.rmtree(new_folder.path, ignore_errors=True)
         raise
 
 

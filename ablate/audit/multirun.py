@@ -98,10 +98,10 @@ def _yaml(content: bytes, place: str, kind: type) -> Any:
     try:
         tree = yaml.load(text, PlainLoader)
     except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"{place}: can't be read ({said:.80})") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{place}: can't be read ({reason:.80})") from error
     check_shallow(tree, place)
     if not isinstance(tree, kind):
-        what = "keys and values" if kind is dict else "a list"
-        raise UserError(f"{place}: expected {what}, got {shown(text.strip())}")
+        noun = "keys and values" if kind is dict else "a list"
+        raise UserError(f"{place}: expected {noun}, got {shown(text.strip())}")
     return tree

@@ -37,28 +37,30 @@ def retrain(
     called several times a second with the worker's notes. Raises Failure where the run has no
     result, or the worker leaves none, and RerunStopped after SIGINT, SIGTERM or SIGHUP.
     """
-    kept = store.rundir(run.id)
-    before = kept.read_result()
-    if before is None:
+    original = store.rundir(run.id)
+    original_result = original.read_result()
+    if original_result is None:
         raise Failure(f"{run.id}: has no result to compare with; finish the run first")
     if not store.rerunning.acquire():
         raise Failure(f"{store.reruns}: another process trains a run again; wait for its end")
-    again = RunDir(store.reruns / run.id)
+    repeat = RunDir(store.reruns / run.id)
     try:
-        while store.liveness.alive(again):  # the worker of a command that was killed
-            store.liveness.stop(again, now=True)
+        while store.liveness.alive(repeat):  # the worker of a command that was killed
+            store.liveness.stop(repeat, now=True)
             time.sleep(0.05)
-        shutil.rmtree(again.path, ignore_errors=True)
+        shutil.rmtree(repeat.path, ignore_errors=True)
         with noted_signals(*ENDING_SIGNALS) as heard:  # before anything of it is there
-            again.create(run.spec())
-            _train(again, launcher, show, heard, before)
-        after = again.read_result()
-        if after is None:
-            why = launcher.notes(again).error or NO_WORD
-            raise Failure(f"{run.id}: the second training left no result: {why}")
-        return _machine(before, after), list(_compare(kept, before, again, after))
+            repeat.create(run.spec())
+            _train(repeat, launcher, show, heard, original_result)
+        repeat_result = repeat.read_result()
+        if repeat_result is None:
+            reason = launcher.notes(repeat).error or NO_WORD
+            raise Failure(f"{run.id}: the second training left no result: {reason}")
+        return _machine(original_result, repeat_result), list(
+            _compare(original, original_result, repeat, repeat_result)
+        )
     finally:
-        shutil.rmtree(again.path, ignore_errors=True)
+        shutil.rmtree(repeat.path, ignore_errors=True)
         with contextlib.suppress(OSError):  # another is left there: gc's
             store.reruns.rmdir()
         store.rerunning.release()
@@ -105,7 +107,7 @@ def _compare(
         if old is not None or new is not None:
             yield f"{key}: {SAME_BITS if old == new else f'was {old}, is {new}'}"
     lines = zip(kept.read_metrics(), again.read_metrics(), strict=False)
-    first = next((old.get("step") for old, new in lines if old != new), None)
+    first_step = next((old.get("step") for old, new in lines if old != new), None)
     for old_file, new_file in (
         (kept.weights, again.weights),
         (kept.predictions, again.predictions),
@@ -116,15 +118,15 @@ def _compare(
         if not (old_file.exists() or new_file.exists()):
             continue  # of a diverged run
         if old_file == kept.weights and not old_file.exists():  # from a bundle: its hash is there
-            same = before.get("weights_sha256") == after.get("weights_sha256")
-            yield f"{old_file.name}: {SAME_BITS if same else 'differs'}"
+            is_same = before.get("weights_sha256") == after.get("weights_sha256")
+            yield f"{old_file.name}: {SAME_BITS if is_same else 'differs'}"
         elif (
             old_file.exists()
             and new_file.exists()
             and filecmp.cmp(old_file, new_file, shallow=False)
         ):
             yield f"{old_file.name}: {SAME_BITS}"
-        elif old_file == kept.metrics and first is not None:
-            yield f"{old_file.name}: differs from step {first} on"
+        elif old_file == kept.metrics and first_step is not None:
+            yield f"{old_file.name}: differs from step {first_step} on"
         else:
             yield f"{old_file.name}: differs"

@@ -136,10 +136,10 @@ def read_frame(frame: Any) -> Sheet:
     """Read a pandas frame. The sheet's hash is that of the frame written as csv."""
     columns = [str(name) for name in frame.columns]
     _check_columns(columns, FRAME)
-    named = frame.set_axis(columns, axis=1)
+    renamed_frame = frame.set_axis(columns, axis=1)
     lines = [
         (f"row {number}", {key: _of_frame(value) for key, value in record.items()})
-        for number, record in enumerate(named.to_dict("records"))
+        for number, record in enumerate(renamed_frame.to_dict("records"))
     ]
     content = frame.to_csv(index=False).encode()
     return _sheet(FRAME, lines, hashlib.sha256(content).hexdigest(), Path.cwd())
@@ -245,13 +245,21 @@ def _read_parquet(content: bytes, name: str) -> list[Line]:
         file = parquet.ParquetFile(io.BytesIO(content))
         if (rows := file.metadata.num_rows) > MOST_LINES:
             raise UserError(f"{name}: has {rows:,} rows; a sheet has at most {MOST_LINES:,}")
-        fields = [one for one in file.schema_arrow if not pyarrow.types.is_nested(one.type)]
-        columns = [one.name for one in fields if not one.name.startswith(FRAME_INDEX)]
-        _check_columns([one.name for one in fields], name)
+        fields = [
+            arrow_field
+            for arrow_field in file.schema_arrow
+            if not pyarrow.types.is_nested(arrow_field.type)
+        ]
+        columns = [
+            arrow_field.name
+            for arrow_field in fields
+            if not arrow_field.name.startswith(FRAME_INDEX)
+        ]
+        _check_columns([arrow_field.name for arrow_field in fields], name)
         return list(_of_batches(file.iter_batches(BATCH, columns=columns), name))
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        said = str(error).partition("\n")[0]
-        raise UserError(f"{name}: is no parquet file ({said:.200})") from error
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{name}: is no parquet file ({reason:.200})") from error
 
 
 def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
@@ -295,19 +303,19 @@ def runs_of(sheet: Sheet, keys: SheetKeys) -> list[SheetRun]:
     if twice := [name for name, often in Counter(keys.used).items() if often > 1]:
         raise UserError(f"{sheet.name}: {twice[0]}: was given for two things")
     numbers: Counter[tuple[str, str]] = Counter()
-    seen: dict[tuple[str, str, int], str] = {}
-    found = []
+    places: dict[tuple[str, str, int], str] = {}
+    sheet_runs = []
     for place, values in sheet.lines:
         run = _run(sheet, keys, place, values, numbers)
-        where = run.row, run.column, run.seed
-        if where in seen:
+        run_key = run.row, run.column, run.seed
+        if run_key in places:
             raise UserError(
-                f"{sheet.name}: {seen[where]} and {place} are of the same run, {run.label}: leave "
-                f"one of them out"
+                f"{sheet.name}: {places[run_key]} and {place} are of the same run, {run.label}: "
+                f"leave one of them out"
             )
-        seen[where] = place
-        found.append(run)
-    return found
+        places[run_key] = place
+        sheet_runs.append(run)
+    return sheet_runs
 
 
 def _run(
@@ -327,19 +335,21 @@ def _run(
         numbers[row, column] += 1
     else:
         seed = read_seed(values.get(keys.seed), at(keys.seed))
-    given = {key: values.get(name) for key, name in keys.metrics.items()}
+    metric_values = {key: values.get(name) for key, name in keys.metrics.items()}
     predictions = None
     if keys.predictions is not None:
-        named = read_label(values.get(keys.predictions), at(keys.predictions))
-        file = file_within(sheet.folder, named, at(keys.predictions))
+        file_name = read_label(values.get(keys.predictions), at(keys.predictions))
+        file = file_within(sheet.folder, file_name, at(keys.predictions))
         predictions = read_predictions(file, at(keys.predictions))
     return SheetRun(
         place=place,
         row=row,
         column=column,
         seed=seed,
-        values={key: read_number(value, at(keys.metrics[key])) for key, value in given.items()},
-        decimals=max(map(decimals_of, given.values())),
+        values={
+            key: read_number(value, at(keys.metrics[key])) for key, value in metric_values.items()
+        },
+        decimals=max(map(decimals_of, metric_values.values())),
         predictions=predictions,
         others={key: value for key, value in values.items() if key not in keys.used},
     )
@@ -365,13 +375,13 @@ def check_sheets(
     notes = ["trained elsewhere: the numbers are those of the sheet, and nothing can retrain them"]
     for source in plan.design.sources:
         if (source.file, source.sha256) not in imported:
-            what = "was imported by another store, so it is not read"
+            reason = "was imported by another store, so it is not read"
         elif (sheet := _same_sheet(source)) is None:
-            what = "is another file by now" if Path(source.file).exists() else "is not here"
+            reason = "is another file by now" if Path(source.file).exists() else "is not here"
         else:
             findings += _differing(sheet, source.read, ids, results)
             continue
-        notes.append(f"{source.file}: {what}: its numbers are those that the ledger sealed")
+        notes.append(f"{source.file}: {reason}: its numbers are those that the ledger sealed")
     return findings, notes
 
 
@@ -400,8 +410,8 @@ def _differing(
         if run is None or run.id not in results:
             continue
         if (test := results[run.id].get("test", {})) != numbers:
-            has = f"{test}, but {numbers} in {sheet.name}: {line.place}"
-            yield f"{run.id} {run.label}: {has}"
+            difference = f"{test}, but {numbers} in {sheet.name}: {line.place}"
+            yield f"{run.id} {run.label}: {difference}"
 
 
 # --- What it hides --------------------------------------------------------------------------------
@@ -414,21 +424,23 @@ UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
     """Return lines on the columns not declared in which runs of one column of the table differ."""
-    lines, scattered, numbered, within = [], [], [], []
+    lines, scattered, numbered, repeat_columns = [], [], [], []
     for name in dict.fromkeys(key for run in runs for key in run.others):
         values = {run.label: repr(run.others.get(name)) for run in runs}
         odd: list[SheetRun] = []
         for column in dict.fromkeys(run.column for run in runs):
             block = [run for run in runs if run.column == column]
-            has: dict[str, Counter[str]] = {}
+            row_counts: dict[str, Counter[str]] = {}
             for run in block:
-                has.setdefault(run.row, Counter())[values[run.label]] += 1
-            alike = {tuple(sorted((v, n / c.total()) for v, n in c.items())) for c in has.values()}
+                row_counts.setdefault(run.row, Counter())[values[run.label]] += 1
+            alike = {
+                tuple(sorted((v, n / c.total()) for v, n in c.items())) for c in row_counts.values()
+            }
             if len(alike) > 1:  # else every row has as much of each value
-                [(usual, _)] = sum(has.values(), Counter()).most_common(1)
+                [(usual, _)] = sum(row_counts.values(), Counter()).most_common(1)
                 odd += [run for run in block if values[run.label] != usual]
-            elif any(len(counts) > 1 for counts in has.values()):
-                within.append(name or UNNAMED)
+            elif any(len(counts) > 1 for counts in row_counts.values()):
+                repeat_columns.append(name or UNNAMED)
         name = name or UNNAMED
         if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
             scattered.append(name)
@@ -436,16 +448,18 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
             numbered.append(name)
         elif odd:
             rows = list(dict.fromkeys(run.row for run in odd))
-            more = f" and {len(rows) - SHOWN} more rows" if len(rows) > SHOWN else ""
+            suffix = f" and {len(rows) - SHOWN} more rows" if len(rows) > SHOWN else ""
             lines.append(
                 f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:SHOWN])}"
-                f"{more}), so a gain may come from {name}"
+                f"{suffix}), so a gain may come from {name}"
             )
     if numbered:
         lines.append(f"nearly every run of a row has its own {', '.join(numbered)}")
-    within = [name for name in dict.fromkeys(within) if name not in (*scattered, *numbered)]
-    if within:
-        lines.append(f"runs of one row differ in {', '.join(within)}, and count as repeats")
+    repeat_columns = [
+        name for name in dict.fromkeys(repeat_columns) if name not in (*scattered, *numbered)
+    ]
+    if repeat_columns:
+        lines.append(f"runs of one row differ in {', '.join(repeat_columns)}, and count as repeats")
     if scattered:
         lines.append(f"nearly every run has its own {', '.join(scattered)}")
     return lines
@@ -469,5 +483,5 @@ def equal_lines(sheet: Sheet) -> list[str]:
     places: dict[str, list[str]] = {}
     for place, values in sheet.lines:
         places.setdefault(repr(values), []).append(place)
-    same = [", ".join(some) for some in places.values() if len(some) > 1]
-    return [f"the same in every column: {'; '.join(same[:SHOWN])}"] if same else []
+    copies = [", ".join(some) for some in places.values() if len(some) > 1]
+    return [f"the same in every column: {'; '.join(copies[:SHOWN])}"] if copies else []

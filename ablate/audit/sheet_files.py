@@ -24,11 +24,11 @@ def file_within(folder: Path, name: str, place: str) -> Path:
     Raises UserError for a path that leads out of the folder (absolute, by `..`, by a link), and
     where no file is there.
     """
-    named = Path(name)
-    path = folder / named
+    relative_path = Path(name)
+    path = folder / relative_path
     try:
         real = Path(os.path.realpath(path))
-        outside = named.is_absolute() or ".." in named.parts
+        outside = relative_path.is_absolute() or ".." in relative_path.parts
         if outside or not real.is_relative_to(os.path.realpath(folder)):
             raise UserError(
                 f"{place}: expected a file in {folder} or below it, got {name!r}; copy it there"
@@ -97,8 +97,8 @@ def _header(content: bytes) -> tuple[tuple[int, ...], Any, int]:
 
     file = io.BytesIO(content)
     major, _ = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+    shape, _, dtype = read_header(file)
     return shape, dtype, file.tell()
 
 

@@ -76,8 +76,8 @@ def read_label(value: Any, place: str) -> str:
     """Read the name of a row, a column or a file. Raises UserError."""
     if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
         raise UserError(f"{place}: expected a name, got nothing")
-    whole = isinstance(value, float) and value.is_integer()
-    text = str(int(value) if whole else value)
+    is_integral = isinstance(value, float) and value.is_integer()
+    text = str(int(value) if is_integral else value)
     kinds = (str, int, float, Decimal, datetime.date)
     if not isinstance(value, kinds) or not text.isprintable() or not text.strip():
         raise UserError(f"{place}: expected a name, got {shown(value)}")

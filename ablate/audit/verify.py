@@ -112,21 +112,21 @@ def faults(
 
     `weights`: whether the runs' weights are present, so that they can be checked.
     """
-    check, found = _told(plan, store, histories, weights), {}
+    check, findings = _told(plan, store, histories, weights), {}
     for run in check.runs.values():
-        before = len(check.found.findings)
+        count = len(check.found.findings)
         check.run(run)
-        found[run.id] = check.found.findings[before:]
-    return found
+        findings[run.id] = check.found.findings[count:]
+    return findings
 
 
 def _told(plan: Plan, store: Store, histories: Mapping[str, History], weights: bool) -> _Check:
     """Return the check of a plan, given the histories of its runs."""
     check = _Check(plan, store, weights)
     for run, history in histories.items():
-        check.states[run], last = fold_history(history)
-        if last is not None:
-            check.last[run] = last
+        check.states[run], last_result = fold_history(history)
+        if last_result is not None:
+            check.last[run] = last_result
     return check
 
 
@@ -158,7 +158,7 @@ class _Check:
                 self.finding(run, place, "lacks this run")
                 continue
             try:
-                state, last = fold_history(ledger.events(run.id))
+                state, last_result = fold_history(ledger.events(run.id))
             except sqlite3.DatabaseError as error:
                 self.finding(run, place, f"an event of this run can't be read ({error})")
                 continue
@@ -168,8 +168,8 @@ class _Check:
                     self.finding(
                         run, place, f"{key} is {row[key]!r} in its row, but {value!r} by its events"
                     )
-            if last is not None:
-                self.last[run.id] = last
+            if last_result is not None:
+                self.last[run.id] = last_result
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -192,13 +192,16 @@ class _Check:
                 self._unfinished(run, folder, status)
             return
         self.found.runs += 1
-        also = {name: told.get("data_sha256") for name, told in (result.get("also") or {}).items()}
+        also = {
+            name: also_result.get("data_sha256")
+            for name, also_result in (result.get("also") or {}).items()
+        }
         self.read[run.id] = {"": result.get("data_sha256"), **also}
         self._result(run, folder, result, status)
         self._spec(run, folder)
         self._env(run, folder, result)
         self._start(run, folder, result)
-        last = self._metrics(run, folder, result)
+        last_metrics = self._metrics(run, folder, result)
         hashes = result.get("probes_sha256") or {}
         probed = [self._hash(run, folder.probe(name), sha256) for name, sha256 in hashes.items()]
         if result["status"] != "finished":
@@ -206,8 +209,10 @@ class _Check:
             return
         if is_own(run.cell.spec):
             sha256 = result.get("predictions_sha256")  # what they say, its trainer alone knows
-            if (not sha256 or self._hash(run, folder.predictions, sha256)) and last is not None:
-                self.recorded[run.id], self.remade[run.id] = result, {**result, **last}
+            if (
+                not sha256 or self._hash(run, folder.predictions, sha256)
+            ) and last_metrics is not None:
+                self.recorded[run.id], self.remade[run.id] = result, {**result, **last_metrics}
             return
         bundled = FROM_BUNDLE in self.last.get(run.id, ("", {}))[1]
         if self.weights and bundled and not folder.weights.exists():
@@ -215,18 +220,20 @@ class _Check:
         elif self.weights:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         tests = {"": self._test(run, folder.predictions, result, "test")}
-        told = result.get("also") or {}
-        for name in (other["name"] for other in also_of(run.cell.spec)):
-            path, what = folder.predictions_on(name), f"also.{name}.test"
-            tests[name] = self._test(run, path, told.get(name, {}), what)
-        if last is not None and None not in tests.values() and all(probed):
+        also_results = result.get("also") or {}
+        for name in (dataset["name"] for dataset in also_of(run.cell.spec)):
+            path, part = folder.predictions_on(name), f"also.{name}.test"
+            tests[name] = self._test(run, path, also_results.get(name, {}), part)
+        if last_metrics is not None and None not in tests.values() and all(probed):
             collapsed = result.get("collapsed")
-            if is_number(last["train_loss"]) and is_number(result.get("prior_loss")):
-                collapsed = last["train_loss"] >= result["prior_loss"]
+            if is_number(last_metrics["train_loss"]) and is_number(result.get("prior_loss")):
+                collapsed = last_metrics["train_loss"] >= result["prior_loss"]
             self.recorded[run.id] = result
-            also = {name: {**told[name], "test": test} for name, test in tests.items() if name}
-            made = {**last, "test": tests[""], "collapsed": collapsed, "also": also}
-            self.remade[run.id] = {**result, **made}
+            also = {
+                name: {**also_results[name], "test": test} for name, test in tests.items() if name
+            }
+            remade_parts = {**last_metrics, "test": tests[""], "collapsed": collapsed, "also": also}
+            self.remade[run.id] = {**result, **remade_parts}
 
     def _unfinished(self, run: PlannedRun, folder: RunDir, status: str) -> None:
         """Note a run without a result. It is no finding: the same sweep trains it."""
@@ -234,8 +241,8 @@ class _Check:
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
             if path == folder.result or not isinstance(read_json(path), dict):
-                what = f"{path.name} is {_what_lacks(path)}"
-                self.found.notes.append(f"{run.id} {run.label} ({status}): {what}")
+                fault = f"{path.name} is {_what_lacks(path)}"
+                self.found.notes.append(f"{run.id} {run.label} ({status}): {fault}")
 
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
@@ -248,8 +255,8 @@ class _Check:
             self.unchecked["were recorded from their files when the ledger was rebuilt"] += 1
         elif detail["result_sha256"] != sha256_of(folder.result):
             self.finding(run, folder.result, "differs from the file that the ledger recorded")
-        told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
-        for key, value in told.items():
+        ledger_values = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
+        for key, value in ledger_values.items():
             if value != result.get(key):
                 words = f"{key} is {result.get(key)}, but {value} in the ledger"
                 self.finding(run, folder.result, words)
@@ -265,13 +272,15 @@ class _Check:
 
     def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         if folder.sealed_attempts(result)[1]:
-            what = "differs from the file that the run wrote, by the hash in result.json"
-            self.finding(run, folder.env, what if folder.env.exists() else "missing")
+            fault = "differs from the file that the run wrote, by the hash in result.json"
+            self.finding(run, folder.env, fault if folder.env.exists() else "missing")
 
     def _start(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         parent = run.parent()
-        has = self.recorded.get(parent.id) if parent is not None else None
-        if has is not None and result.get("start_sha256") != has.get("weights_sha256"):
+        parent_result = self.recorded.get(parent.id) if parent is not None else None
+        if parent_result is not None and result.get("start_sha256") != parent_result.get(
+            "weights_sha256"
+        ):
             self.finding(run, folder.result, "started from other weights than its parent has now")
 
     def _metrics(
@@ -283,12 +292,12 @@ class _Check:
         if result["status"] != "finished":
             return {}
         lines = folder.read_metrics()
-        made = said_by(run.cell.spec, lines)
-        for key, value in made.items():
+        last_values = said_by(run.cell.spec, lines)
+        for key, value in last_values.items():
             if value != result.get(key):
                 words = f"{key} of the last line is {value}, but {result.get(key)} in result.json"
                 self.finding(run, folder.metrics, words)
-        return made
+        return last_values
 
     def _test(
         self, run: PlannedRun, path: Path, result: Mapping[str, Any], what: str
@@ -296,37 +305,44 @@ class _Check:
         """Recompute the test metrics, `what` of the result, from the predictions; None if they
         can't be computed."""
         folder = self.store.rundir(run.id)
-        where = folder.result
+        place = folder.result
         if not self._hash(run, path, result.get("predictions_sha256")):
             return None
         try:
             tree = run.spec()  # of a parent: its task may be another than the plan's
-            said = result.get("test")
-            made = folder.score(path, task_in(tree), classes_of(tree), said or {})
+            stored_metrics = result.get("test")
+            remade_metrics = folder.score(
+                path, task_in(tree), classes_of(tree), stored_metrics or {}
+            )
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None
-        if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
-            self.finding(run, where, f"{what} is {said}, but {made} by the predictions")
+        if (
+            not isinstance(stored_metrics, dict)
+            or {k for k in stored_metrics if is_number(stored_metrics[k])} != remade_metrics.keys()
+        ):
+            self.finding(
+                run, place, f"{what} is {stored_metrics}, but {remade_metrics} by the predictions"
+            )
             return None
-        for key, value in made.items():
-            if value != said[key]:
-                words = f"{what} {key} is {said[key]}, but {value} by the predictions"
-                self.finding(run, where, words)
-        return made
+        for key, value in remade_metrics.items():
+            if value != stored_metrics[key]:
+                words = f"{what} {key} is {stored_metrics[key]}, but {value} by the predictions"
+                self.finding(run, place, words)
+        return remade_metrics
 
     def _hash(self, run: PlannedRun, path: Path, expected: object) -> bool:
         """Return whether the file has the hash that result.json says; note a finding otherwise."""
         try:
-            same = self.store.rundir(run.id).hash_of(path) == expected
+            is_same = self.store.rundir(run.id).hash_of(path) == expected
         except FileNotFoundError:
             self.finding(run, path, "missing")
             return False
-        if not same:
+        if not is_same:
             self.finding(
                 run, path, "differs from the file that the run wrote, by the hash in result.json"
             )
-        return same
+        return is_same
 
     def trial(self, run: PlannedRun) -> None:
         """Check the score that a trial gave to its search."""
@@ -347,30 +363,32 @@ class _Check:
     def table(self) -> None:
         """Make the table from the results and from the raw files, and compare every number."""
         try:
-            said, made = map(self._lines, (self.recorded, self.remade))
+            recorded_lines, remade_lines = map(self._lines, (self.recorded, self.remade))
         except (UserError, Failure) as error:
             self.found.findings.append(str(error))
             return
-        self.found.numbers = sum(value != "" for *_, value, _ in made)
-        differ = [pair for pair in zip_longest(said, made) if pair[0] != pair[1]]
+        self.found.numbers = sum(value != "" for *_, value, _ in remade_lines)
+        differ = [pair for pair in zip_longest(recorded_lines, remade_lines) if pair[0] != pair[1]]
         if differ:
-            first, other = ((" ".join(filter(None, line or []))) or "nothing" for line in differ[0])
+            recorded_line, remade_line = (
+                (" ".join(filter(None, line or []))) or "nothing" for line in differ[0]
+            )
             self.found.findings.append(
                 f"the table: {len(differ)} of its lines differ from the raw files; the first is "
-                f"{first!r}, but {other!r} by the raw files"
+                f"{recorded_line!r}, but {remade_line!r} by the raw files"
             )
 
     def _lines(self, results: Results) -> list[list[str]]:
-        plan, of = self.plan, self.store
-        results = with_own_metrics(plan, results, of)
+        plan, store = self.plan, self.store
+        results = with_own_metrics(plan, results, store)
         table = make_table(
-            plan, results, curves=of.metrics, probes=of.probe, predictions=of.predictions
+            plan, results, curves=store.metrics, probes=store.probe, predictions=store.predictions
         )
         return [*csv.reader(io.StringIO(render_table(table, "csv")))][1:]
 
     def say_what_was_not_checked(self) -> None:
-        for what, number in self.unchecked.items():
-            self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {what}")
+        for condition, number in self.unchecked.items():
+            self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {condition}")
 
 
 def _id(tree: Any) -> str | None:
@@ -400,8 +418,8 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
     `read`: for each run, the hashes of the data that it says it read.
     """
     findings, notes, runs = [], [], list(runs)
-    told = (data for run in runs for data in datasets_of(run.cell.spec))
-    sets = {data["fingerprint"]: data for data in told}
+    datasets = (data for run in runs for data in datasets_of(run.cell.spec))
+    sets = {data["fingerprint"]: data for data in datasets}
     for fingerprint, data in sets.items():
         name, home = f"data={data['name']}", store.cache / fingerprint
         if not home.is_dir():
@@ -410,12 +428,12 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
         wrong = decoded.damage(home)
         if wrong is not None:
             findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
-        elif others := _of_other_bytes(
+        elif run_ids := _of_other_bytes(
             runs, fingerprint, decoded.digest(read_json(home / decoded.META_FILE)), read
         ):
             findings.append(
-                f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
-                f"{home} has now: another version of Pillow decoded it"
+                f"{name}: {len(run_ids):,} runs ({run_ids[0]}, ...) were trained on other bytes "
+                f"than {home} has now: another version of Pillow decoded it"
             )
     return findings, notes
 
@@ -428,7 +446,7 @@ def _of_other_bytes(
         run.id
         for run in runs
         for name, data in zip(
-            ("", *(other["name"] for other in also_of(run.cell.spec))),
+            ("", *(dataset["name"] for dataset in also_of(run.cell.spec))),
             datasets_of(run.cell.spec),
             strict=True,
         )
@@ -446,18 +464,18 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
     path = store.plan_path(plan.name)
     announced = False
     try:
-        told = ledger.plan_events(plan.name)
+        events = ledger.plan_events(plan.name)
     except Failure as error:
         findings.append(str(error))
     else:
-        last, detail = told[0] if told else ("", {})
-        announced = last == PLANNING_EVENTS and detail["sha256"] == sha256_of(path)
-        if sha256_of(path) not in [detail["sha256"] for _, detail in told]:
+        last_kind, detail = events[0] if events else ("", {})
+        announced = last_kind == PLANNING_EVENTS and detail["sha256"] == sha256_of(path)
+        if sha256_of(path) not in [detail["sha256"] for _, detail in events]:
             findings.append(
                 f"{path.name}: differs from the plan that {store.ledger.name} has sealed; "
                 f"{WRITES_AGAIN}"
             )
-        elif "rebuilt" in told[-1][1]:
+        elif "rebuilt" in events[-1][1]:
             notes.append(
                 f"{path.name}: was read from its file when the ledger was rebuilt, so "
                 f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
@@ -487,13 +505,13 @@ def _seals(store: Store, ledger: Ledger) -> Iterator[str]:
 def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
     """Check the file of looks against the ledger."""
     path = store.looks
-    said = path.read_bytes() if path.exists() else b""
-    lines = zip_longest(said.splitlines(True), ledger.looks_text().splitlines(True))
-    wrong = [number for number, (line, known) in enumerate(lines, 1) if line != known]
+    content = path.read_bytes() if path.exists() else b""
+    lines = zip_longest(content.splitlines(True), ledger.looks_text().splitlines(True))
+    wrong = [number for number, (line, ledger_line) in enumerate(lines, 1) if line != ledger_line]
     if wrong:
-        where = f"line {wrong[0]}" if path.exists() else "the missing file"
+        place = f"line {wrong[0]}" if path.exists() else "the missing file"
         yield (
-            f"{path.name}: {where} differs from {store.ledger.name}, which counts; the next look "
+            f"{path.name}: {place} differs from {store.ledger.name}, which counts; the next look "
             f"writes the file again"
         )
 

@@ -33,9 +33,9 @@ def list_(
     sweeps = ((name, title, str(path)) for name, title, path in list_sweeps())
     kinds = catalogue(kind, prefix, lambda: sweeps)
     if format == "json":
-        print_json({one.name: one.tree() for one in kinds})
+        print_json({listing.name: listing.tree() for listing in kinds})
     else:
-        print("\n\n".join(one.text() for one in kinds))
+        print("\n\n".join(listing.text() for listing in kinds))
 
 
 def config(
@@ -62,8 +62,8 @@ def config(
     from ablate.shared import as_read
 
     run: str | None
-    named = "=" not in (words or ["="])[0]
-    if named or any(option is not None for option in (row, column, scale)):
+    has_name = "=" not in (words or ["="])[0]
+    if has_name or any(option is not None for option in (row, column, scale)):
         plan, _ = Selection(words or [], scale, store=store).plan(unseen=True)
         tree, run, lines = first_run(plan, find_cell(plan, row, column))
     else:
@@ -97,10 +97,10 @@ def new(
     """Write a small working file of your own, and print the command that tries it."""
     from ablate.planning import write_template
 
-    written = write_template(kind, name)
-    for path in written.files:
+    template = write_template(kind, name)
+    for path in template.files:
         print(f"wrote {path}")
-    print(f"try it: {written.command}")
+    print(f"try it: {template.command}")
 
 
 # --- `ablate data prepare` ------------------------------------------------------------------------

@@ -61,12 +61,12 @@ def sweep(
     from ablate.report import progress_view
     from ablate.running import Observers, await_disk_room, check_loggers_installed
 
-    again = [status for status in retry.split(",") if status]
-    check_retry(again)
+    statuses = [status for status in retry.split(",") if status]
+    check_retry(statuses)
     with _silence() if quiet else contextlib.nullcontext():
         store = store_at(selection.store)
-        beside = read_logger_words(selection.beside)
-        check_loggers_installed([*beside.loggers])
+        logger_settings = read_logger_words(selection.beside)
+        check_loggers_installed([*logger_settings.loggers])
         selection = _recalled(selection, store)
         start = Start(selection.plan, store, replace)
         if detach is not None:
@@ -76,9 +76,9 @@ def sweep(
         for line in renamed_lines(start.plan, store):
             print(line)
         await_disk_room(store, progress_view)
-        with Observers(beside, store.root, start.plan.name, _say) as observers:
+        with Observers(logger_settings, store.root, start.plan.name, _say) as observers:
             try:
-                outcome = start.train(observers, again, partial(_confirm, yes=yes), _say)
+                outcome = start.train(observers, statuses, partial(_confirm, yes=yes), _say)
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 print("stopped before the first run; the same command goes on")
                 raise typer.Exit(130) from None
@@ -101,12 +101,12 @@ def _say(line: str) -> None:
 def _silence() -> Iterator[None]:
     """Print nothing on standard output, and take no answer: what would be asked is refused."""
     with open(os.devnull, "w") as out, open(os.devnull) as nobody:
-        asked, sys.stdin = sys.stdin, nobody
+        stdin, sys.stdin = sys.stdin, nobody
         try:
             with contextlib.redirect_stdout(out):
                 yield
         finally:
-            sys.stdin = asked
+            sys.stdin = stdin
 
 
 def _confirm(forecast: SweepCost, yes: bool) -> None:
@@ -130,8 +130,8 @@ def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
-            now = grow_plan(plan, store, find_grower(plan, store))
-            _confirm(forecast_sweep(now, store, launcher), yes=False)
+            current_plan = grow_plan(plan, store, find_grower(plan, store))
+            _confirm(forecast_sweep(current_plan, store, launcher), yes=False)
         finally:
             launcher.free()
     words, skip = [], False
@@ -152,13 +152,13 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
 
     plan, progress = outcome.plan, outcome.progress
     if outcome.signal is not None:
-        done = f"{progress.done} of {progress.total}"
-        print(f"stopped after {done}; the same command goes on")
+        tally = f"{progress.done} of {progress.total}"
+        print(f"stopped after {tally}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     if not quiet and outcome.misread is None:  # a table that nobody sees would be a look
         with reading(store.root) as (_, ledger):
-            shown = without_skipped(plan, ledger)
-        table = print_table(shown, store, TableView())
+            table_plan = without_skipped(plan, ledger)
+        table = print_table(table_plan, store, TableView())
         if line := table_headline(table):
             observers.read(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
@@ -244,21 +244,23 @@ def plan(
         results, withheld = store.results(
             plan.runs(), curves=True, probes=True, predictions=plan.changes is not None
         )
-        own = with_own_metrics(plan, results, store)
-        spreads = seed_spreads(plan, spread, own, store.metrics, store.probe)
+        own_results = with_own_metrics(plan, results, store)
+        spreads = seed_spreads(plan, spread, own_results, store.metrics, store.probe)
         past = looks.PastLooks(looks.read(store.read_looks()), looks.look(plan))
         if spread is None:
-            effects = effect_spreads(plan, own, store.metrics, store.probe, store.predictions)
+            effects = effect_spreads(
+                plan, own_results, store.metrics, store.probe, store.predictions
+            )
         designs = compare_designs(plan, cost, detect, spreads, effects, past)
         if detect is not None and not designs:
             detection = forecast_seeds(plan, detect, cost, spreads, past)
         ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
     amiss = [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)] if on is None else []
-    shown = plan, states, cost, rehearsals, settings, amiss
+    facts = plan, states, cost, rehearsals, settings, amiss
     if format == "json":
-        print_json(trees.of_plan(*shown, detection, ahead, designs, withheld.values()))
+        print_json(trees.of_plan(*facts, detection, ahead, designs, withheld.values()))
         return
-    show_plan(*shown)
+    show_plan(*facts)
     if designs:
         from ablate.report import show_designs
 
@@ -266,8 +268,8 @@ def plan(
     for part in (ahead, detection):
         if part is not None:
             print("", *part.lines(), sep="\n")
-    for why in withheld.values():
-        print(f"withheld: {why}")
+    for reason in withheld.values():
+        print(f"withheld: {reason}")
 
 
 def _check_options(
@@ -319,8 +321,8 @@ def stop(
     else:
         with reading(store) as (_, ledger):
             progress = observe_progress(plan, list(plan.runs()), place, ledger)
-        done = f"{progress.done} of {progress.total}"
-        print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")
+        tally = f"{progress.done} of {progress.total}"
+        print(f"stopped {stopped} after {tally}; the same `ablate sweep` goes on")
 
 
 # --- Orders for single runs -----------------------------------------------------------------------
@@ -349,33 +351,33 @@ def run(
     from ablate.store import find_run
 
     orders = {"skip": skip, "undo": undo, "delete": delete}
-    given = [order for order, is_given in orders.items() if is_given]
-    if len(given) != 1:
+    flags = [order for order, is_given in orders.items() if is_given]
+    if len(flags) != 1:
         names = ", ".join(f"--{order}" for order in orders)
         raise UserError(
-            f"run: expected one of {names}, got {len(given)}; `ablate show RUN` shows a run, "
+            f"run: expected one of {names}, got {len(flags)}; `ablate show RUN` shows a run, "
             f"`ablate sweep {shlex.join(runs)}` trains a sweep"
         )
     if yes and not delete:
         raise UserError("--yes: needs --delete")
-    [order] = given
+    [order] = flags
     with reading(store) as (place, ledger):
-        named = {find_run(place, ledger, text): text for text in runs}
+        texts = {find_run(place, ledger, text): text for text in runs}
         if order != "delete":
-            check_order(place, ledger, order, named)
+            check_order(place, ledger, order, texts)
     if delete:
-        _delete(store, named, yes)
+        _delete(store, texts, yes)
         return
     try:
-        give_order(place, order, list(named), announce)
+        give_order(place, order, list(texts), announce)
     except KeyboardInterrupt:
         announce("the order stays: whoever drives the store next obeys it")
         raise typer.Exit(130) from None
     status_after, line = DONE[order]
     with reading(store) as (_, ledger):
-        states = ledger.states(named)
-    for one, text in named.items():
-        status = states[one].status
+        states = ledger.states(texts)
+    for run_id, text in texts.items():
+        status = states[run_id].status
         if status_after not in (None, status):
             raise Failure(f"{text}: is {status} by now")
         print(line.format(text, place.command("run", text, "--undo")))
@@ -394,9 +396,9 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
             print(f"to remove: {runs[run]} ({status}), {decimal(item.bytes)} in {item.path}")
         ask_for(f"{', '.join(runs.values())}: needs a confirmation", "Remove?", yes)
         for run, item in items.items():
-            again = _again(store, run)
+            note = _again(store, run)
             remove_run(store, ledger, run, item)
-            print(f"removed: {runs[run]}; {again}")
+            print(f"removed: {runs[run]}; {note}")
 
 
 def _again(store: Store, run: str) -> str:

@@ -120,15 +120,15 @@ def _repair(store: Store) -> list[str]:
             f"no store at {store.root}: give its folder with --store DIR (or ABLATE_STORE)"
         )
     with hold_driver_lock(store, "doctor --repair"):
-        done = repair_ledger(store)
+        repair = repair_ledger(store)
     with reading(store.root) as (_, ledger):
         sweeps, states = ledger.sweeps(), ledger.states()
-    lines = [] if done.aside is None else [f"the old ledger is kept as {done.aside}"]
+    lines = [] if repair.aside is None else [f"the old ledger is kept as {repair.aside}"]
     counts = Counter(state.status for state in states.values())
-    what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
-    events = f"{done.events:,} events, " if done.events else ""
-    made = f"rebuilt from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}"
-    return [*lines, *done.lines, made]
+    tally = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
+    events = f"{repair.events:,} events, " if repair.events else ""
+    summary = f"rebuilt from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {tally}"
+    return [*lines, *repair.lines, summary]
 
 
 def _config(
@@ -141,18 +141,18 @@ def _config(
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
-        chosen, settings = split_launcher(
+        launcher_settings, settings = split_launcher(
             single_values(parse_word(word, composer.groups) for word in words)
         )
         run = composer.run(composer.tree([SettingsLayer("", settings)]))
-        return " ".join(words), [to_tree(run)], composer.launcher(chosen)
+        return " ".join(words), [to_tree(run)], composer.launcher(launcher_settings)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
     specs = [seeded(cell.spec, plan.seeds[0]) for cell in plan.cells]
     baseline = plan.cell(plan.baseline, plan.columns[0].label)
     assert baseline is not None
-    at = f"@{baseline.column}" if baseline.column else ""
-    first = specs[plan.cells.index(baseline)]
-    return f"{plan.name}: {baseline.row}{at}", [first, *specs], launcher
+    suffix = f"@{baseline.column}" if baseline.column else ""
+    baseline_spec = specs[plan.cells.index(baseline)]
+    return f"{plan.name}: {baseline.row}{suffix}", [baseline_spec, *specs], launcher
 
 
 def verify(
@@ -186,18 +186,22 @@ def verify(
             raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
         bundle.check_format()
         announce(f"checking the files of {bundle.root}")
-        name, of, verified = str(bundle.root), f" of the bundle {bundle.root}", check_bundle(bundle)
+        name, suffix, verified = (
+            str(bundle.root),
+            f" of the bundle {bundle.root}",
+            check_bundle(bundle),
+        )
     else:
         try:
             with selection.opened(sealed=False) as (store, ledger, plan):
                 announce(f"checking the runs of {plan.name}")
-                name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
+                name, suffix, verified = plan.name, "", verify_sweep(plan, store, ledger)
         except NotThere as error:
             if bundle is None or "=" in selection.words[0]:
                 raise
             neither = f"{bundle.root}: is no folder of a bundle (`ablate export` writes one)"
-            why = str(error).removeprefix("sweep: ")
-            raise UserError(f"{neither}, and names no sweep: {why}") from error
+            reason = str(error).removeprefix("sweep: ")
+            raise UserError(f"{neither}, and names no sweep: {reason}") from error
     if format == "json":  # name: the sweep, or the bundle's folder; how many were checked
         print_json({"name": name, **dataclasses.asdict(verified)})
     else:
@@ -207,7 +211,7 @@ def verify(
         raise Failure(f"{name}: {counted(len(verified.findings), 'finding')}")
     if format == "text":
         counts = f"{counted(verified.runs, 'run')}, {counted(verified.numbers, 'number')}"
-        print(f"verified: {counts}{of}, nothing wrong")
+        print(f"verified: {counts}{suffix}, nothing wrong")
 
 
 def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) -> None:
@@ -233,19 +237,21 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
 
     composer = Composer(folder)
     name, words = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
-    chosen, others = split_launcher(
+    launcher_settings, other_settings = split_launcher(
         single_values(parse_word(word, composer.groups) for word in words)
     )
-    if others:
-        raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
+    if other_settings:
+        raise UserError(
+            f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(other_settings))}= out"
+        )
     with reading(folder) as (store, ledger):
         if name is not None:
             driven_plan(store, ledger, sweep_names(store, ledger), name)
-        of = sweeps_of_run(store, ledger, find_run(store, ledger, text, name))
-    of = [(sweep, run) for sweep, run in of if name in (None, sweep)]
-    if not of:
+        sweep_runs = sweeps_of_run(store, ledger, find_run(store, ledger, text, name))
+    sweep_runs = [(sweep, run) for sweep, run in sweep_runs if name in (None, sweep)]
+    if not sweep_runs:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
-    sweep, run = of[0]
+    sweep, run = sweep_runs[0]
     if is_imported(run.cell.spec):
         raise UserError(f"--rerun: {text}: was trained elsewhere, so nothing can train it again")
     if not (trust or composer.declares(run.spec())):
@@ -255,7 +261,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
             f"it"
         )
     announce(f"training {run.label} once more")
-    launcher = make_local_launcher(composer.launcher(chosen), store.cache)
+    launcher = make_local_launcher(composer.launcher(launcher_settings), store.cache)
     try:
         with contextlib.ExitStack() as quiet:
             if format == "json":  # standard output is its own
@@ -275,8 +281,8 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     findings = [line for line in lines if not line.endswith(SAME_BITS)]
     names = {line: line.partition(":")[0] for line in lines}
     if format == "json":
-        same = [name for line, name in names.items() if line not in findings]
-        print_json({"run": run.id, "same": same, "findings": findings, "notes": machine})
+        equal_parts = [name for line, name in names.items() if line not in findings]
+        print_json({"run": run.id, "same": equal_parts, "findings": findings, "notes": machine})
     else:
         for line in machine:
             print(f"note: {line}; so other bits are no fault")
@@ -312,7 +318,7 @@ def gc(
     with reading(store):
         pass  # there is a store
     with changing(store, "gc") as (place, ledger):
-        stay, known = kept_sweeps(place, ledger, forget), ledger.sweeps()
+        stay, names = kept_sweeps(place, ledger, forget), ledger.sweeps()
         for line in stay.notes(place):
             print(line, file=sys.stderr)
         items = find_rubbish(place, ledger, stay)
@@ -321,8 +327,8 @@ def gc(
         for path in foreign_files(place, stay):
             print(f"left alone: {path}: ablate did not write it, so its folder stays")
         for name in forget:
-            there = name in known or place.plan_path(name).exists()
-            print(f"to forget: the sweep {name!r}" if there else f"already forgotten: {name!r}")
+            exists = name in names or place.plan_path(name).exists()
+            print(f"to forget: the sweep {name!r}" if exists else f"already forgotten: {name!r}")
         for line in rubbish_summary(items):
             print(line)
         if not (items or forget):
@@ -351,17 +357,19 @@ def merge(
     for source in sources:
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")
-    read = [read_merge_source(source) for source in sources]
+    merge_sources = [read_merge_source(source) for source in sources]
     make_folder(store)
     announce(f"checking the runs of {', '.join(map(str, sources))}")
     with changing(store, "merge") as (place, ledger):
-        done = bring(place, ledger, read)
+        reports = bring(place, ledger, merge_sources)
     if format == "json":
-        print_json({"store": str(store), "sources": [dataclasses.asdict(one) for one in done]})
+        print_json(
+            {"store": str(store), "sources": [dataclasses.asdict(report) for report in reports]}
+        )
     else:
-        for one in done:
-            print("\n".join(map(printable, _lines(one))))
-    if damaged := [one.source for one in done if one.damaged]:
+        for report in reports:
+            print("\n".join(map(printable, _lines(report))))
+    if damaged := [report.source for report in reports if report.damaged]:
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
 
 
@@ -373,10 +381,10 @@ def _lines(done: MergeReport) -> Iterator[str]:
         "not finished there": done.unfinished,
         "running here": done.running,
     }
-    text = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    text = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     yield f"{done.source}: runs: {text or 'none'}"
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
-    yield from (f"  sweep {name!r}: {words[how]}" for name, how in done.sweeps.items())
+    yield from (f"  sweep {name!r}: {words[change]}" for name, change in done.sweeps.items())
     yield from (f"  damaged: {line}" for line in done.damaged)
 
 
@@ -428,14 +436,14 @@ def import_(
     options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
     options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
     words = [*(pair for pair in options.items() if pair[1] is not None)]
-    words += [("--metric", one) for one in metric]
-    declared = SheetDeclaration(
+    words += [("--metric", key) for key in metric]
+    declaration = SheetDeclaration(
         name if name is not None else source.stem or source.resolve().name,
         *(row, metric, column, seed, baseline, predictions, result),
         words=["import", str(source), *(str(part) for pair in words for part in pair)],
     )
-    done = import_under_lock(store_at(store), read_sheet(source, result), declared)
+    report = import_under_lock(store_at(store), read_sheet(source, result), declaration)
     if format == "json":
-        print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
+        print_json({"store": str(store), "source": str(source), **dataclasses.asdict(report)})
         return
-    print("\n".join(map(printable, done.lines())))
+    print("\n".join(map(printable, report.lines())))

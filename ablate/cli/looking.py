@@ -96,8 +96,8 @@ def watch(
     with _until_interrupted():
         store = store_at(selection.store)
         plan = _awaited(selection)
-        named = selection.words or selection.has_options
-        answers = SweepAnswers(plan, store) if named else StoreAnswers(store)
+        has_choice = selection.words or selection.has_options
+        answers = SweepAnswers(plan, store) if has_choice else StoreAnswers(store)
         try:
             server = WatchServer(answers, port)
         except OSError as error:
@@ -261,11 +261,11 @@ def plot(
         )
     for line in withheld_notes(plan, withheld):
         announce(line)
-    drawn = draw_figure(plan, table, kind, store.rundir, ending, form)
-    if drawn.caption:
-        announce(f"for its caption: {drawn.caption}")
+    figure = draw_figure(plan, table, kind, store.rundir, ending, form)
+    if figure.caption:
+        announce(f"for its caption: {figure.caption}")
     out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")
-    if write_out(out, drawn.content):
+    if write_out(out, figure.content):
         print(out)
 
 
@@ -277,12 +277,12 @@ def _with_rows(form: FigureForm, plan: Plan, rows: str | None, highlight: str | 
     labels = [row.label for row in plan.rows]
     aliases = {alias: row.label for row in plan.rows for alias in row.aliases}
     if rows is not None:
-        chosen = {plan.baseline, *read_labels("--rows", rows, labels, aliases)}
-        form = replace(form, rows=tuple(label for label in labels if label in chosen))
+        row_labels = {plan.baseline, *read_labels("--rows", rows, labels, aliases)}
+        form = replace(form, rows=tuple(label for label in labels if label in row_labels))
     if highlight is not None:
-        shown = [label for label in form.rows or labels if label != plan.baseline]
-        if (label := aliases.get(highlight, highlight)) not in shown:
-            raise unknown_value("--highlight", highlight, shown)
+        candidates = [label for label in form.rows or labels if label != plan.baseline]
+        if (label := aliases.get(highlight, highlight)) not in candidates:
+            raise unknown_value("--highlight", highlight, candidates)
         form = replace(form, highlight=label)
     return form
 

@@ -50,9 +50,9 @@ def in_words(error: Any) -> str:
 
 def _what(error: Any, context: typer.Context) -> str:
     if wrong := getattr(error, "option_name", None):
-        for spellings, here in HABITS.items():
+        for spellings, advice in HABITS.items():
             if wrong in spellings and context.info_name in HABITUAL:
-                return f"{wrong}: {here}"
+                return f"{wrong}: {advice}"
         if "#" in wrong or "@" in wrong:  # the label of a run, as flags of a program make them
             behind = shlex.quote(wrong)
             return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
@@ -62,13 +62,13 @@ def _what(error: Any, context: typer.Context) -> str:
         name = param.opts[0] if _is_long(param.opts[0]) else param.metavar or param.name
         return f"{name}: {error.message or 'is missing: ' + _part(param.help)}"
     if commands := getattr(context.command, "commands", None):
-        what = _part(error.message)  # which may end in a question
-        word = next(iter(re.findall(r"'(.+)'", what)), "")
+        text = _part(error.message)  # which may end in a question
+        word = next(iter(re.findall(r"'(.+)'", text)), "")
         if "=" in word and context.info_name == "ablate":
             return f"{word}: a command comes first, such as `ablate sweep {shlex.quote(word)}`"
         if word in VERBS and context.info_name == "ablate":
-            return f"{what.partition('.')[0]}. {VERBS[word]}"
-        return f"{what}{'' if what.endswith('?') else '.'} The commands are {', '.join(commands)}"
+            return f"{text.partition('.')[0]}. {VERBS[word]}"
+        return f"{text}{'' if text.endswith('?') else '.'} The commands are {', '.join(commands)}"
     return f"{_part(error.message)}; {_part(context.get_usage())}"
 
 

@@ -30,17 +30,17 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
     from ablate.report import key_lines
     from ablate.shared import CHOICES
 
-    before = [word for word in ctx.params.get("words") or () if word != "="]
+    tokens = [word for word in ctx.params.get("words") or () if word != "="]
     key, equals, _ = incomplete.partition("=")
     if equals:
         return [f"{key}={name}" for name in CHOICES.get(key, ())]
-    if before and before[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
-        return list(CHOICES[before[-1]])
+    if tokens and tokens[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
+        return list(CHOICES[tokens[-1]])
     section = "" if ctx.info_name in DECLARED else "analysis."  # of what is driven: how it is read
     keys = dict.fromkeys(line.partition("=")[0] for line, *_ in key_lines({}) if "=" in line)
-    known = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
-    names = [f"{key}=" for key in known] if incomplete else []
-    if not before:
+    candidates = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
+    names = [f"{key}=" for key in candidates] if incomplete else []
+    if not tokens:
         names += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
     if ctx.info_name == "plot":
         from ablate.report import FIGURE_KINDS
@@ -160,8 +160,8 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
             groups[name] = group
             hints = get_type_hints(group, include_extras=True)
             for part in _fields(group):
-                made = part.default_factory
-                default = part.default if made is dataclasses.MISSING else made()
+                factory = part.default_factory
+                default = part.default if factory is dataclasses.MISSING else factory()
                 params[part.name] = _param(part.name, hints[part.name], default)
         else:
             params[name] = _param(name, param.annotation, param.default)
@@ -172,10 +172,10 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     )
 
     @functools.wraps(command)
-    def run(debug: bool, **given: Any) -> None:
+    def run(debug: bool, **values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{part.name: given.pop(part.name) for part in _fields(group)})
-        command(**given)
+            values[name] = group(**{part.name: values.pop(part.name) for part in _fields(group)})
+        command(**values)
 
     run.__signature__ = inspect.Signature([*params.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {}  # typer would evaluate them once more

@@ -168,8 +168,8 @@ def _read_table(
             f"--against paper: published figures are accuracies, but the table is of "
             f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
         )
-    if "population" in parts and (why := plan.no_images(plan.metric)):
-        raise UserError(f"--show population: {why}; leave population out")
+    if "population" in parts and (reason := plan.no_images(plan.metric)):
+        raise UserError(f"--show population: {reason}; leave population out")
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
     metrics = [plan.metric, *(plan.named(name, "--show") for name in also)]

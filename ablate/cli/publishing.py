@@ -35,8 +35,8 @@ def report(
         {record.run.id: record.result for record in runs},
         withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
     )
-    drawn = draw_figures(plan, reading.table, store.rundir, PAGE_FIGURES)
-    if write_out(path, render_page(plan, reading.table, runs, reading.looks, drawn).encode()):
+    figures = draw_figures(plan, reading.table, store.rundir, PAGE_FIGURES)
+    if write_out(path, render_page(plan, reading.table, runs, reading.looks, figures).encode()):
         print(f"wrote {path}")
 
 
@@ -86,8 +86,8 @@ def export(
         announce(f"checking the runs of {plan.name}")
         events = run_histories(plan, ledger)
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)
-    again = shlex.join(["ablate", "table", "--from", str(folder)])
-    print(f"wrote {folder}; `{again}` makes its table again")
+    command = shlex.join(["ablate", "table", "--from", str(folder)])
+    print(f"wrote {folder}; `{command}` makes its table again")
 
 
 def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
@@ -95,11 +95,11 @@ def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
     from ablate.running import ForkServer
     from ablate.store import find_run
 
-    chosen = next((name for name in WEIGHT_NAMES if name == names), None)
-    if chosen is None:
+    naming = next((name for name in WEIGHT_NAMES if name == names), None)
+    if naming is None:
         raise unknown_value("--names", names, WEIGHT_NAMES)
     with reading(folder) as (store, ledger):
         run_id = find_run(store, ledger, run)
     with ForkServer() as server:
-        export_weights(store, run_id, file, chosen, server.ask)
-    print(f"wrote {file}; `from.weights={file} from.names={chosen}` starts runs from it")
+        export_weights(store, run_id, file, naming, server.ask)
+    print(f"wrote {file}; `from.weights={file} from.names={naming}` starts runs from it")

@@ -97,9 +97,9 @@ class Selection:
         are no words of the plan."""
         from ablate.planning import split_logger_words
 
-        words, beside = split_logger_words(self.words)
+        words, logger_words = split_logger_words(self.words)
         object.__setattr__(self, "words", words)
-        object.__setattr__(self, "beside", beside)
+        object.__setattr__(self, "beside", logger_words)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -158,36 +158,36 @@ def planned(
         without_skipped,
     )
 
-    known = sweep_names(store, ledger)
+    names = sweep_names(store, ledger)
     words, analysis = split_analysis_words(selection.words)
     name = selection.name
     options = replace(selection, name=None).has_options
-    declared, wanted = None, name
-    if wanted is None and len(words) == 1 and not options:
-        wanted = resolve_sweep_name(words[0], known)
-        if wanted is None and "=" not in words[0] and not words[0].endswith(".yaml"):
-            wanted = words[0]  # a bare name, of no sweep driven here
-    if (words or options) and (wanted is None or name is not None):
-        first = words[0] if words else ""
+    requested_plan, requested_name = None, name
+    if requested_name is None and len(words) == 1 and not options:
+        requested_name = resolve_sweep_name(words[0], names)
+        if requested_name is None and "=" not in words[0] and not words[0].endswith(".yaml"):
+            requested_name = words[0]  # a bare name, of no sweep driven here
+    if (words or options) and (requested_name is None or name is not None):
+        first_word = words[0] if words else ""
         line = read_line(words, Composer(store.root).groups)
-        if name is None and first in known and first not in sweep_files():
+        if name is None and first_word in names and first_word not in sweep_files():
             raise _more_than_a_name(
-                store, driven_plan(store, ledger, known, first, sealed), words[1:]
+                store, driven_plan(store, ledger, names, first_word, sealed), words[1:]
             )
         if name is None and line.file is None and not any(word.swept for word in line.settings):
             raise _more_than_a_name(
-                store, driven_plan(store, ledger, known, known[0], sealed), words
+                store, driven_plan(store, ledger, names, names[0], sealed), words
             )
-        declared, _ = replace(selection, words=words).plan()
-        wanted = declared.name
-    if wanted is None and sealed and not read:
-        plan, unread = newest_plan(store, ledger, known)
-        for why in unread:
-            announce(f"left out: {why}")
+        requested_plan, _ = replace(selection, words=words).plan()
+        requested_name = requested_plan.name
+    if requested_name is None and sealed and not read:
+        plan, problems = newest_plan(store, ledger, names)
+        for problem in problems:
+            announce(f"left out: {problem}")
     else:
-        plan = driven_plan(store, ledger, known, wanted or known[0], sealed)
-    if declared is not None:
-        _check_words(declared, plan, store, line.crossed)
+        plan = driven_plan(store, ledger, names, requested_name or names[0], sealed)
+    if requested_plan is not None:
+        _check_words(requested_plan, plan, store, line.crossed)
     if read:
         plan = without_skipped(unedited_plan(store, plan), ledger)
         for note in edit_notes(plan, store.command):
@@ -229,20 +229,20 @@ def _check_words(declared: Plan, plan: Plan, store: Store, crossed: Sequence[Wor
         )
     by_key = {word.partition("=")[0]: word for word in declared.words}
     both, wider = (declared, plan), {*declared.seeds} > {*plan.seeds}
-    columns = [{column.label for column in each.columns} for each in both]
-    looks = [(each.design, each.analysis.margin) for each in both]
+    columns = [{column.label for column in sweep_plan.columns} for sweep_plan in both]
+    looks = [(sweep_plan.design, sweep_plan.analysis.margin) for sweep_plan in both]
     images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
     seeds = plan.design.other_seeds(declared.seeds, plan.seeds)
-    again = f"`{store.command('sweep', *declared.words)}`"
-    more, other = f"{again} trains more", f"with --as NAME, {again} is another sweep"
-    for word, differ, what, goes_on in (
-        (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", more),
-        (by_key.get("seeds"), seeds, plan.seeds_said, more if wider else other),
-        (by_key.get("--until"), looks[0] != looks[1], "other looks, or another margin", more),
-        (by_key.get("data.path"), images[0] != images[1], "other images", other),
+    command = f"`{store.command('sweep', *declared.words)}`"
+    extension, alternative = f"{command} trains more", f"with --as NAME, {command} is another sweep"
+    for word, differ, difference, goes_on in (
+        (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", extension),
+        (by_key.get("seeds"), seeds, plan.seeds_said, extension if wider else alternative),
+        (by_key.get("--until"), looks[0] != looks[1], "other looks, or another margin", extension),
+        (by_key.get("data.path"), images[0] != images[1], "other images", alternative),
     ):
         if word and differ:
             raise UserError(
-                f"{word}: {plan.name} was driven with {what}; leave it out to show the sweep as it "
-                f"was driven, or {goes_on}"
+                f"{word}: {plan.name} was driven with {difference}; leave it out to show the sweep "
+                f"as it was driven, or {goes_on}"
             )

@@ -55,9 +55,9 @@ class CudaLink:
         """Start the copy of a batch to the device. Returns, without waiting, the batch on the
         device and an event that marks the end of the copy."""
         with torch.cuda.stream(self._stream):
-            there, event = batch.to(self._device), torch.cuda.Event(blocking=True)
+            device_batch, event = batch.to(self._device), torch.cuda.Event(blocking=True)
             event.record(self._stream)
-        return there, event
+        return device_batch, event
 
     def sent(self, event: torch.cuda.Event) -> None:
         """Wait until that copy is made: then its buffer is free."""
@@ -99,10 +99,10 @@ class Feed:
     def at(self, number: int) -> Split:
         """Return a batch, and begin to fetch the next. Raises the error that gathering it
         raised."""
-        last = number + AHEAD if self._end is None else min(number + AHEAD, self._end - 1)
+        last_number = number + AHEAD if self._end is None else min(number + AHEAD, self._end - 1)
         self._coming = {
             n: self._coming.get(n) or self._fetcher.submit(self._bring, n)
-            for n in range(number, last + 1)
+            for n in range(number, last_number + 1)
         }
         batch, event = self._coming.pop(number).result()
         if self._link is not None:
@@ -127,22 +127,22 @@ class Feed:
         except BaseException:
             self._buffers, self._gathered = [], 0  # other threads may still write to this one
             raise
-        there, event = self._link.send(buffer)
+        device_batch, event = self._link.send(buffer)
         self._buffers[place] = (self._buffers[place][0], event)
-        return there, event
+        return device_batch, event
 
     def _buffer(self, place: int, split: AnySplit, rows: Tensor, cut: Cut | None) -> Split:
         """Return the buffer `place` of the ring, cut to the length of `rows`. Waits until the last
         copy from it is made; makes a new one where it is missing or too short."""
         if place < len(self._buffers):
-            whole, event = self._buffers[place]
+            buffer, event = self._buffers[place]
             if event is not None:
                 self._link.sent(event)  # type: ignore[union-attr]
-            if len(whole) >= len(rows):
-                return whole.take(slice(0, len(rows)))
-        whole = split.empty(len(rows), cut, pinned=torch.cuda.is_available())
-        self._buffers[place : place + 1] = [(whole, None)]
-        return whole
+            if len(buffer) >= len(rows):
+                return buffer.take(slice(0, len(rows)))
+        buffer = split.empty(len(rows), cut, pinned=torch.cuda.is_available())
+        self._buffers[place : place + 1] = [(buffer, None)]
+        return buffer
 
 
 @functools.cache
@@ -259,10 +259,10 @@ class Batches:
         self.rows, self.over = share or (slice(0, batch), lambda count: count)
         # Each image is mixed with the one before it in the batch, so that one is read, too.
         self._mixes = bool(augment.mixup or augment.cutmix)
-        before = [(self.rows.start - 1) % batch] if self._mixes and not self._is_whole else []
-        self._places = torch.tensor([*before, *range(self.rows.start, self.rows.stop)])
-        read = range(batch) if extra else self._places.tolist()
-        self._read = [slice(part[0], part[-1] + 1) for part in _in_a_row(read)]
+        partner_rows = [(self.rows.start - 1) % batch] if self._mixes and not self._is_whole else []
+        self._places = torch.tensor([*partner_rows, *range(self.rows.start, self.rows.stop)])
+        read_rows = range(batch) if extra else self._places.tolist()
+        self._read = [slice(part[0], part[-1] + 1) for part in _in_a_row(read_rows)]
 
     @property
     def _is_whole(self) -> bool:
@@ -286,13 +286,13 @@ class Batches:
             aspects[torch.cat([torch.arange(part.start, part.stop) for part in self._read])] = (
                 rows.aspects
             )
-        made = changes_of(aspects, self._augment, self._view, self._draws, step)
+        changes = changes_of(aspects, self._augment, self._view, self._draws, step)
         if self._extra:  # it sees the whole batch
-            images, made = self._extra(self._through(images, made), self._draws, step), []
-        made.append(lambda images, rows: normalise(images, self._view.input))
+            images, changes = self._extra(self._through(images, changes), self._draws, step), []
+        changes.append(lambda images, rows: normalise(images, self._view.input))
         if self._augment.erase:
-            made.append(erasing(self.size, self._augment.erase, self._draws, step))
-        images, labels = self._through(images, made), rows.labels
+            changes.append(erasing(self.size, self._augment.erase, self._draws, step))
+        images, labels = self._through(images, changes), rows.labels
         if len(images) > len(self._places):
             images, labels = (part[self._places.to(part.device)] for part in (images, labels))
         return images, labels
@@ -317,8 +317,8 @@ class Batches:
         """Mix the images and the targets (B, classes) of a batch, as `at` returns its images, by
         mixup and cutmix of the global batch."""
         height, width = images.shape[1:3]
-        own = mix.kept(height, width, self._mixture(step, images))
-        return mix.mix(images, targets, own, self._is_whole)
+        shares = mix.kept(height, width, self._mixture(step, images))
+        return mix.mix(images, targets, shares, self._is_whole)
 
     def _mixture(self, step: int, images: Tensor) -> Tensor:
         """Return the mixture of a step on the device, float64 (5,), computed on the host: see
@@ -327,9 +327,11 @@ class Batches:
         strengths = self._augment.mixup, self._augment.cutmix
 
         def draw(steps: int) -> Tensor:
-            drawn = self._on_host.precise("mix", step, mix.MIXTURE, steps).tolist()
-            made = [mix.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
-            return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
+            uniforms_by_step = self._on_host.precise("mix", step, mix.MIXTURE, steps).tolist()
+            mixtures = [
+                mix.mixture(height, width, uniforms, *strengths) for uniforms in uniforms_by_step
+            ]
+            return torch.tensor(mixtures, dtype=torch.float64).to(self._draws.device)
 
         return self._draws.ahead("mix", step, 2 * mix.MIXTURE, draw)
 
@@ -405,7 +407,7 @@ def _fed(split: AnySplit, firsts: range, cut: Cut | None, device: torch.device) 
     """Yield the rows from each of the `firsts` on, on the device, each part fetched while the one
     before it is used."""
     rows = torch.arange(len(split))
-    parts = [rows[first : first + firsts.step] for first in firsts]
+    parts = [rows[start : start + firsts.step] for start in firsts]
     feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
     try:
         for number in range(len(parts)):

@@ -102,9 +102,11 @@ class BuildJournal:
         content = noted(self.path, self._of["rows"])
         if content is None or content["of"] != self._of:
             return {}, []
-        done: Done = content["done"]
+        rows_done: Done = content["done"]
         lines: list[Line] = content["broken"]
-        return done, [(line, [(split, row) for split, row in places]) for line, places in lines]
+        return rows_done, [
+            (line, [(split, row) for split, row in places]) for line, places in lines
+        ]
 
     def damage(self) -> list[str]:
         """List the arrays whose finished part is not as it was written. Reads all of it."""
@@ -112,8 +114,8 @@ class BuildJournal:
         if content is None:
             return []
         self._hashed = _Hashed(self._arrays)
-        found, noted = self._hashed.until(self._finished(content["done"])), content["sha256"]
-        return [name for name, digest in found.items() if digest != noted[name]]
+        digests, noted = self._hashed.until(self._finished(content["done"])), content["sha256"]
+        return [name for name, digest in digests.items() if digest != noted[name]]
 
     def note(self, done: Done, broken: list[Line]) -> None:
         """Write down how far the build is, if the last note is old enough and on the disk; else do
@@ -211,10 +213,10 @@ class Work:
         if sizes is None:
             self.form = Squares(building, data, self.counts)
         else:
-            own = {
+            file_sizes = {
                 split: sizes[stored][numbers] for split, (stored, numbers) in self.chosen.items()
             }
-            self.form = (Masked if self.masks else Encoded)(building, data, self.counts, own)
+            self.form = (Masked if self.masks else Encoded)(building, data, self.counts, file_sizes)
         self.labels = [] if self.masks else arrays(building, "labels", self.counts, (), np.int64)
         self.arrays = [*self.form.arrays, *self.labels]
         self.kept = [*self.form.kept, *self.labels]
@@ -244,15 +246,15 @@ class Work:
 
         Where the bytes are damaged, prints a line to standard error and returns ({}, []), too.
         """
-        done, broken = self.journal.read()
-        if done and (damaged := self.journal.damage()):
+        rows_done, broken = self.journal.read()
+        if rows_done and (damaged := self.journal.damage()):
             print(
                 f"data={self.data.name}: {' and '.join(damaged)}: what was decoded so far is not "
                 f"the bytes that were written; decoding from the beginning",
                 file=sys.stderr,
             )
             return {}, []
-        return done, broken
+        return rows_done, broken
 
     def allocate(self) -> None:
         """Reserve room on the disk for all arrays. Raises Full, which states the missing room."""
@@ -278,9 +280,9 @@ class Work:
         for stored, part in opened.parts.items():
             used = self.used[stored]
             numbers[stored] = np.zeros(part.rows, dtype=np.int64)
-            for row, (where, label) in enumerate(part.labels()):
+            for row, (place, label) in enumerate(part.labels()):
                 if used[row]:
-                    number = source.class_number(self.data, stored, where, label)
+                    number = source.class_number(self.data, stored, place, label)
                     numbers[stored][row] = number
         if self.data.rule in SPRITES:
             stored, rows = self.chosen[self.splits[0]]
@@ -318,21 +320,23 @@ class Work:
         """Yield the images that are not done yet, in stored order. The end of each chunk is
         appended to `ends`."""
         for stored, part in opened.parts.items():
-            left = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
-            if not len(left):
+            rows = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
+            if not len(rows):
                 continue
             places = [self._places(stored, split) for split in self.splits]
-            first, last = int(left[0]), int(left[-1])
+            first_row, last_row = int(rows[0]), int(rows[-1])
             chunk = Chunk()
-            for row, example in enumerate(part.examples(first), first):
-                here = [(n, int(place[row])) for n, place in enumerate(places) if place[row] >= 0]
-                if here:
-                    chunk.add(example, here)
-                if chunk.full or row == last:
+            for row, example in enumerate(part.examples(first_row), first_row):
+                targets = [
+                    (n, int(place[row])) for n, place in enumerate(places) if place[row] >= 0
+                ]
+                if targets:
+                    chunk.add(example, targets)
+                if chunk.full or row == last_row:
                     ends.append((stored, row + 1))
                     yield chunk
                     chunk = Chunk()
-                if row == last:
+                if row == last_row:
                     break
 
     def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
@@ -346,26 +350,26 @@ class Work:
             if not rows:
                 continue
             labels = mapped(self.building / array_file(split, "labels")).numpy()
-            kept = np.delete(labels, rows, 0)
-            self._check_left(split, labels, kept, names)
+            kept_labels = np.delete(labels, rows, 0)
+            self._check_left(split, labels, kept_labels, names)
             self.journal.remove()
             self.form.drop(n, rows)
             if not self.masks:
                 self.labels[n].drop([(row, row + 1) for row in rows])
-            self.counts[split] = len(kept)
+            self.counts[split] = len(kept_labels)
 
     def _check_left(
         self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
     ) -> None:
         lost = np.setdiff1d(labels, kept) if not self.masks else labels[:0]
         if split == "train" and len(lost):
-            what = f"images of class {names[lost[0]] if names else lost[0]}"
+            images = f"images of class {names[lost[0]] if names else lost[0]}"
         elif not len(kept):
-            what = f"{split} images"
+            images = f"{split} images"
         else:
             return
         raise UserError(
-            f"data.broken: none of the {what} of data={self.data.name} can be read, so there is "
+            f"data.broken: none of the {images} of data={self.data.name} can be read, so there is "
             f"nothing to skip to; data.broken=error names them"
         )
 
@@ -427,38 +431,38 @@ def _full(what: str, needed: int) -> Full:
 def _overlap(splits: list[str], form: Form) -> dict[str, int]:
     """Count, by split, the images that an earlier split has, too, pixel for pixel. Splits without
     one are left out."""
-    seen: set[bytes] = set()
-    found = {}
+    earlier_pixels: set[bytes] = set()
+    counts = {}
     for n, split in enumerate(splits):
-        own = [*form.pixels(n)]
-        found[split] = sum(row in seen for row in own)
-        seen.update(own)
-    return {split: number for split, number in found.items() if number}
+        pixels = [*form.pixels(n)]
+        counts[split] = sum(row in earlier_pixels for row in pixels)
+        earlier_pixels.update(pixels)
+    return {split: number for split, number in counts.items() if number}
 
 
 def _check_readable(broken: list[Line], total: int) -> None:
     """Raise UserError that names all images that can't be read, so that the user can mend them at
     once."""
     if broken:
-        them = "it" if len(broken) == 1 else "them"
+        pronoun = "it" if len(broken) == 1 else "them"
         lines = [line.removeprefix("data: ") for line, _ in broken]
         raise UserError(
-            f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {them}, or "
-            f"leave {them} out with data.broken=skip: {decoded.first_of_lines(lines)}"
+            f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {pronoun}, "
+            f"or leave {pronoun} out with data.broken=skip: {decoded.first_of_lines(lines)}"
         )
 
 
 def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, list[str]]:
     """List, by split, the images that could not be read: for each a line with its name within the
     set's folder and the reason."""
-    found: dict[str, list[str]] = {}
+    lines_by_split: dict[str, list[str]] = {}
     for line, places in broken:
         text = line.removeprefix("data: ")
         if data.path is not None:
             text = text.replace(f"{Path(data.path).expanduser().absolute()}{os.sep}", "")
         for split in sorted({split for split, _ in places}):
-            found.setdefault(splits[split], []).append(text)
-    return found
+            lines_by_split.setdefault(splits[split], []).append(text)
+    return lines_by_split
 
 
 def _check_unchanged(data: Data, hashes: Path) -> None:
@@ -482,27 +486,27 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
         for array in work.arrays:
             stack.callback(array.close)
         stack.callback(work.journal.close)
-        done, broken = work.begun()
-        if not done:
+        rows_done, broken = work.begun()
+        if not rows_done:
             work.journal.begin()
             work.allocate()
         for array in work.arrays:
             array.open()
         top_label = work.write_labels(opened)
-        if not done:
+        if not rows_done:
             work.form.begin()
-        images = work.images(done)
+        images = work.images(rows_done)
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
-        chunks = work.chunks(opened, done.copy(), ends)
-        written = decode_rows(chunks, work.form, threads)
-        for number, lines in stack.enter_context(contextlib.closing(written)):
-            done.update([ends.popleft()])
+        chunks = work.chunks(opened, rows_done.copy(), ends)
+        chunk_reports = decode_rows(chunks, work.form, threads)
+        for number, lines in stack.enter_context(contextlib.closing(chunk_reports)):
+            rows_done.update([ends.popleft()])
             broken += lines
             if not broken or data.broken == "skip":  # nobody goes on with what can't be whole
-                work.journal.note(done, broken)
-            images, before = images + number, images
-            if images // _REPORT > before // _REPORT and images < total:
+                work.journal.note(rows_done, broken)
+            images, previous = images + number, images
+            if images // _REPORT > previous // _REPORT and images < total:
                 progress(images, total)
         work.journal.close()
         if damaged := work.journal.damage():

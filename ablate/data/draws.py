@@ -50,8 +50,8 @@ class Draws:
         """Return the first `count` words of each row, for `steps` steps from `step` on: int64
         (steps, count, rows)."""
         row, block = self._range(rows), self._range(range(-(-count // 4)))[:, None]
-        at = self._range(range(step, step + steps))[:, None, None]
-        four = philox((block, row, at, torch.zeros_like(row)), self.secret(purpose))
+        step_numbers = self._range(range(step, step + steps))[:, None, None]
+        four = philox((block, row, step_numbers, torch.zeros_like(row)), self.secret(purpose))
         return torch.stack(four, 2).flatten(1, 2)[:, :count]
 
     def uniform(self, purpose: str, step: int, count: int, batch: int) -> Tensor:
@@ -67,8 +67,8 @@ class Draws:
         """Return float64 (steps, count) from U[0, 1) in 53 bits: `count` numbers for each whole
         step, for `steps` steps from `step` on."""
         words = self.words(purpose, step, range(1), 2 * count, steps).view(steps, count, 2)
-        whole = ((words[..., 0] << 32) | words[..., 1]) >> 11
-        return (whole & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
+        bits = ((words[..., 0] << 32) | words[..., 1]) >> 11
+        return (bits & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
 
     def ahead(self, what: Hashable, step: int, counters: int, draw: Callable[[int], Any]) -> Any:
         """Return the draws of a step, from a call of `draw` that drew for several steps at once.
@@ -77,11 +77,11 @@ class Draws:
         under the key `what` until a step outside it is needed. `counters`: the counters of Philox
         that one step takes, which limit the steps of a call. This changes no draw, only its cost.
         """
-        first, window = self._windows.get(what, (0, ()))
-        if not first <= step < first + len(window):
+        window_start, window = self._windows.get(what, (0, ()))
+        if not window_start <= step < window_start + len(window):
             window = draw(max(1, min(STEPS, self._chunk // counters)))
-            self._windows[what] = first, window = step, window
-        return window[step - first]
+            self._windows[what] = window_start, window = step, window
+        return window[step - window_start]
 
     def lanes(self, purpose: str, step: int, rows: range, count: int) -> Tensor:
         """Return int16 (rows, count): 16 random bits for each of the `count` elements of a row, as
@@ -90,8 +90,8 @@ class Draws:
         A counter yields eight of them, and rows have counters of their own: the lanes of some rows
         are those that these rows have among all.
         """
-        at = torch.full((), step, device=self.device)
-        return self.lanes_at(self.secret(purpose), at, self._range(rows), count)
+        step_counter = torch.full((), step, device=self.device)
+        return self.lanes_at(self.secret(purpose), step_counter, self._range(rows), count)
 
     def lanes_at(self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int) -> Tensor:
         """Do the same as `lanes` for int64 tensors, step () and rows (rows,), so that a step can be
@@ -102,40 +102,40 @@ class Draws:
         """
         blocks = -(-count // 8)
         chunk = len(rows) * blocks if torch.compiler.is_compiling() else self._chunk
-        made = torch.empty((len(rows), 4, blocks), dtype=torch.int32, device=self.device)
+        lanes = torch.empty((len(rows), 4, blocks), dtype=torch.int32, device=self.device)
         for some in _parts(len(rows), max(1, chunk // blocks)):
             row = rows[some.start : some.stop, None]
             for part in _parts(blocks, chunk):
                 words = philox((self._range(part), row, step, torch.zeros_like(step)), secret)
                 for j, word in enumerate(words):
-                    made[some.start : some.stop, j, part.start : part.stop] = word
-        return made.view(torch.int16).view(len(rows), 8 * blocks)[:, :count]
+                    lanes[some.start : some.stop, j, part.start : part.stop] = word
+        return lanes.view(torch.int16).view(len(rows), 8 * blocks)[:, :count]
 
     def order(self, epoch: int, n: int) -> Tensor:
         """Return a random permutation, int64 (n,), on the CPU; each is equally likely.
 
         It sorts words of 64 bits; of two equal words, the earlier comes first.
         """
-        made = torch.empty((2, -(-n // 2)), dtype=torch.int64)
+        keys = torch.empty((2, -(-n // 2)), dtype=torch.int64)
         secret, zero = self.secret("order"), torch.zeros((), dtype=torch.int64)
-        for part in _parts(made.shape[1], CHUNK["cpu"]):
+        for part in _parts(keys.shape[1], CHUNK["cpu"]):
             counter = torch.arange(part.start, part.stop), zero, torch.tensor(epoch), zero
             a, b, c, d = philox(counter, secret)
-            made[0, part.start : part.stop] = (a << 32) | b
-            made[1, part.start : part.stop] = (c << 32) | d
-        return made.view(-1)[:n].argsort(stable=True)
+            keys[0, part.start : part.stop] = (a << 32) | b
+            keys[1, part.start : part.stop] = (c << 32) | d
+        return keys.view(-1)[:n].argsort(stable=True)
 
     def secret(self, purpose: str) -> tuple[int, int]:
         """Return the key of a purpose, as Philox takes it."""
-        whole = draw_key(self.seed, purpose)
-        return whole & MASK, whole >> 32
+        key = draw_key(self.seed, purpose)
+        return key & MASK, key >> 32
 
     def _range(self, numbers: range) -> Tensor:
         return torch.arange(numbers.start, numbers.stop, device=self.device)
 
 
 def _parts(n: int, size: int) -> Iterator[range]:
-    return (range(first, min(first + size, n)) for first in range(0, n, size))
+    return (range(start, min(start + size, n)) for start in range(0, n, size))
 
 
 # --- Philox 4x32-10 -------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ class ImageView:
     @classmethod
     def of(cls, run: Run) -> ImageView:
         squeezed = run.eval.aspect == "squeeze"
-        whole = run.augment.style if run.data.cache == "encoded" else None
-        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, whole)
+        style = run.augment.style if run.data.cache == "encoded" else None
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, style)
 
     @property
     def centre(self) -> Centre:
@@ -77,8 +77,8 @@ def normalise(images: Tensor, input: str = "range") -> Tensor:
     def constant(*values: float) -> Tensor:
         return layout.constants_on(values, images.device)
 
-    whole = constant(127.5 if input == "range" else 255.0)
-    values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
+    scale = constant(127.5 if input == "range" else 255.0)
+    values = images.to(torch.float32).div_(scale)  # in place: twice as fast on a CPU
     if input == "range":
         values.sub_(1)
     elif input == "imagenet":
@@ -108,21 +108,21 @@ def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
     """
 
     def through(images: Tensor, rows: slice) -> Tensor:
-        for one in made:
-            images = one(images, slice(start + rows.start, start + rows.stop))
+        for change in made:
+            images = change(images, slice(start + rows.start, start + rows.stop))
         return images
 
     block = max(1, AT_ONCE // max(1, images[0].numel()))
     if len(images) <= block:
         return through(images, slice(0, len(images)))
-    found = torch.empty(0)
-    for first in range(0, len(images), block):
-        rows = slice(first, min(first + block, len(images)))
+    changed = torch.empty(0)
+    for first_row in range(0, len(images), block):
+        rows = slice(first_row, min(first_row + block, len(images)))
         some = through(images[rows], rows)
-        if first == 0:
-            found = some.new_empty(len(images), *some.shape[1:])
-        found[rows] = some
-    return found
+        if first_row == 0:
+            changed = some.new_empty(len(images), *some.shape[1:])
+        changed[rows] = some
+    return changed
 
 
 def changes_of(
@@ -134,29 +134,29 @@ def changes_of(
     Each change has a key of its own, so that turning one on moves no other.
     """
 
-    def drawn(what: str, count: int) -> Tensor:
-        return draws.uniform(what, step, count, len(aspects))
+    def drawn(purpose: str, count: int) -> Tensor:
+        return draws.uniform(purpose, step, count, len(aspects))
 
-    made: list[Change] = []
+    changes: list[Change] = []
     if spec.crop_area is None:
-        made.append(lambda images, rows: view.centred(images, aspects[rows]))
+        changes.append(lambda images, rows: view.centred(images, aspects[rows]))
     else:
         boxes = random_boxes(aspects, spec, draws, step)
-        made.append(lambda images, rows: crop.crop_and_resize(images, boxes[rows], view.size))
+        changes.append(lambda images, rows: crop.crop_and_resize(images, boxes[rows], view.size))
     if spec.flip or spec.crop_pad:
         moves = drawn("augment", AUGMENT)
-        made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
+        changes.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
         shakes = drawn("shake", warp.SHAKE)
-        made.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
+        changes.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
     if spec.jitter:
         jitters = drawn("jitter", colour.JITTER)
-        made.append(
+        changes.append(
             lambda images, rows: colour.colour_jitter(images, spec.jitter, jitters[:, rows])
         )
     if spec.randaug:
-        made.append(randaugment_change(len(aspects), spec, view, draws, step))
-    return made
+        changes.append(randaugment_change(len(aspects), spec, view, draws, step))
+    return changes
 
 
 def randaugment_change(
@@ -168,14 +168,14 @@ def randaugment_change(
     def draw(steps: int) -> list[list[operate.DrawnLayer]]:
         """Draw the layers of each step. Everything that depends on draws alone is computed for all
         steps at once."""
-        each = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
-        words = draws.words("randaug", step, range(batch), many * each, steps)
-        numbers = uniform_of(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        per_layer = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
+        words = draws.words("randaug", step, range(batch), many * per_layer, steps)
+        numbers = uniform_of(words).view(steps * many, per_layer, batch).transpose(0, 1).flatten(1)
         if spec.style == "tf":
-            made = randaugment.tf_layer(numbers, size, spec.randaug_magnitude)
+            flat_layers = randaugment.tf_layer(numbers, size, spec.randaug_magnitude)
         else:
-            made = randaugment.timm_layer(numbers, size, spec.randaug_magnitude)
-        return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
+            flat_layers = randaugment.timm_layer(numbers, size, spec.randaug_magnitude)
+        return [[*layers.each()] for layers in flat_layers.stacked(steps, many, batch).each()]
 
     alone = 2 if draws.device.type == "cpu" else operate.SETTLED
     kind = spec.style, many, spec.randaug_magnitude
@@ -197,8 +197,8 @@ def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
 
     def changed(images: Tensor, rows: slice) -> Tensor:
         def noise(some: range, values: int) -> Tensor:
-            there = range(rows.start + some.start, rows.start + some.stop)
-            return normal(draws, step, there, values)
+            global_rows = range(rows.start + some.start, rows.start + some.stop)
+            return normal(draws, step, global_rows, values)
 
         return mix.random_erasing(images, numbers[:, rows], noise, probability)
 

@@ -24,17 +24,17 @@ def classes(example: Example, data: Data) -> np.ndarray:
     BrokenImage for a file that is no whole picture with one number a pixel, UserError for a number
     that is no class.
     """
-    found: np.ndarray = numbers(data)[_read(example, _levels)]
-    wrong = found == _WRONG
+    pixel_classes: np.ndarray = numbers(data)[_read(example, _levels)]
+    wrong = pixel_classes == _WRONG
     if wrong.any():
         row, column = (int(place[0]) for place in np.nonzero(wrong))
         level = int(_read(example, _levels)[row, column])
-        left = "" if data.ignore is None else f", or data.ignore={data.ignore}"
+        ignored = "" if data.ignore is None else f", or data.ignore={data.ignore}"
         raise UserError(
             f"data.label: {example.where}: pixel ({column}, {row}) has level {level}: expected one "
-            f"of {data.classes} classes (data.classes){left}, or 255 for none"
+            f"of {data.classes} classes (data.classes){ignored}, or 255 for none"
         )
-    return found
+    return pixel_classes
 
 
 _WRONG = 254  # no class number: there are fewer classes
@@ -44,13 +44,13 @@ def numbers(data: Data) -> np.ndarray:
     """Return the class that each level stands for, uint8 (256,): NO_CLASS for none, `_WRONG` where
     the level is not allowed."""
     ignore = data.ignore
-    known = [level for level in range(_LEVELS - 1) if level != ignore][: data.classes]
-    found = np.full(_LEVELS, _WRONG, np.uint8)
-    found[known] = np.arange(len(known))
+    levels = [level for level in range(_LEVELS - 1) if level != ignore][: data.classes]
+    class_of_level = np.full(_LEVELS, _WRONG, np.uint8)
+    class_of_level[levels] = np.arange(len(levels))
     if ignore is not None and ignore < _LEVELS:
-        found[ignore] = NO_CLASS
-    found[NO_CLASS] = NO_CLASS
-    return found
+        class_of_level[ignore] = NO_CLASS
+    class_of_level[NO_CLASS] = NO_CLASS
+    return class_of_level
 
 
 def _levels(image: Image.Image) -> np.ndarray:
@@ -92,17 +92,18 @@ def _by_name(found: Listing, kind: str, split: str) -> dict[str, str]:
     """Return the files of a split by their names without the extension. Raises UserError for two of
     one name, since either could belong to the image, or mask, of that name."""
     prefix = os.path.join(found.path / kind / split, "")
-    named: dict[str, str] = {}
+    files_by_name: dict[str, str] = {}
     for file in found.files:
         if file.startswith(prefix):
             name = os.path.splitext(file.removeprefix(prefix))[0]
-            if name in named:
+            if name in files_by_name:
                 raise UserError(
-                    f"data.path: {file}: has the name of {os.path.basename(named[name])}, but for "
+                    f"data.path: {file}: has the name of "
+                    f"{os.path.basename(files_by_name[name])}, but for "
                     f"what stands behind the dot; remove one of the two"
                 )
-            named[name] = file
-    return named
+            files_by_name[name] = file
+    return files_by_name
 
 
 def _example(pair: tuple[str, str]) -> Example:

@@ -123,13 +123,13 @@ def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
     except MemoryError as error:
         raise Failure(f"data: {example.where}: too little memory to decode it") from error
     except UnidentifiedImageError as error:
-        what = (
+        reason = (
             f"no whole {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" if content else "an empty file"
         )
-        raise BrokenImage(f"data: {example.where}: not a readable image: {what}") from error
+        raise BrokenImage(f"data: {example.where}: not a readable image: {reason}") from error
     except Exception as error:  # Pillow's decoders raise whatever they meet: SyntaxError, struct...
-        what = str(error) or type(error).__name__
-        raise BrokenImage(f"data: {example.where}: not a readable image: {what}") from error
+        reason = str(error) or type(error).__name__
+        raise BrokenImage(f"data: {example.where}: not a readable image: {reason}") from error
 
 
 def _content(where: str, path: str | Path) -> bytes:
@@ -206,8 +206,8 @@ _TURNED = (5, 6, 7, 8)  # EXIF orientations in which width and height change pla
 def _centre(width: int, height: int) -> tuple[float, float, float, float]:
     """Return the box of the centred square with the shorter side: (left, top, right, bottom)."""
     side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+    left_edge, top = (width - side) / 2, (height - side) / 2
+    return left_edge, top, left_edge + side, top + side
 
 
 MOST = 16  # threads
@@ -257,17 +257,17 @@ class Array:
 
         If this is interrupted, nobody knows which rows are where.
         """
-        at, gone = len(self._header), sum(end - first for first, end in spans)
+        base, removed = len(self._header), sum(stop - begin for begin, stop in spans)
         rows = self.shape[0]
-        self._shape((rows - gone, *self.shape[1:]))
-        to = len(self._header)  # of fewer rows no longer than it was
+        self._shape((rows - removed, *self.shape[1:]))
+        target = len(self._header)  # of fewer rows no longer than it was
         for (_, dropped), (end, _) in itertools.pairwise([(0, 0), *spans, (rows, rows)]):
-            first = at + dropped * self._row
-            for start in range(first, at + end * self._row, _BYTES):
-                part = min(_BYTES, at + end * self._row - start)
-                if to != start:
-                    self._write(to, self._read(start, part))
-                to += part
+            span_start = base + dropped * self._row
+            for start in range(span_start, base + end * self._row, _BYTES):
+                part = min(_BYTES, base + end * self._row - start)
+                if target != start:
+                    self._write(target, self._read(start, part))
+                target += part
         self._write(0, self._header)
         os.ftruncate(self.open(), self.bytes)
 
@@ -297,8 +297,8 @@ class Array:
     def _write(self, offset: int, content: bytes) -> None:
         view = memoryview(content)
         while view:
-            written = os.pwrite(self.open(), view, offset)
-            view, offset = view[written:], offset + written
+            byte_count = os.pwrite(self.open(), view, offset)
+            view, offset = view[byte_count:], offset + byte_count
 
     def _read(self, offset: int, size: int) -> bytes:
         parts = []

@@ -64,10 +64,12 @@ class MaskedCrops:
     def _shape(self, shape: tuple[int, ...], uniform: float) -> tuple[int, int]:
         """Return the height and width that the image is resized to."""
         tall, wide = shape
-        most = self.augment.rescale
-        if most is None:
+        max_scale = self.augment.rescale
+        if max_scale is None:
             return tall, wide
-        return resized_shape(tall, wide, self.size, 1 / most + uniform * (most - 1 / most))
+        return resized_shape(
+            tall, wide, self.size, 1 / max_scale + uniform * (max_scale - 1 / max_scale)
+        )
 
     def _box(
         self, mask: np.ndarray, shape: tuple[int, int], uniform: np.ndarray
@@ -115,8 +117,8 @@ class MaskedCuts:
         self._size, self._augment, self._draws = size, augment, draws
 
     def __call__(self, rows: Tensor, step: int) -> MaskedCrops:
-        drawn = self._draws.uniform("masked crop", step, DRAWN, len(rows)).double().numpy()
-        return MaskedCrops([*np.ascontiguousarray(drawn.T)], self._size, self._augment)
+        uniforms = self._draws.uniform("masked crop", step, DRAWN, len(rows)).double().numpy()
+        return MaskedCrops([*np.ascontiguousarray(uniforms.T)], self._size, self._augment)
 
 
 Style = Literal["tf", "timm"]
@@ -139,10 +141,10 @@ class Crops:
     def of(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
         """Make crops from `boxes` (B, 4) in shares of the pictures, whose heights and widths are
         `shapes` (B, 2)."""
-        top, left, height, width = boxes.unbind(1)
+        top, left_edge, height, width = boxes.unbind(1)
         tall, wide = shapes.unbind(1)
         y, rows = crop.whole(top * tall, height * tall, tall)
-        x, columns = crop.whole(left * wide, width * wide, wide)
+        x, columns = crop.whole(left_edge * wide, width * wide, wide)
         ends = torch.stack([x, y, x + columns, y + rows], 1).int().tolist()
         return cls([tuple(box) for box in ends], size, style)
 
@@ -181,9 +183,9 @@ class Centre:
         tall, wide = (side, side) if self.squeezed else self._shape(side, picture)
         if self.style == "tf" and not self.squeezed:
             return self._box_means(picture, tall, wide)
-        whole = resized(picture, tall, wide, self.style)
+        resized_pixels = resized(picture, tall, wide, self.style)
         y, x = self._first(tall), self._first(wide)
-        return whole[y : y + self.size, x : x + self.size]
+        return resized_pixels[y : y + self.size, x : x + self.size]
 
     def _shape(self, side: int, picture: Image.Image) -> tuple[int, int]:
         """Return the height and width of the picture when its shorter side is `side`."""
@@ -221,15 +223,15 @@ def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarr
     A product with a matrix would need all of the picture in float64.
     """
     if length < out:
-        first, long = (torch.tensor([value], dtype=torch.float64) for value in (start, length))
-        weights = crop.bilinear_weights(first, long, len(levels), out)[0]
+        offset, long = (torch.tensor([value], dtype=torch.float64) for value in (start, length))
+        weights = crop.bilinear_weights(offset, long, len(levels), out)[0]
         return np.tensordot(weights.numpy(), levels, 1)
     # On a grid, so that edges of whole pixels are whole, and no two fall into one pixel.
     edges = np.round(start + np.arange(out + 1) * (length / out), 9).clip(0, len(levels))
-    whole = edges.astype(np.int64)
-    share = (edges - whole).reshape(-1, *(1,) * (levels.ndim - 1))
-    ends = levels[whole.clip(max=len(levels) - 1)] * share
-    sums = np.add.reduceat(levels[: whole[-1]], whole[:-1], axis=0, dtype=np.float64)
+    floors = edges.astype(np.int64)
+    share = (edges - floors).reshape(-1, *(1,) * (levels.ndim - 1))
+    ends = levels[floors.clip(max=len(levels) - 1)] * share
+    sums = np.add.reduceat(levels[: floors[-1]], floors[:-1], axis=0, dtype=np.float64)
     return (sums - ends[:-1] + ends[1:]) / (length / out)
 
 
@@ -261,10 +263,10 @@ def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Ten
     assert spec.crop_area is not None
     area, batch = (spec.crop_area, 1.0), len(aspects)
     if spec.style == "tf":
-        drawn = draws.uniform("crop", step, crop.INCEPTION, batch)
-        return crop.inception_boxes(aspects, drawn, area)
-    drawn = draws.uniform("crop", step, crop.RESIZED_CROP, batch)
-    return crop.resized_crop_boxes(aspects, drawn, area)
+        uniforms = draws.uniform("crop", step, crop.INCEPTION, batch)
+        return crop.inception_boxes(aspects, uniforms, area)
+    uniforms = draws.uniform("crop", step, crop.RESIZED_CROP, batch)
+    return crop.resized_crop_boxes(aspects, uniforms, area)
 
 
 def pixels(picture: Image.Image) -> Tensor:
@@ -276,6 +278,6 @@ def pixels(picture: Image.Image) -> Tensor:
 def resized(picture: Image.Image, tall: int, wide: int, style: Style) -> np.ndarray:
     """Return the pixels of the picture, resized in the given style: uint8 (tall, wide, C)."""
     if style == "timm":
-        done = picture.resize((wide, tall), Image.Resampling.BICUBIC)
-        return np.asarray(done).reshape(tall, wide, -1)
+        resized_picture = picture.resize((wide, tall), Image.Resampling.BICUBIC)
+        return np.asarray(resized_picture).reshape(tall, wide, -1)
     return crop.bilinear(pixels(picture)[None], (tall, wide))[0].numpy()

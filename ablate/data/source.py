@@ -61,10 +61,10 @@ def open_source(data: Data) -> Source:
         source = open_coloured(data)
     elif data.path is None:
         source = open_hub(data)
-    elif (found := found_at(data)).kind == "parquet":
-        source = open_parquet(data, found)
+    elif (listing := found_at(data)).kind == "parquet":
+        source = open_parquet(data, listing)
     else:
-        source = _open_files(data, found)
+        source = _open_files(data, listing)
     check_class_names(data, source.class_names)
     return source
 
@@ -96,17 +96,17 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.source == "coloured":
         return counts(data)
     if data.path is None:
-        if (known := data.rows) is None:
+        if (row_counts := data.rows) is None:
             return None
-        return {split: known[split] for split in wanted_splits(data, sorted(known))}
-    found = found_at(data)
-    if found.kind != "parquet":
-        return {split: part.rows for split, part in _open_files(data, found).parts.items()}
+        return {split: row_counts[split] for split in wanted_splits(data, sorted(row_counts))}
+    listing = found_at(data)
+    if listing.kind != "parquet":
+        return {split: part.rows for split, part in _open_files(data, listing).parts.items()}
     from pyarrow import parquet
 
     return {
         split: sum(parquet_file(parquet, file).metadata.num_rows for file in files)
-        for split, files in parquet_files(data, found).items()
+        for split, files in parquet_files(data, listing).items()
     }
 
 
@@ -115,13 +115,13 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
     reading one. Returns None where only fetching the set would show it."""
     if data.path is None:
         return None
-    found = found_at(data)
-    if found.kind != "parquet":
-        return {split: exact(part) for split, part in _open_files(data, found).parts.items()}
+    listing = found_at(data)
+    if listing.kind != "parquet":
+        return {split: exact(part) for split, part in _open_files(data, listing).parts.items()}
     from pyarrow import parquet
 
     guessed = {}
-    for split, files in parquet_files(data, found).items():
+    for split, files in parquet_files(data, listing).items():
         metas = [parquet_file(parquet, file).metadata for file in files]
         groups = (meta.row_group(n) for meta in metas for n in range(meta.num_row_groups))
         total = sum(group.total_byte_size for group in groups)  # labels are next to nothing
@@ -144,28 +144,28 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     """
     if data.train is None:
         return {"test": _numbers(data, "test", rows)}
-    whole, numbers = _numbers(data, "train", rows)
+    train_split, numbers = _numbers(data, "train", rows)
     stored = len(numbers)
     # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
     random = np.random.RandomState(draw_key("split", stored) % 2**32)
     order = random.permutation(stored)
-    taken = 0
-    chosen: dict[str, tuple[str, np.ndarray]] = {}
+    cut_count = 0
+    cuts: dict[str, tuple[str, np.ndarray]] = {}
     for name in ("validation", "test"):
         choice = getattr(data, name)
         if isinstance(choice, str):
-            chosen[name] = _numbers(data, name, rows)
-            _check_apart(data, name, (whole, numbers), chosen[name])
+            cuts[name] = _numbers(data, name, rows)
+            _check_apart(data, name, (train_split, numbers), cuts[name])
         else:
             count = choice if isinstance(choice, int) else max(1, round(choice * stored))
-            chosen[name] = (whole, numbers[np.sort(order[taken : taken + count])])
-            taken += count
-    if taken >= stored:
+            cuts[name] = (train_split, numbers[np.sort(order[cut_count : cut_count + count])])
+            cut_count += count
+    if cut_count >= stored:
         raise UserError(
-            f"data.validation, data.test: {taken} examples cut from the {stored} of split "
+            f"data.validation, data.test: {cut_count} examples cut from the {stored} of split "
             f"{data.train!r} leave none to train on"
         )
-    return {"train": (whole, numbers[np.sort(order[taken:])]), **chosen}
+    return {"train": (train_split, numbers[np.sort(order[cut_count:])]), **cuts}
 
 
 def fraction_rows(data: Data, number: int) -> np.ndarray:
@@ -187,17 +187,17 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
     has only rows of that one.
     """
     part = slice_of(data, name)
-    chosen = part.rows(rows[part.split])
-    if not chosen:
+    row_range = part.rows(rows[part.split])
+    if not row_range:
         raise UserError(
             f"data.{name}: {part.text!r} is empty: split {part.split!r} of data={data.name} has "
             f"{rows[part.split]:,} images"
         )
-    if data.order == "keyed" and len(chosen) < rows[part.split]:
+    if data.order == "keyed" and len(row_range) < rows[part.split]:
         random = np.random.RandomState(draw_key("order", rows[part.split]) % 2**32)
         order = random.permutation(rows[part.split])
-        return part.split, np.sort(order[chosen.start : chosen.stop])
-    return part.split, np.arange(chosen.start, chosen.stop)
+        return part.split, np.sort(order[row_range.start : row_range.stop])
+    return part.split, np.arange(row_range.start, row_range.stop)
 
 
 def _check_apart(
@@ -206,11 +206,11 @@ def _check_apart(
     """Raise UserError where images to train on are also among `other`."""
     if train[0] != other[0]:
         return
-    shared = np.intersect1d(train[1], other[1], assume_unique=True)
-    if len(shared):
+    common_rows = np.intersect1d(train[1], other[1], assume_unique=True)
+    if len(common_rows):
         raise UserError(
             f"data.{name}: {getattr(data, name)!r} and data.train={data.train!r} share "
-            f"{len(shared):,} images of split {train[0]!r}; give slices that do not overlap"
+            f"{len(common_rows):,} images of split {train[0]!r}; give slices that do not overlap"
         )
 
 

@@ -55,11 +55,11 @@ class Split:
 
         at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
 
-        def part(first: int) -> None:
-            some, there = rows[first : first + at_once], slice(first, first + at_once)
-            torch.index_select(self.images, 0, some, out=out.images[there])
-            torch.index_select(self.labels, 0, some, out=out.labels[there])
-            torch.index_select(self.aspects, 0, some, out=out.aspects[there])
+        def part(start: int) -> None:
+            some, span = rows[start : start + at_once], slice(start, start + at_once)
+            torch.index_select(self.images, 0, some, out=out.images[span])
+            torch.index_select(self.labels, 0, some, out=out.labels[span])
+            torch.index_select(self.aspects, 0, some, out=out.aspects[span])
 
         for _ in each(part, range(0, len(rows), at_once)):
             pass
@@ -184,12 +184,12 @@ class EncodedSplit:
 
     def picture(self, row: int) -> Image.Image:
         """Decode the whole image. Raises BrokenImage where its bytes are no longer an image."""
-        first, last = self.spans[row].tolist()
-        return decode_whole(self._read(first, last), self.channels)
+        start, end = self.spans[row].tolist()
+        return decode_whole(self._read(start, end), self.channels)
 
     def _read(self, first: int, last: int) -> Example:
-        where = f"bytes {first:,} to {last:,} of {self.content.path}"
-        return Example(where, self.content.read(first, last), None)
+        place = f"bytes {first:,} to {last:,} of {self.content.path}"
+        return Example(place, self.content.read(first, last), None)
 
 
 @dataclass(frozen=True)
@@ -236,14 +236,14 @@ class MaskedSplit(EncodedSplit):
             pass
 
     def picture(self, row: int) -> Image.Image:
-        first, _ = self.spans[row].tolist()
-        return decode_whole(self._read(first, first + int(self.lengths[row])), self.channels)
+        start, _ = self.spans[row].tolist()
+        return decode_whole(self._read(start, start + int(self.lengths[row])), self.channels)
 
     def mask(self, row: int) -> np.ndarray:
         """Return the class of each pixel of the whole image: uint8 (H, W). Raises as
         `mask.classes`."""
-        first, last = self.spans[row].tolist()
-        return classes(self._read(first + int(self.lengths[row]), last), self.data)
+        start, end = self.spans[row].tolist()
+        return classes(self._read(start + int(self.lengths[row]), end), self.data)
 
 
 AnySplit = Split | EncodedSplit
@@ -271,8 +271,8 @@ class Cached:
         """The texts that labels stand for: captions, or the first name of each class."""
         if self.class_names is None:
             return None
-        whole = self.captions
-        return tuple(name if whole else name.split(",")[0] for name in self.class_names)
+        keep_whole = self.captions
+        return tuple(name if keep_whole else name.split(",")[0] for name in self.class_names)
 
     def split(self, name: str) -> AnySplit:
         """Return train, validation or test, mapped: all processes that read it share its pages."""
@@ -286,7 +286,7 @@ class Cached:
 
     def _encoded(self, name: str, channels: int) -> EncodedSplit:
         offsets, labels, shapes = (
-            mapped(self.folder / array_file(name, what)) for what in ("offsets", "labels", "shapes")
+            mapped(self.folder / array_file(name, kind)) for kind in ("offsets", "labels", "shapes")
         )
         content = Bytes(self.folder / array_file(name, "encoded"))
         spans = torch.stack([offsets[:-1], offsets[1:]], 1)
@@ -320,14 +320,16 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     meta = read_json(home / decoded.META_FILE)
     if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
-    kept = meta.get("cache", "decoded")
-    if meta.get("cache_size") != data.cache_size or kept != data.cache:
+    cache_form = meta.get("cache", "decoded")
+    if meta.get("cache_size") != data.cache_size or cache_form != data.cache:
         return None
     try:
-        whole = all((home / name).stat().st_size == size for name, size in meta["bytes"].items())
+        is_complete = all(
+            (home / name).stat().st_size == size for name, size in meta["bytes"].items()
+        )
     except FileNotFoundError:
         return None
-    if not whole:
+    if not is_complete:
         return None
     source.check_class_names(data, meta["class_names"])
     if meta["top_label"] >= data.classes:
@@ -337,7 +339,7 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
         )
     size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
     names = meta["class_names"]
-    channels = data.channels if kept == "encoded" else None
+    channels = data.channels if cache_form == "encoded" else None
     masks = data if data.labels == "masks" else None
     captions, sha256 = data.text is not None, decoded.digest(meta)
     return Cached(*(home, meta["counts"], names, size, squeezed, sha256, channels, masks, captions))

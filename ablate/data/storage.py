@@ -110,9 +110,9 @@ class Encoded:
         splits = _splits(counts)
         self._begins = [np.concatenate([[0], np.cumsum(sizes[split])]) for split in splits]
         total = {s: int(begins[-1]) for s, begins in zip(splits, self._begins, strict=True)}
-        more = {split: count + 1 for split, count in counts.items()}
+        offset_counts = {split: count + 1 for split, count in counts.items()}
         self._encoded = arrays(folder, "encoded", total, (), np.uint8)
-        self._offsets = arrays(folder, "offsets", more, (), np.int64)
+        self._offsets = arrays(folder, "offsets", offset_counts, (), np.int64)
         self._shapes = arrays(folder, "shapes", counts, (2,), np.int32)
         self._pixels = arrays(folder, "pixels", counts, (DIGEST,), np.uint8)
         self.kept = [*self._encoded, *self._offsets, *self._shapes]
@@ -154,9 +154,9 @@ class Encoded:
         begins = self._begins[split]
         self._encoded[split].drop([(int(begins[row]), int(begins[row + 1])) for row in rows])
         drop_rows((self._shapes, self._pixels), split, rows)
-        kept = np.delete(np.diff(begins), rows)
-        self._begins[split] = np.concatenate([[0], np.cumsum(kept)])
-        self._offsets[split].drop([(len(kept) + 1, len(begins))])
+        kept_sizes = np.delete(np.diff(begins), rows)
+        self._begins[split] = np.concatenate([[0], np.cumsum(kept_sizes)])
+        self._offsets[split].drop([(len(kept_sizes) + 1, len(begins))])
         self._offsets[split].put(0, self._begins[split])
 
     def pixels(self, split: int) -> Iterator[bytes]:
@@ -186,22 +186,22 @@ class Masked(Encoded):
         An image is turned upright by its EXIF orientation, a mask is used as it is stored, as
         mmsegmentation does by OpenCV's IMREAD_COLOR and IMREAD_UNCHANGED.
         """
-        own, its_mask = encoded(example), encoded(example.label)
-        image = decode_whole(Example(example.where, own, None), self._channels)
+        image_bytes, its_mask = encoded(example), encoded(example.label)
+        image = decode_whole(Example(example.where, image_bytes, None), self._channels)
         mask = Example(example.label.where, its_mask, None)
-        found = classes(mask, self._data)
-        if found.shape != (image.height, image.width):
-            tall, wide = found.shape
+        pixel_classes = classes(mask, self._data)
+        if pixel_classes.shape != (image.height, image.width):
+            tall, wide = pixel_classes.shape
             raise BrokenImage(
                 f"data: {mask.where}: has {wide}x{tall} pixels, its image "
                 f"{image.width}x{image.height} (upright, if its EXIF data turns it)"
             )
-        assert own is not None
+        assert image_bytes is not None
         assert its_mask is not None
-        self._keep(example, own + its_mask, image, places)
-        pixels = np.bincount(found.reshape(-1), minlength=NO_CLASS)[: self._data.classes]
+        self._keep(example, image_bytes + its_mask, image, places)
+        pixels = np.bincount(pixel_classes.reshape(-1), minlength=NO_CLASS)[: self._data.classes]
         for split, row in places:
-            self._lengths[split].put(row, len(own))
+            self._lengths[split].put(row, len(image_bytes))
             self._labels[split].put(row, pixels)
 
     def finished(self, images: list[int]) -> list[int]:

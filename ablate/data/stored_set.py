@@ -54,7 +54,7 @@ Item = TypeVar("Item")
 
 def part_of(items: Sequence[Item], example: Callable[[Item], Example]) -> Part:
     """Return the split that has `example(item)` for each item, in order."""
-    return Part(len(items), lambda first=0: map(example, items[first:]))
+    return Part(len(items), lambda start=0: map(example, items[start:]))
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,16 @@ def clevr_count(value: Any) -> int:
 def clevr_distance(value: Any) -> int:
     """Return the class of the depth of the nearest object, the last of its three pixel coordinates:
     up to 8, 8.5, 9, 9.5, 10, and more (task closest_object_distance)."""
-    return _interval(_CLEVR, min(_depth(thing, "pixel_coords") for thing in _each(value)))
+    return _interval(
+        _CLEVR, min(_depth(scene_object, "pixel_coords") for scene_object in _each(value))
+    )
 
 
 def kitti_distance(value: Any) -> int:
     """Return the class of the depth of the nearest car, van or truck: up to 8, 20 and 999 metres,
     and none within 999 metres (task closest_vehicle_distance)."""
-    things = _each(value)
-    depths = [_depth(t, "location") for t in things if _whole(t["type"]) in _VEHICLES]
+    scene_objects = _each(value)
+    depths = [_depth(t, "location") for t in scene_objects if _whole(t["type"]) in _VEHICLES]
     return _interval(_KITTI, min(depths, default=math.inf))
 
 
@@ -175,7 +177,7 @@ def _each(value: Any) -> list[Any]:
     sequences."""
     if isinstance(value, dict):
         columns = value.values()
-        return [dict(zip(value, thing, strict=True)) for thing in zip(*columns, strict=True)]
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(value, list):
         raise TypeError(value)
     return value

@@ -57,19 +57,19 @@ def open_parquet(data: Data, found: Listing) -> Source:
     from datasets import Features
     from pyarrow import parquet
 
-    def batches(file: Path, columns: list[str], first: int) -> Iterator[Any]:
+    def batches(file: Path, columns: list[str], start: int) -> Iterator[Any]:
         try:
             with parquet_file(parquet, file) as opened:
                 at_once = _at_once(file.stat().st_size, opened.metadata.num_rows)
                 for group in range(opened.metadata.num_row_groups):
                     rows = opened.metadata.row_group(group).num_rows
-                    if first < rows:
+                    if start < rows:
                         # One group at a time: of several it keeps all that it has read.
                         for batch in opened.iter_batches(at_once, [group], columns):
-                            yield batch.slice(first)
-                            first = max(0, first - len(batch))
+                            yield batch.slice(start)
+                            start = max(0, start - len(batch))
                     else:
-                        first -= rows
+                        start -= rows
         except OSError as error:  # a page that doesn't decompress: pyarrow names no file
             raise UserError(f"data.path: {file}: damaged: {error}") from error
 
@@ -80,8 +80,8 @@ def open_parquet(data: Data, found: Listing) -> Source:
             with parquet_file(parquet, file) as opened:
                 count = opened.metadata.num_rows
                 features = Features.from_arrow_schema(opened.schema_arrow)
-            read = functools.partial(batches, file)
-            tables[split].append(_Table(str(file), count, features, read))
+            read_batches = functools.partial(batches, file)
+            tables[split].append(_Table(str(file), count, features, read_batches))
     return _from_tables(data, tables)
 
 
@@ -98,46 +98,49 @@ def open_hub(data: Data) -> Source:
     except Exception as error:  # offline, unknown, refused: the error depends on versions
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             raise
-        first = (str(error) or type(error).__name__).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         keys = ("train", "validation", "test")
         splits = [slice_of(data, key).split for key in keys if isinstance(getattr(data, key), str)]
         names = " and ".join(f"{split}*.parquet" for split in dict.fromkeys(splits))
         raise UserError(
             f"data={data.name}: can't fetch {data.hub} (revision {data.revision}) from the hub: "
-            f"{first}; without network give data.path=FOLDER with {names}"
+            f"{reason}; without network give data.path=FOLDER with {names}"
         ) from error
 
-    def batches(split: str, columns: list[str], first: int) -> Iterator[Any]:
+    def batches(split: str, columns: list[str], start: int) -> Iterator[Any]:
         at_once = _at_once(stored[split].data.nbytes, len(stored[split]))
         arrow = stored[split].select_columns(columns).with_format("arrow")
-        return iter(arrow.skip(first).iter(at_once))
+        return iter(arrow.skip(start).iter(at_once))
 
     tables = {}
     for split in wanted_splits(data, sorted(stored)):
         name = f"split {split!r} of {data.hub}"
-        read = functools.partial(batches, split)
-        tables[split] = [_Table(name, len(stored[split]), stored[split].features, read)]
+        read_batches = functools.partial(batches, split)
+        tables[split] = [_Table(name, len(stored[split]), stored[split].features, read_batches)]
     return _from_tables(data, tables)
 
 
 def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
     names: list[str] | None = None
-    first: _Table | None = None
+    first_table: _Table | None = None
     parts = {}
     for split, pieces in tables.items():
         columns = [_columns(data, table) for table in pieces]
         for table, (_, label) in zip(pieces, columns, strict=True):
-            found = getattr(table.features[label], "names", None) if data.rule is None else None
-            if first is None:
-                first, names = table, found
-            elif found != names:
+            class_names = (
+                getattr(table.features[label], "names", None) if data.rule is None else None
+            )
+            if first_table is None:
+                first_table, names = table, class_names
+            elif class_names != names:
                 raise UserError(
-                    f"data.label: the classes of {table.name} ({found}) are not those of "
-                    f"{first.name} ({names})"
+                    f"data.label: the classes of {table.name} ({class_names}) are not those of "
+                    f"{first_table.name} ({names})"
                 )
 
         parts[split] = _part(
-            [(table, *own) for table, own in zip(pieces, columns, strict=True)], data
+            [(table, *column_pair) for table, column_pair in zip(pieces, columns, strict=True)],
+            data,
         )
     return Source(parts, names)
 
@@ -147,19 +150,19 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
     images and of labels."""
     masks = data.labels == "masks"
 
-    def examples(first: int = 0) -> Iterator[Example]:
+    def examples(start: int = 0) -> Iterator[Example]:
         for table, image, label in pieces:
-            row = min(first, table.rows)
-            first -= row
+            row = min(start, table.rows)
+            start -= row
             if row == table.rows:
                 continue
             for batch in table.batches([image, label], row):
                 images, labels = (batch.column(name).to_pylist() for name in (image, label))
                 for cell, number in zip(images, labels, strict=True):
-                    where = f"row {row} of {table.name}"
+                    place = f"row {row} of {table.name}"
                     if masks:
-                        number = _example(f"the mask in {where}", number, None)
-                    yield _example(where, cell, number)
+                        number = _example(f"the mask in {place}", number, None)
+                    yield _example(place, cell, number)
                     row += 1
 
     def labels() -> Iterator[tuple[str, Any]]:
@@ -172,8 +175,8 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
         for table, image, label in pieces:
             names = [image, label] if masks else [image]
             for batch in table.batches(names, 0):
-                each = (_sizes(table.name, batch.column(name)) for name in names)
-                yield from map(sum, zip(*each, strict=True))
+                size_columns = (_sizes(table.name, batch.column(name)) for name in names)
+                yield from map(sum, zip(*size_columns, strict=True))
 
     return Part(sum(table.rows for table, *_ in pieces), examples, labels, sizes)
 
@@ -223,17 +226,17 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
     def is_integer(kind: Any) -> bool:
         return isinstance(kind, Value) and "int" in kind.dtype
 
-    def choose(key: str, named: str | None, what: str, found: list[str]) -> str:
-        if named is not None:
-            if named not in features:
-                raise unknown_value(f"data.{key}", named, features, f"a column of {table.name}:")
-            return named
-        if len(found) == 1:
-            return found[0]
-        shown = ", ".join(f"{name} ({_kind(kind)})" for name, kind in features.items())
+    def choose(key: str, column: str | None, contents: str, candidates: list[str]) -> str:
+        if column is not None:
+            if column not in features:
+                raise unknown_value(f"data.{key}", column, features, f"a column of {table.name}:")
+            return column
+        if len(candidates) == 1:
+            return candidates[0]
+        column_list = ", ".join(f"{name} ({_kind(kind)})" for name, kind in features.items())
         raise UserError(
-            f"data.{key}: {table.name} has {len(found) or 'no'} columns of {what}; "
-            f"give data.{key}=COLUMN, of: {shown}"
+            f"data.{key}: {table.name} has {len(candidates) or 'no'} columns of {contents}; "
+            f"give data.{key}=COLUMN, of: {column_list}"
         )
 
     images = [name for name, kind in features.items() if is_image(kind)]
@@ -263,23 +266,25 @@ def open_captions(data: Data, found: Listing) -> Source:
     numbers = {text: number for number, text in enumerate(names)}
     parts = {}
     for split in splits:
-        own = [numbers[text] for text in dataset.caption_texts(found, split, str(data.text))]
+        classes = [numbers[text] for text in dataset.caption_texts(found, split, str(data.text))]
 
-        def examples(first: int = 0, split: str = split, own: list[int] = own) -> Iterator[Example]:
-            for row, (where, image) in enumerate(_images(data, found, split)):
-                if row >= first:
-                    yield Example(where, image, own[row])
+        def examples(
+            start: int = 0, split: str = split, classes: list[int] = classes
+        ) -> Iterator[Example]:
+            for row, (place, image) in enumerate(_images(data, found, split)):
+                if row >= start:
+                    yield Example(place, image, classes[row])
 
-        def labels(split: str = split, own: list[int] = own) -> Iterator[tuple[str, Any]]:
-            return ((f"row {row} of {split}", number) for row, number in enumerate(own))
+        def labels(split: str = split, classes: list[int] = classes) -> Iterator[tuple[str, Any]]:
+            return ((f"row {row} of {split}", number) for row, number in enumerate(classes))
 
-        parts[split] = Part(len(own), examples, labels)
+        parts[split] = Part(len(classes), examples, labels)
     return Source(parts, names)
 
 
 def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]:
     """Yield for each row its place, for messages, and its image: a file, or bytes."""
-    column, known = data.image or dataset.PATH, frozenset(found.files)
+    column, files = data.image or dataset.PATH, frozenset(found.files)
     for file in dataset.caption_files(found, split):
         for number, cell in enumerate(dataset.caption_column(file, "data.image", column)):
             content, path = cell, cell
@@ -290,7 +295,7 @@ def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]
                 continue
             if not isinstance(path, str):
                 raise UserError(f"data.image: row {number} of {file}: no path and no image")
-            image = _listed(found.path, path, known, f"row {number} of {file}")
+            image = _listed(found.path, path, files, f"row {number} of {file}")
             yield f"row {number} of {file} ({path})", Path(image)
 
 
@@ -305,12 +310,12 @@ def _listed(folder: Path, path: str, known: Collection[str], where: str) -> str:
     if file in known:
         return file
     if not file.startswith(os.path.join(folder, "")):
-        what = f"lies outside of {folder}"
+        problem = f"lies outside of {folder}"
     elif not os.path.exists(file):
-        what = "no such file"
+        problem = "no such file"
     else:
-        what = (
+        problem = (
             "is passed over: names of images end in .png, .jpg or the like, and neither they nor "
             "their folders' begin with a dot; rename it"
         )
-    raise UserError(f"data.image: {where}: {path}: {what}")
+    raise UserError(f"data.image: {where}: {path}: {problem}")

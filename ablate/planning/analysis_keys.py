@@ -70,13 +70,13 @@ def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
         if (version := distribution_of(name.partition(":")[0])) is None:
             raise missing_module(place, name, folder, ", and no installed package has it")
         return {"folder": None, "version": version}
-    where = f"{place}: {name}: {file}"
+    location = f"{place}: {name}: {file}"
     tree = parse_source(file, f"{place}: {name}: ")
     names = dict.fromkeys(_names(tree))
     if function not in names:
-        raise unknown_value(where, function, names, "a function among")
-    said = attributes(dict(_said(tree, function, where)), where)
-    return {"folder": str(folder), "version": code_hash(file, folder), **said}
+        raise unknown_value(location, function, names, "a function among")
+    declaration = attributes(dict(_said(tree, function, location)), location)
+    return {"folder": str(folder), "version": code_hash(file, folder), **declaration}
 
 
 def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in said:
         if name not in SAID:
             raise unknown_value(where, name, SAID, "an attribute among")
-    known = {name: read_attribute(name, value, f"{where}: {name}") for name, value in said.items()}
-    check_shares(known, f"{where}: ")
-    return known
+    values = {name: read_attribute(name, value, f"{where}: {name}") for name, value in said.items()}
+    check_shares(values, f"{where}: ")
+    return values
 
 
 def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
@@ -100,24 +100,26 @@ def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str)
     the file was. Where the file lies in neither, the known declaration stays; that of a metric from
     a bundle (`folder`: "") always does. Raises UserError as `read_own_metric` does.
     """
-    found = dict(known)
+    declarations = dict(known)
     for name in filter(is_own, names):
-        said, here = known.get(name), Path.cwd()
-        if said is None or said["folder"] is None:
-            found[name] = read_own_metric(name, here, place)
+        declaration, working_folder = known.get(name), Path.cwd()
+        if declaration is None or declaration["folder"] is None:
+            declarations[name] = read_own_metric(name, working_folder, place)
             continue
-        folders = [here, Path(said["folder"])] if said["folder"] else []
-        there = next((folder for folder in folders if source_file(folder, name)), None)
-        found[name] = said if there is None else read_own_metric(name, there, place)
-    return found
+        folders = [working_folder, Path(declaration["folder"])] if declaration["folder"] else []
+        source_folder = next((folder for folder in folders if source_file(folder, name)), None)
+        declarations[name] = (
+            declaration if source_folder is None else read_own_metric(name, source_folder, place)
+        )
+    return declarations
 
 
 def metric_of(name: str, said: Said) -> Metric:
     """Return the metric of this name, built from its declaration `said`."""
     probe, version = said.get("probe", ""), said["version"]
-    how = "" if probe else f"{name} is a function of the predictions, code {version}."
+    description = "" if probe else f"{name} is a function of the predictions, code {version}."
     on = f"what the probe {probe} kept" if probe else ""
-    return own.metric_of(name, {**said, "how": how}, own=version, probe=probe, on=on)
+    return own.metric_of(name, {**said, "how": description}, own=version, probe=probe, on=on)
 
 
 def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
@@ -125,15 +127,15 @@ def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
 
     Raises ValueError for one that neither `read_own_metric` nor `number_of` can have returned.
     """
-    for name, said in tree.items():
-        others = {key: said[key] for key in said if key not in ("folder", "version", "probe")}
-        folder, version, probe = said["folder"], said["version"], said.get("probe", "")
+    for name, metric in tree.items():
+        values = {key: metric[key] for key in metric if key not in ("folder", "version", "probe")}
+        folder, version, probe = metric["folder"], metric["version"], metric.get("probe", "")
         if not (is_own(name) and isinstance(version, str) and isinstance(folder, str | None)):
             raise ValueError(name)
         if probe != "" and not is_plugin(probe):
             raise ValueError(name)
         try:
-            attributes(others, name)
+            attributes(values, name)
         except UserError as error:
             raise ValueError(name) from error
     return dict(tree)
@@ -158,11 +160,11 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
 
     Raises UserError, with the line, for a value that is no literal.
     """
-    for node in (each for each in tree.body if isinstance(each, ast.Assign)):
+    for node in (statement for statement in tree.body if isinstance(statement, ast.Assign)):
         for target in node.targets:
-            of, _, key = ast.unparse(target).rpartition(".")
-            if of == function:
-                yield key, literal_value(node.value, f"{where}, line {node.lineno}: {of}.{key}")
+            owner, _, key = ast.unparse(target).rpartition(".")
+            if owner == function:
+                yield key, literal_value(node.value, f"{where}, line {node.lineno}: {owner}.{key}")
 
 
 # --- Probes ---------------------------------------------------------------------------------------
@@ -174,11 +176,11 @@ def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None
     Return None where none is the user's own. Raises UserError where the `numbers` of one can't be
     read.
     """
-    own = {}
+    versions = {}
     for name in filter(is_plugin, names):
         _numbers(name, folder)
-        own[name] = version_of(PROBE, name, str(folder))
-    return {"folder": str(folder), "versions": dict(sorted(own.items()))} if own else None
+        versions[name] = version_of(PROBE, name, str(folder))
+    return {"folder": str(folder), "versions": dict(sorted(versions.items()))} if versions else None
 
 
 def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
@@ -199,15 +201,19 @@ def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     Raises UserError where they can't be read.
     """
     file = find_source("probe", name, folder)
-    where, numbers = f"probe: {name}: {file}", {}
+    location, numbers = f"probe: {name}: {file}", {}
     for node in find_definition("probe", name, file, ast.ClassDef).body:
         if isinstance(node, ast.Assign) and "numbers" in map(ast.unparse, node.targets):
-            numbers = literal_value(node.value, f"{where}, line {node.lineno}: numbers")
+            numbers = literal_value(node.value, f"{location}, line {node.lineno}: numbers")
     if not isinstance(numbers, Mapping) or not all(
-        isinstance(key, str) and isinstance(more, Mapping) for key, more in numbers.items()
+        isinstance(key, str) and isinstance(declaration, Mapping)
+        for key, declaration in numbers.items()
     ):
-        raise UserError(f"{where}: numbers: expected {{NAME: {{attribute: value}}}}")
-    return {key: attributes(more, f"{where}: numbers: {key}") for key, more in numbers.items()}
+        raise UserError(f"{location}: numbers: expected {{NAME: {{attribute: value}}}}")
+    return {
+        key: attributes(declaration, f"{location}: numbers: {key}")
+        for key, declaration in numbers.items()
+    }
 
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))

@@ -45,8 +45,8 @@ class Column:
     @property
     def heading(self) -> str:
         """The label; with its key, "model.depth=2", where it is only a number, true or false."""
-        (key, value), *more = self.settings.items() or [("", "")]
-        bare = not more and not isinstance(value, str) and self.label == value_text(value)
+        (key, value), *rest = self.settings.items() or [("", "")]
+        bare = not rest and not isinstance(value, str) and self.label == value_text(value)
         return f"{key}={self.label}" if bare else self.label
 
 
@@ -74,11 +74,11 @@ def wide_places(columns: Sequence[Column]) -> dict[str, WidePlace]:
 
     Columns that would share a place keep their whole headings.
     """
-    found = {column.label: _wide_place(column) for column in columns}
-    often = Counter(found.values())
+    places = {column.label: _wide_place(column) for column in columns}
+    often = Counter(places.values())
     return {
         column.label: place if often[place] == 1 else replace(place, heading=column.heading)
-        for column, place in zip(columns, found.values(), strict=True)
+        for column, place in zip(columns, places.values(), strict=True)
     }
 
 
@@ -228,12 +228,12 @@ def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
     absent.
     """
     trees = [tree for cell in cells for tree in (cell.spec, *spec_parents(cell.spec))]
-    found = {}
+    caveats = {}
     for key in ("inferred", "not_followed"):
         lines = dict.fromkeys(line for tree in trees for line in tree.get(key, ()))
         if lines:
-            found[key.replace("_", " ")] = "; ".join(lines)
-    return found
+            caveats[key.replace("_", " ")] = "; ".join(lines)
+    return caveats
 
 
 def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -91,10 +91,10 @@ class Changes:
         The interactions of the pairs in a group are aliased: no cell tells them apart.
         """
         signs = [[2 * level - 1 for level in cell] for cell in self.levels([*self.rows])]
-        found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for a, b in itertools.combinations(range(len(self.names)), 2):
-            found.setdefault(tuple(cell[a] * cell[b] for cell in signs), []).append((a, b))
-        return [*found.values()]
+            groups.setdefault(tuple(cell[a] * cell[b] for cell in signs), []).append((a, b))
+        return [*groups.values()]
 
 
 def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
@@ -102,30 +102,30 @@ def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
 
     Raises UserError where there is no such design for this number of changes.
     """
-    count, every = len(names), tuple(names)
+    count, full_cell = len(names), tuple(names)
     alone = [(name,) for name in names]
-    but = [tuple(name for name in names if name != left) for left in names]
+    but = [tuple(name for name in names if name != omitted) for omitted in names]
     if design == "factorial":
         if count > MOST:
             raise UserError(f"design: factorial takes up to {MOST} changes, got {count}")
-        found = _sorted(names, itertools.product((False, True), repeat=count))
+        cells = _sorted(names, itertools.product((False, True), repeat=count))
     elif design == "fractional":
         if count not in GENERATORS:
             low, high = min(GENERATORS), max(GENERATORS)
             raise UserError(f"design: fractional takes {low} to {high} changes, got {count}")
-        found = _sorted(names, _fraction(count))
+        cells = _sorted(names, _fraction(count))
     elif design == "one_at_a_time":
-        found = [(), *alone]
+        cells = [(), *alone]
     elif design == "leave_one_out":
-        found = [every, *but]
+        cells = [full_cell, *but]
     else:
-        found = [(), *alone, *but, every]
-    return [*dict.fromkeys(found)]
+        cells = [(), *alone, *but, full_cell]
+    return [*dict.fromkeys(cells)]
 
 
 def _sorted(names: Sequence[str], cells: Iterable[Iterable[bool]]) -> list[tuple[str, ...]]:
     """Return the names that each cell has, cells with few names first."""
-    numbers = ([k for k, has in enumerate(on) if has] for on in cells)
+    numbers = ([k for k, is_on in enumerate(on) if is_on] for on in cells)
     return [tuple(names[k] for k in on) for on in sorted(numbers, key=lambda on: (len(on), on))]
 
 
@@ -134,8 +134,8 @@ def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
 
     For that, the sign of a product of an even number of columns is flipped.
     """
-    first = count - len(GENERATORS[count])
-    for base in itertools.product((-1, 1), repeat=first):
+    base_count = count - len(GENERATORS[count])
+    for base in itertools.product((-1, 1), repeat=base_count):
         cell = list(base)
         for word in GENERATORS[count]:
             sign = -1 if len(word) % 2 == 0 else 1
@@ -188,12 +188,12 @@ class DeclaredChanges:
         """
         if not isinstance(design, str) or design not in EFFECT_KINDS:
             raise unknown_value("design", design, EFFECT_KINDS)
-        made, items = {}, []
+        rows, items = {}, []
         for on in design_cells(self.names, design):
             label = cell_label(self.names, on, design)
-            made[label] = on
+            rows[label] = on
             items.append(Item(label, self._settings(on), self.place))
-        return Changes(self.names, design, made), items  # type: ignore[arg-type]
+        return Changes(self.names, design, rows), items  # type: ignore[arg-type]
 
     def _settings(self, on: Sequence[str]) -> dict[str, Any]:
         """Return the settings of a cell.
@@ -201,20 +201,20 @@ class DeclaredChanges:
         Raises UserError where two of its changes set the same key, and `together` has no value for
         it.
         """
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for key in dict.fromkeys(key for name in on for key in self.settings[name]):
             setters = tuple(name for name in on if key in self.settings[name])
             if len(setters) == 1:
-                found[key] = self.settings[setters[0]][key]
+                settings[key] = self.settings[setters[0]][key]
             elif key in (both := self.together.get(setters, {})):
-                found[key] = both[key]
+                settings[key] = both[key]
             else:
                 joined = AND.join(setters)
                 raise UserError(
                     f"{self.place}: {' and '.join(setters)} both set {key}; give {joined!r}, with "
                     f"the {key} that they set together, or make them one change"
                 )
-        return found
+        return settings
 
 
 def changes_at(raw: Any, place: str) -> DeclaredChanges:
@@ -224,13 +224,13 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     together: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for key, value in content.items():
         name = label_at(key, place)
-        said = settings_at(value, f"{place}.{name}", empty=False)
+        change = settings_at(value, f"{place}.{name}", empty=False)
         if AND in name:
-            together[tuple(name.split(AND))] = said
+            together[tuple(name.split(AND))] = change
         elif name in (NONE, ALL) or name.startswith(ALL_BUT):
             raise UserError(f"{place}: {name!r} names a cell of the design; name the change else")
         else:
-            settings[name] = said
+            settings[name] = change
     if len(settings) < 2:
         raise UserError(f"{place}: expected two changes or more, got {len(settings)}")
     ordered = dict[tuple[str, ...], Mapping[str, Any]]()
@@ -253,12 +253,12 @@ def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Dec
     content: dict[str, dict[str, Any]] = {}
     for word in words:
         name, colon, settings = word.partition(":")
-        parsed = [parse_word(each, groups) for each in settings.split()]
+        parsed = [parse_word(text, groups) for text in settings.split()]
         if not colon or not name.strip() or not parsed:
             raise UserError(f"--change {word!r}: expected {WORD}")
         if name.strip() in content:
             raise UserError(f"--change {name.strip()}: given twice")
-        content[name.strip()] = {each.key: each.value for each in parsed}
+        content[name.strip()] = {setting.key: setting.value for setting in parsed}
     return changes_at(content, "--change")
 
 

@@ -179,8 +179,8 @@ class Composer:
             if group in CHOICES and is_plugin(name):
                 self._generated.setdefault((group, name), {"name": name})
             elif name not in self.groups[group]:
-                own = ["module:Class"] if group in CHOICES else []
-                raise unknown_value(group, name, [*self.groups[group], *own])
+                plugin_forms = ["module:Class"] if group in CHOICES else []
+                raise unknown_value(group, name, [*self.groups[group], *plugin_forms])
             for key in values:
                 if height[key] >= height[group]:
                     continue
@@ -189,7 +189,7 @@ class Composer:
                     raise UserError(
                         f"{key}: would be overwritten by {above}; give {key} there as well"
                     )
-                if any(self.sets(group, name, other) for other in same_length(key)):
+                if any(self.sets(group, name, length_key) for length_key in same_length(key)):
                     raise UserError(
                         f"{key}: {above} sets another length; give {key} there as well "
                         f"(null leaves the other)"
@@ -221,25 +221,25 @@ class Composer:
         name = merged.choices[TRAINER]
         below = f"{TRAINER}."
         section, overrides = self._trainer(name), None
-        has = value_at({TRAINER: section}, f"{below}keys")
+        keys = value_at({TRAINER: section}, f"{below}keys")
         for key in said:
             if not (key in (TRAINER, "seed") or key.startswith(below)):
-                own = key.rpartition(".")[2]
+                leaf = key.rpartition(".")[2]
                 hint = (
-                    f"; did you mean {below}{own}?"
-                    if isinstance(has, Mapping) and own in has
+                    f"; did you mean {below}{leaf}?"
+                    if isinstance(keys, Mapping) and leaf in keys
                     else ""
                 )
                 raise UserError(
                     f"{key}: applies to no run of trainer={name}, which has {below}KEY and a "
                     f"seed{hint}"
                 )
-        given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
-        if has == "hydra" and "command" in section:
+        settings = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
+        if keys == "hydra" and "command" in section:
             words = split_command(section["command"], "command")
-            declares, overrides = hydra_app.keys_of(words, given)
+            declares, overrides = hydra_app.keys_of(words, settings)
             section = {**section, "keys": declares}
-        tree = trainer.declared(name, section, given)
+        tree = trainer.declared(name, section, settings)
         if overrides is not None:
             tree["code"]["overrides"] = overrides
         tree["seed"] = merged.values.get("seed", 0)
@@ -255,7 +255,8 @@ class Composer:
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
         return any(
-            each is not None and command_text(each) == trainer_name(tree) for each in commands
+            command is not None and command_text(command) == trainer_name(tree)
+            for command in commands
         )
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -271,15 +272,15 @@ class Composer:
         for kind, name in generated.items():
             tree[kind] = self._generated[kind, name]
         values = dict(merged.values)
-        if (whole := values.pop("model", None)) is not None:
-            put_whole_model(tree, whole)
+        if (whole_model := values.pop("model", None)) is not None:
+            put_whole_model(tree, whole_model)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
             put(tree, key, value)
         if "data.hub" in values and "data.rows" not in values:  # those are the group's own
             tree["data"] = {**tree["data"], "rows": None}
-        if whole is None and is_whole(tree["model"]):
+        if whole_model is None and is_whole(tree["model"]):
             raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
         if "${" in repr(tree):
             check_resolvers(tree)
@@ -311,9 +312,9 @@ class Composer:
         probes = tree.get("probe")
         if (
             isinstance(probes, list)
-            and (own := analysis_keys.complete_probes(probes, Path.cwd())) is not None
+            and (own_probes := analysis_keys.complete_probes(probes, Path.cwd())) is not None
         ):
-            run["own_probes"] = own
+            run["own_probes"] = own_probes
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:
@@ -341,19 +342,21 @@ class Composer:
         """
         if not isinstance(also, list):
             raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
-        found = []
-        known = self.groups["data"]
+        sections = []
+        names = self.groups["data"]
         for name in also:
             folder = isinstance(name, str) and (os.sep in name or os.path.isdir(name))
-            if not (folder or name in known):
-                raise unknown_value("eval.also", name, [*known, "DIR/NAME of a folder"])
+            if not (folder or name in names):
+                raise unknown_value("eval.also", name, [*names, "DIR/NAME of a folder"])
             try:
                 section = self._set(name, data)
-                shown = {key: data[key] for key in SHOWN_KEYS if key in data}
-                found.append(self._of_files({"cache_size": None, **section, **shown}, tested=True))
+                presentation = {key: data[key] for key in SHOWN_KEYS if key in data}
+                sections.append(
+                    self._of_files({"cache_size": None, **section, **presentation}, tested=True)
+                )
             except UserError as error:
                 raise UserError(f"eval.also: {name}: {error}") from error
-        return found
+        return sections
 
     def _set(self, name: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the section of one set of `eval.also`, as the files of `conf` have it."""
@@ -364,9 +367,9 @@ class Composer:
             raise UserError(f"is no name of data; the folder is ./{name}")
         if not (folder := Path(name).expanduser()).is_dir():
             raise UserError("no such folder")
-        own = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
+        tree = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
         called = os.path.basename(os.path.abspath(name))
-        section = {**own["data"], "path": name, "name": called}
+        section = {**tree["data"], "path": name, "name": called}
         if list_local(folder).kind != "folder":
             section["classes"] = data["classes"]
         return section
@@ -376,10 +379,10 @@ class Composer:
 
         Raises UserError where there is no such file.
         """
-        given = weights["weights"]
-        path = os.path.abspath(os.path.expanduser(str(given)))
+        file = weights["weights"]
+        path = os.path.abspath(os.path.expanduser(str(file)))
         if not os.path.isfile(path):
-            raise UserError(f"from.weights: {given}: no such file")
+            raise UserError(f"from.weights: {file}: no such file")
         return {"path": path, "sha256": self._sha256(Path(path)), "names": weights["names"]}
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -430,8 +433,8 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
     Raises UserError, one line, for a word that is wrong, or that belongs to a sweep.
     """
     composer = Composer(store)
-    words, beside = split_logger_words(words)
-    read_logger_words(beside)
+    words, logger_words = split_logger_words(words)
+    read_logger_words(logger_words)
     parsed = [parse_word(word, composer.groups) for word in words]
     for word in parsed:
         if word.swept and word.key in composer.groups:

@@ -155,10 +155,10 @@ def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
     from omegaconf import OmegaConf
 
     config = compose(name, words, return_hydra_config=True)
-    chosen = {str(group): choice for group, choice in config.hydra.runtime.choices.items()}
-    kept = [str(key) for key in config if key != "hydra"]
-    tree: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
-    choices = {k: choice for k, choice in chosen.items() if not k.startswith("hydra/")}
+    group_choices = {str(group): choice for group, choice in config.hydra.runtime.choices.items()}
+    keys = [str(key) for key in config if key != "hydra"]
+    tree: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+    choices = {k: choice for k, choice in group_choices.items() if not k.startswith("hydra/")}
     return {str(key): value for key, value in tree.items()}, choices
 
 
@@ -200,7 +200,7 @@ def check_yaml(path: Path, place: str) -> None:
                 if isinstance(event, yaml.CollectionEndEvent):
                     anchor, size = open_nodes.pop()
                 elif isinstance(event, yaml.AliasEvent):
-                    if any(anchor == other for other, _ in open_nodes):
+                    if any(anchor == open_anchor for open_anchor, _ in open_nodes):
                         raise UserError(
                             f"{place}: the alias *{anchor} is inside its own anchor &{anchor}"
                         )
@@ -222,9 +222,9 @@ def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
     It would mean something else elsewhere, or disclose what nobody should read. `place` and `key`:
     how the error names the tree.
     """
-    if isinstance(tree, str) and (found := RESOLVER.search(tree)):
+    if isinstance(tree, str) and (match := RESOLVER.search(tree)):
         raise UserError(
-            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, since "
+            f"{': '.join(filter(None, (place, key)))}: {match[0]!r}: resolvers are refused, since "
             f"a configuration must mean the same everywhere; write the value"
         )
     parts: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else ()

@@ -58,9 +58,9 @@ def complete(
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     texts = data.get("text") is not None
-    found = None if data["path"] is None else list_local(Path(data["path"]), data["name"], texts)
+    listing = None if data["path"] is None else list_local(Path(data["path"]), data["name"], texts)
     if data["classes"] is None and not texts:
-        folder = _folder(data, found, "classes").path
+        folder = _folder(data, listing, "classes").path
         names = class_folders(folder)
         if len(names) < 2:
             raise UserError(
@@ -71,8 +71,8 @@ def complete(
     present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
     unseen = unseen and lacks and bool(data.get("rows"))
-    if found is not None:
-        present = local_splits(found)
+    if listing is not None:
+        present = local_splits(listing)
         data["rows"] = None  # they are counted
     elif unseen:
         present = sorted(data["rows"])
@@ -84,18 +84,18 @@ def complete(
     for key in ("validation", "test"):
         if data[key] == "auto":
             if present is None:
-                _folder(data, found, key)  # says why it can't be
+                _folder(data, listing, key)  # says why it can't be
             data[key] = key if key in (present or ()) else 0.1
-    named = {
+    splits = {
         key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
         if isinstance(data[key], str)
     }
     if data["path"] is not None and data["hub"] is not None and present is not None:
-        missing = sorted(set(named.values()) - set(present))
+        missing = sorted(set(splits.values()) - set(present))
         # Slices of a permutation have their paper's sizes, which cutting anew would change.
         if missing and len(present) == 1 and data.get("order", "stored") == "stored":
-            shares = {key: 0.1 for key in ("validation", "test") if key in named}
+            shares = {key: 0.1 for key in ("validation", "test") if key in splits}
             data = {**data, "train": present[0], **shares}
             note = (
                 f"data={data['name']}: {data['path']} has only split {present[0]!r}: "
@@ -104,11 +104,11 @@ def complete(
             _say(notes, note)
     if present is not None:
         select_splits(data, present)
-    if found is not None and texts:
-        data = _read(data, found, present or (), notes)
-    for line in () if found is None else _folder_lines(data, found, present or ()):
+    if listing is not None and texts:
+        data = _read(data, listing, present or (), notes)
+    for line in () if listing is None else _folder_lines(data, listing, present or ()):
         _say(notes, line)
-    return {**data, "fingerprint": data_fingerprint(data, memo, found, unseen)}
+    return {**data, "fingerprint": data_fingerprint(data, memo, listing, unseen)}
 
 
 def _read(
@@ -153,10 +153,10 @@ def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str
     names = {key: data[key] for key in ("train", "validation", "test")}
     slices = {key: parse_slice(key, name) for key, name in names.items() if isinstance(name, str)}
     counts = {key: len(part.rows(stored[part.split])) for key, part in slices.items()}
-    whole = counts["train"]
+    total = counts["train"]
     for key, share in names.items():
         if key not in slices:
-            counts[key] = share if isinstance(share, int) else max(1, round(share * whole))
+            counts[key] = share if isinstance(share, int) else max(1, round(share * total))
             counts["train"] -= counts[key]
     if (fraction := data.get("fraction", 1.0)) < 1:
         counts["train"] = max(1, round(fraction * counts["train"]))
@@ -179,8 +179,8 @@ def _images_in(found: Listing, split: str) -> int:
     """Return the number of images of a split, by bisection: the files are in name order."""
     masked = (found.path / MASKS).is_dir()
     folder = found.path / PICTURES / split if masked else split_folder(found.path, split)
-    first, last = (bisect_left(found.files, f"{folder}{end}") for end in (os.sep, BEHIND))
-    return last - first
+    start, stop = (bisect_left(found.files, f"{folder}{end}") for end in (os.sep, BEHIND))
+    return stop - start
 
 
 def _counted(data: Mapping[str, Any], texts: Sequence[str]) -> int:
@@ -208,18 +208,18 @@ def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
 
     `sets`: `data` sections.
     """
-    chosen = [
+    all_names = [
         data["name"]
         for data in sets
         if data.get("order", "stored") == "keyed"
         and any("[" in str(data[key]) for key in ("train", "validation", "test"))
     ]
-    first = list(dict.fromkeys(chosen))
-    if not first:
+    names = list(dict.fromkeys(all_names))
+    if not names:
         return []
-    more = f" and {len(first) - NAMED} more sets" if len(first) > NAMED else ""
+    suffix = f" and {len(names) - NAMED} more sets" if len(names) > NAMED else ""
     return [
-        f"data.order=keyed: which images of {', '.join(first[:NAMED])}{more} are learnt from and "
+        f"data.order=keyed: which images of {', '.join(names[:NAMED])}{suffix} are learnt from and "
         f"tested on is our choice, not that of VTAB or another paper"
     ]
 

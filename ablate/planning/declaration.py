@@ -94,8 +94,10 @@ class Sweep:
         A part that a scale inherits from the file need not fit: the scale may lack rows and columns
         that the part names.
         """
-        own = part in self.own
-        return self.at(f"scales.{self.scale}.{part}" if own else part), own or self.scale is None
+        is_own = part in self.own
+        return self.at(
+            f"scales.{self.scale}.{part}" if is_own else part
+        ), is_own or self.scale is None
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[CellRule] = ()
@@ -104,10 +106,10 @@ class Sweep:
         if not self.place:  # all words are on one level, also those of rows and columns
             return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
         words = {key: column.settings[key] for key in self.crossed}
-        own = {key: value for key, value in column.settings.items() if key not in words}
+        column_settings = {key: value for key, value in column.settings.items() if key not in words}
         return [
             *self.under,
-            SettingsLayer(column.place, own),
+            SettingsLayer(column.place, column_settings),
             SettingsLayer(row.place, row.settings),
             *(SettingsLayer(override.place, override.then) for override in overrides),
             SettingsLayer("", {**self.over, **words}),
@@ -260,12 +262,12 @@ def name_settings(settings: Mapping[str, Any]) -> str:
     Among several keys, a value that is no text is labelled by its key; the key's last part is
     enough unless another key ends in the same part.
     """
-    last = {key: key.rpartition(".")[2] for key in settings}
-    often = Counter(last.values())
+    leaf_names = {key: key.rpartition(".")[2] for key in settings}
+    often = Counter(leaf_names.values())
     return JOINT.join(
         value_text(value)
         if len(settings) == 1 or isinstance(value, str)
-        else f"{last[key] if often[last[key]] == 1 else key}={value_text(value)}"
+        else f"{leaf_names[key] if often[leaf_names[key]] == 1 else key}={value_text(value)}"
         for key, value in settings.items()
     )
 
@@ -286,18 +288,18 @@ def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
 
 def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
     """Return the items. Raises UserError where a label comes twice, and where there are none."""
-    seen: dict[str, Item] = {}
+    by_label: dict[str, Item] = {}
     for item in items:
         one_line(item.label, f"{item.place}: label".removeprefix(": "))
-        if item.label in seen:
-            first = seen[item.label].place.rpartition(": ")[2]
-            where = f"; one is in {first}; give the other another label" if first else ""
-            place = item.place if first else what
-            raise UserError(f"{place}: two {what} are named {item.label!r}{where}")
-        seen[item.label] = item
-    if not seen:
+        if item.label in by_label:
+            first_place = by_label[item.label].place.rpartition(": ")[2]
+            hint = f"; one is in {first_place}; give the other another label" if first_place else ""
+            place = item.place if first_place else what
+            raise UserError(f"{place}: two {what} are named {item.label!r}{hint}")
+        by_label[item.label] = item
+    if not by_label:
         raise UserError(f"{place}: there are no {what}")
-    return tuple(seen.values())
+    return tuple(by_label.values())
 
 
 def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
@@ -317,8 +319,8 @@ def parent_at(raw: Any, place: str) -> dict[str, Any]:
         raise UserError(f"{place}: expected what the parent is trained with, got {{}}")
     above = parent_at(content.pop("from"), f"{place}.from") if "from" in content else {}
     seed = {"seed": content.pop("seed")} if "seed" in content else {}
-    own = seed | settings_at(content, place)
-    return {f"{FROM_PREFIX}{key}": value for key, value in (own | above).items()}
+    settings = seed | settings_at(content, place)
+    return {f"{FROM_PREFIX}{key}": value for key, value in (settings | above).items()}
 
 
 def key_at(key: Any, place: str) -> str:
@@ -406,19 +408,21 @@ def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
 
     Raises UserError where a column comes twice, or where two columns are shown under one name.
     """
-    groups, seen, names = [], dict[str, str](), dict[str, str]()
+    groups, heading_owners, names = [], dict[str, str](), dict[str, str]()
     for key, value in mapping_at(raw, place, GROUPS_FORM).items():
         group = label_at(key, place)
-        where = f"{place}.{group}"
+        location = f"{place}.{group}"
         headings = {}
-        for name, each in _named(value, where):
-            heading = label_at(each, where)
-            shown = heading if name is None else label_at(name, where)
-            for text, others in ((heading, seen), (shown, names)):
-                if text in others:
-                    raise UserError(f"{where}: {text!r} is in {others[text]} as well; give it once")
-                others[text] = group
-            headings[heading] = shown
+        for name, column in _named(value, location):
+            heading = label_at(column, location)
+            display_name = heading if name is None else label_at(name, location)
+            for text, owners in ((heading, heading_owners), (display_name, names)):
+                if text in owners:
+                    raise UserError(
+                        f"{location}: {text!r} is in {owners[text]} as well; give it once"
+                    )
+                owners[text] = group
+            headings[heading] = display_name
         groups.append(ColumnGroup(group, headings))
     return tuple(groups)
 
@@ -427,7 +431,7 @@ def _named(raw: Any, place: str) -> Iterator[tuple[Any, Any]]:
     """Return the pairs (name, column) of `{NAME: column}`; (None, column) of a list."""
     if isinstance(raw, dict) and raw:
         return iter(raw.items())
-    return ((None, each) for each in list_at(raw, place, "[column, ...] or {NAME: column}"))
+    return ((None, column) for column in list_at(raw, place, "[column, ...] or {NAME: column}"))
 
 
 def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
@@ -446,8 +450,8 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
     ):
         place, must_fit = sweep.where(f"paper.{kind}")
         for label in paper.get(kind, {}):
-            named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
-            if not {label, named} & {*labels} and (kind == "rows" or must_fit):
+            base_label = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
+            if not {label, base_label} & {*labels} and (kind == "rows" or must_fit):
                 raise unknown_value(place, label, labels)
     if "rows" in paper:
         paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
@@ -466,24 +470,26 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
     if not sweep.groups or sweep.crossed:
         return ()
     place, must_fit = sweep.where("groups")
-    declared, here = (_headings(items) for items in (sweep.columns, columns))
-    named = {heading: group.name for group in sweep.groups for heading in group.headings}
+    all_headings, cell_headings = (_headings(items) for items in (sweep.columns, columns))
+    group_names = {heading: group.name for group in sweep.groups for heading in group.headings}
     if must_fit:
-        for heading, group in named.items():
-            if heading not in (*declared, *here):
-                raise unknown_value(f"{place}.{group}", heading, declared, "a column among")
-    elif not named.keys() & here.keys():
+        for heading, group in group_names.items():
+            if heading not in (*all_headings, *cell_headings):
+                raise unknown_value(f"{place}.{group}", heading, all_headings, "a column among")
+    elif not group_names.keys() & cell_headings.keys():
         notes.append("groups have no columns at this scale")
         return ()
-    for heading in here:
-        if heading not in named:
+    for heading in cell_headings:
+        if heading not in group_names:
             choices = ", ".join(group.name for group in sweep.groups)
             raise UserError(f"{place}: column {heading!r} is in none; add it to one of {choices}")
-    kept = (
-        replace(group, headings={h: name for h, name in group.headings.items() if h in here})
+    groups = (
+        replace(
+            group, headings={h: name for h, name in group.headings.items() if h in cell_headings}
+        )
         for group in sweep.groups
     )
-    return tuple(group for group in kept if group.headings)
+    return tuple(group for group in groups if group.headings)
 
 
 def _headings(items: Sequence[Item]) -> dict[str, None]:

@@ -91,8 +91,8 @@ class Fixed:
         """Return the words of a sweep, changed to give these seeds."""
         if not any(word.startswith("seeds=") for word in words):
             words = [*words[:1], "seeds=", *words[1:]]
-        said = self.driven(seeds)
-        return tuple(said if other.startswith("seeds=") else other for other in words)
+        seeds_word = self.driven(seeds)
+        return tuple(seeds_word if word.startswith("seeds=") else word for word in words)
 
     def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
         """Return whether the seeds that words give differ from those that were driven."""
@@ -141,8 +141,8 @@ class Fixed:
         Also return what stays as it was, in words: "3 seeds".
         """
         n, seeds = len(before.seeds), before.seeds
-        listed = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
-        return replace(declared, design=self, seeds=seeds), listed
+        summary = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
+        return replace(declared, design=self, seeds=seeds), summary
 
     def extended(self, last: int) -> Looks:
         """Return the design under `--until LAST`."""
@@ -175,8 +175,8 @@ class Looks:
         return f" and the looks at {_list(self.at[:-1])} and {self.at[-1]} seeds"
 
     def tree(self) -> dict[str, Any]:
-        first = {"first_seed": self.first_seed} if self.first_seed else {}
-        return {"until": self.at, **first}
+        start = {"first_seed": self.first_seed} if self.first_seed else {}
+        return {"until": self.at, **start}
 
     of_look = tree
 
@@ -195,10 +195,13 @@ class Looks:
             raise UserError(f"{place}: expected {UNTIL_FORM}, got {raw!r}")
         check_keys(place, raw, ("looks", "first_seed", "margin", "spread"))
         looks = checked_looks(raw["looks"], f"{place}.looks") if "looks" in raw else DEFAULT
-        first = read_field(cls, "first_seed", raw.get("first_seed", 0), f"{place}.first_seed")
-        said = {key: raw[key] for key in ("margin", "spread") if key in raw}
-        said = {key: read_field(Analysis, key, of, f"{place}.{key}") for key, of in said.items()}
-        return cls(looks, said, first_seed=first)
+        first_seed = read_field(cls, "first_seed", raw.get("first_seed", 0), f"{place}.first_seed")
+        analysis = {key: raw[key] for key in ("margin", "spread") if key in raw}
+        analysis = {
+            key: read_field(Analysis, key, value, f"{place}.{key}")
+            for key, value in analysis.items()
+        }
+        return cls(looks, analysis, first_seed=first_seed)
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
         return self._seeds(self.at[-1])
@@ -207,8 +210,8 @@ class Looks:
         return range(self.first_seed, self.first_seed + count)
 
     def spelled(self, seeds: Sequence[int] = ()) -> str:
-        first = f" from {self.first_seed} on" if self.first_seed else ""
-        return f"looks at {_list(self.at)} seeds{first}"
+        start = f" from {self.first_seed} on" if self.first_seed else ""
+        return f"looks at {_list(self.at)} seeds{start}"
 
     driven = spelled
 
@@ -232,8 +235,8 @@ class Looks:
 
         Only columns that have rows to judge get them.
         """
-        judged = {cell.column for cell in plan.cells if cell.row != plan.baseline}
-        cells = [cell for cell in plan.cells if cell.column in judged]
+        columns = {cell.column for cell in plan.cells if cell.row != plan.baseline}
+        cells = [cell for cell in plan.cells if cell.column in columns]
         return with_seeds(plan, {(cell.row, cell.column): self.at[-1] for cell in cells})
 
     def compared(self, plan: Plan) -> Plan:
@@ -262,11 +265,11 @@ class Looks:
         other.
         """
         place = self.place or f"{sweep.place}: until"
-        said, default = sweep.analysis, Analysis()
+        sweep_analysis, default = sweep.analysis, Analysis()
         for key, value in self.analysis.items():
-            if getattr(said, key) not in (getattr(default, key), value):
+            if getattr(sweep_analysis, key) not in (getattr(default, key), value):
                 raise UserError(f"{place}: {key}: analysis.{key} says another; give one")
-        analysis = replace(said, **self.analysis)
+        analysis = replace(sweep_analysis, **self.analysis)
         if margin is not None:
             analysis = replace(analysis, margin=read_field(Analysis, "margin", margin, "--margin"))
         if "seeds" in words:
@@ -282,10 +285,10 @@ class Looks:
         for key in ("looks", "diverged"):
             if getattr(analysis, key) != getattr(default, key):
                 raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
-        if (last := self._seeds(self.at[-1])[-1]) >= FIRST_TUNING_SEED:
+        if (last_seed := self._seeds(self.at[-1])[-1]) >= FIRST_TUNING_SEED:
             raise UserError(
                 f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, and the last "
-                f"look reaches seed {last}"
+                f"look reaches seed {last_seed}"
             )
         seeds, looks = tuple(self._seeds(self.at[0])), Looks(self.at, first_seed=self.first_seed)
         return replace(sweep, design=looks, seeds=seeds, analysis=analysis)
@@ -294,8 +297,8 @@ class Looks:
         analysis = declared.analysis
         if "analysis.margin" not in words:
             analysis = replace(analysis, margin=before.analysis.margin)
-        said = {k: v for k, v in declared.design.analysis.items() if k == "spread"}
-        looks = replace(self, analysis=said)
+        spread = {k: v for k, v in declared.design.analysis.items() if k == "spread"}
+        looks = replace(self, analysis=spread)
         return looks.under(replace(declared, analysis=analysis), words, None), self.spelled()
 
     def extended(self, last: int) -> Looks:
@@ -359,11 +362,11 @@ class Imported(Fixed):
 
     @classmethod
     def of_tree(cls, tree: Mapping[str, Any]) -> Self:
-        said = tree["imported"]
-        sources = tuple(read_value(source, SheetSource, "") for source in said["sources"])
+        section = tree["imported"]
+        sources = tuple(read_value(source, SheetSource, "") for source in section["sources"])
         if not sources:
             raise ValueError("an imported plan without a sheet")
-        return cls(bool(said["seeded"]), sources)
+        return cls(bool(section["seeded"]), sources)
 
     def each(self, seeds: str) -> str:
         return ", with the runs of the sheet"
@@ -393,8 +396,8 @@ def design_of(tree: Mapping[str, Any]) -> Design:
 def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
     """Read the numbers of seeds of looks: two or more, increasing. Raises UserError."""
     form = "two or more increasing numbers of seeds such as [5, 8, 12]"
-    whole = isinstance(raw, list) and all(type(n) is int for n in raw)
-    if not whole or len(raw) < 2 or sorted(raw) != raw:
+    are_integers = isinstance(raw, list) and all(type(n) is int for n in raw)
+    if not are_integers or len(raw) < 2 or sorted(raw) != raw:
         raise UserError(f"{place}: expected {form}, got {raw!r}")
     if raw[0] < FEWEST:
         raise UserError(
@@ -460,11 +463,11 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
 
     Where settings are tuned, the new runs have ids only once a search has chosen their settings.
     """
-    cells, first = [], plan.seeds[0]
+    cells, first_seed = [], plan.seeds[0]
     for cell in plan.cells:
         count = counts.get((cell.row, cell.column), 0)
         if count > len(plan.planned(cell)):
-            seeds = tuple(range(first, first + count))
+            seeds = tuple(range(first_seed, first_seed + count))
             if plan.is_tuned(cell):
                 cell = replace(cell, seeds=seeds)
             else:
@@ -472,8 +475,10 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
         cells.append(cell)
     if tuple(cells) == plan.cells:
         return plan
-    most = max(len(plan.planned(cell)) for cell in cells)
-    return replace(plan, cells=tuple(cells), seeds=tuple(range(first, first + most)))
+    seed_count = max(len(plan.planned(cell)) for cell in cells)
+    return replace(
+        plan, cells=tuple(cells), seeds=tuple(range(first_seed, first_seed + seed_count))
+    )
 
 
 parts.extend(DESIGNS, "ablate_designs", type)

@@ -55,8 +55,8 @@ def recall_crossed(line: CommandLine, before: Plan | None, composer: Composer) -
     if before is None or line.file is None:
         return []
     words = read_line(before.words, composer.groups).crossed
-    said = {word.key for word in line.settings}
-    return [word for word in words if word.key not in said]
+    keys = {word.key for word in line.settings}
+    return [word for word in words if word.key not in keys]
 
 
 def check_crossed(
@@ -72,21 +72,25 @@ def check_crossed(
     trees = [dict(cell.spec) for cell in before.cells] if before is not None else []
     if own:
         row, column = sweep.rows[0], sweep.columns[0]
-        kept = {key: value for key, value in column.settings.items() if key not in sweep.crossed}
+        settings = {
+            key: value for key, value in column.settings.items() if key not in sweep.crossed
+        }
         plain = replace(sweep, crossed=())
-        trees.append(composer.tree(plain.layers(row, replace(column, settings=kept))))
+        trees.append(composer.tree(plain.layers(row, replace(column, settings=settings))))
     for word in line.crossed:
-        found = (value_at(tree, word.key) for tree in trees)
-        had = [value.get("name") if isinstance(value, Mapping) else value for value in found]
-        had = [value for value in had if value is not None]  # no tree has the name of a recipe
+        entries = (value_at(tree, word.key) for tree in trees)
+        values = [value.get("name") if isinstance(value, Mapping) else value for value in entries]
+        values = [
+            value for value in values if value is not None
+        ]  # no tree has the name of a recipe
         lacking = {
-            value_text(value): None for value in had if not matches_value([*word.values], value)
+            value_text(value): None for value in values if not matches_value([*word.values], value)
         }
         if lacking:
-            every = ",".join(dict.fromkeys(map(value_text, [*had, *word.values])))
+            union = ",".join(dict.fromkeys(map(value_text, [*values, *word.values])))
             raise UserError(
                 f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
-                f"`{shlex.quote(f'{word.key}={every}')}` extends it, --as NAME makes another sweep"
+                f"`{shlex.quote(f'{word.key}={union}')}` extends it, --as NAME makes another sweep"
             )
 
 
@@ -99,20 +103,20 @@ def recall_seeds(
     which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError where
     the command line gives seeds that lack some of `before`.
     """
-    last = line.options.until
-    design = declared.design if last is None else declared.design.extended(last)
+    last_seed = line.options.until
+    design = declared.design if last_seed is None else declared.design.extended(last_seed)
     sweep = design.under(replace(declared, design=design), line.sweep, line.options.margin)
     if before is None or _covers(sweep, before, line.says_seeds):
         return Recalled(sweep, line.texts)
     if line.says_seeds:
         raise _lacking(sweep, before, line)
-    who = "the default is" if by_default else "the file says"
-    otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
-    sweep, what = before.design.recall(declared, before, line.sweep)
+    source = "the default is" if by_default else "the file says"
+    otherwise = f"as last time; {source} {sweep.design.spelled(sweep.seeds)}"
+    sweep, summary = before.design.recall(declared, before, line.sweep)
     looks = split_options(before.words)[1]  # without these words, a file declared the looks
-    again = Options(until=looks.until, margin=looks.margin).texts
-    words = [*sweep.design.words(line.texts, sweep.seeds), *again]
-    return Recalled(sweep, words, (f"{what}, {otherwise}",))
+    look_words = Options(until=looks.until, margin=looks.margin).texts
+    words = [*sweep.design.words(line.texts, sweep.seeds), *look_words]
+    return Recalled(sweep, words, (f"{summary}, {otherwise}",))
 
 
 def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
@@ -121,20 +125,20 @@ def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
     `said`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
     `before` reaches, and a design of another kind must begin with all of them.
     """
-    same = type(sweep.design) is type(before.design)
-    has = sweep.design.reach(sweep.seeds) if said or same else sweep.seeds
-    had = before.seeds if said else before.design.reach(before.seeds)
-    return {*has} >= {*had}
+    same_kind = type(sweep.design) is type(before.design)
+    seeds = sweep.design.reach(sweep.seeds) if said or same_kind else sweep.seeds
+    driven_seeds = before.seeds if said else before.design.reach(before.seeds)
+    return {*seeds} >= {*driven_seeds}
 
 
 def _lacking(sweep: Sweep, before: Plan, line: CommandLine) -> UserError:
-    if (last := line.options.until) is not None:
-        given, way = f"--until {last}", f"--until {max(before.seeds) + 1}"
+    if (last_seed := line.options.until) is not None:
+        text, way = f"--until {last_seed}", f"--until {max(before.seeds) + 1}"
     else:
-        given = line.sweep["seeds"].text
+        text = line.sweep["seeds"].text
         way = f"seeds={spelled(sorted({*sweep.seeds, *before.seeds}))}"
     return UserError(
-        f"{given}: {before.name} was driven with seeds={spelled(before.seeds)}; `{way}` keeps all "
+        f"{text}: {before.name} was driven with seeds={spelled(before.seeds)}; `{way}` keeps all "
         f"of these, --replace gives up those that you leave out"
     )
 
@@ -158,16 +162,18 @@ def plan_from_words(
     `Options`. Raises UserError, one line, for every mistake in words and files.
     """
     composer = Composer(store, unseen)
-    given = Options(**options)
-    line = read_line(words, composer.groups, given)
+    line_options = Options(**options)
+    line = read_line(words, composer.groups, line_options)
     launcher = composer.launcher(line.launcher)
-    if given.name is not None:
-        check_sweep_name(given.name)
-    name = given.name or line.name
-    before = None if recall is None else recall(name, line.texts)
-    again = recall_crossed(line, before, composer)
+    if line_options.name is not None:
+        check_sweep_name(line_options.name)
+    name = line_options.name or line.name
+    previous_plan = None if recall is None else recall(name, line.texts)
+    recalled_words = recall_crossed(line, previous_plan, composer)
     line = replace(
-        line, settings=(*line.settings, *again), words=(*line.words, *(word.text for word in again))
+        line,
+        settings=(*line.settings, *recalled_words),
+        words=(*line.words, *(word.text for word in recalled_words)),
     )
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
@@ -176,20 +182,22 @@ def plan_from_words(
     else:
         place, content = load_sweep_file(find_sweep_file(line.file))
         for field in ("across", "each", "change"):
-            if getattr(given, field):
+            if getattr(line_options, field):
                 raise UserError(f"--{field}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, composer.groups)
-        check_crossed(line, sweep, before, composer, name, own=given.name is None)
-        levels = content, content.get("scales", {}).get(given.scale, {})
+        check_crossed(line, sweep, previous_plan, composer, name, own=line_options.name is None)
+        levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
-    found = recall_seeds(sweep, line, before, by_default)
-    made = expand(found.sweep, composer, name, found.words)
-    kept = (f"{word.text}, as last time" for word in again)
-    made = replace(made, notes=(*made.notes, *kept, *found.notes))
+    recollection = recall_seeds(sweep, line, previous_plan, by_default)
+    plan = expand(recollection.sweep, composer, name, recollection.words)
+    word_notes = (f"{word.text}, as last time" for word in recalled_words)
+    plan = replace(plan, notes=(*plan.notes, *word_notes, *recollection.notes))
     if line.file is not None:
-        notes = (*hidden_notes(line.file), *made.notes)
-        made = replace(made, notes=notes, file=file_hashes(find_sweep_file(line.file), given.scale))
-    return made, launcher
+        notes = (*hidden_notes(line.file), *plan.notes)
+        plan = replace(
+            plan, notes=notes, file=file_hashes(find_sweep_file(line.file), line_options.scale)
+        )
+    return plan, launcher
 
 
 def list_sweeps() -> list[tuple[str, str, Path]]:
@@ -197,14 +205,14 @@ def list_sweeps() -> list[tuple[str, str, Path]]:
 
     For a file that can't be read, the title is the error in parentheses.
     """
-    found = []
+    listing = []
     for name, path in sweep_files().items():
         try:
             title = str(load_sweep_file(path)[1].get("title", ""))
         except UserError as error:
             title = f"({error})"
-        found.append((name, title, path))
-    return found
+        listing.append((name, title, path))
+    return listing
 
 
 # --- Expansion ----------------------------------------------------------------------------------
@@ -230,17 +238,17 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     place = sweep.at("")
     _same_sets(cells, place)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
-    first = _first_of_equals(sweep, identities)
+    first_rows = _first_of_equals(sweep, identities)
     if sweep.changes is not None:
-        check_effective(sweep.changes, first)
-    _columns_differ(sweep, first, identities)
-    cells = [cell for cell in cells if first[cell.row] == cell.row]
+        check_effective(sweep.changes, first_rows)
+    _columns_differ(sweep, first_rows, identities)
+    cells = [cell for cell in cells if first_rows[cell.row] == cell.row]
     filled = {cell.column for cell in cells}
     columns = [column for column in sweep.columns if column.label in filled]
-    baseline = _baseline(sweep, first, identities, columns)
-    rows = list(_rows(sweep, first, baseline))
+    baseline = _baseline(sweep, first_rows, identities, columns)
+    rows = list(_rows(sweep, first_rows, baseline))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
-    made = Plan(
+    plan = Plan(
         name=name,
         title=sweep.title or name,
         words=tuple(words),
@@ -250,15 +258,15 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         baseline=baseline,
         seeds=sweep.seeds,
         analysis=_analysis(sweep, notes),
-        paper=paper_of(sweep, first),
+        paper=paper_of(sweep, first_rows),
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
         design=sweep.design,
         changes=sweep.changes,
     )
-    made.design.check_plan(made, place)
-    return _metric_said(made, place)
+    plan.design.check_plan(plan, place)
+    return _metric_said(plan, place)
 
 
 def _same_sets(cells: Sequence[Cell], place: str) -> None:
@@ -266,11 +274,11 @@ def _same_sets(cells: Sequence[Cell], place: str) -> None:
 
     Such sets belong into columns of their own.
     """
-    first: dict[str, Cell] = {}
+    first_cells: dict[str, Cell] = {}
     for cell in cells:
-        other = first.setdefault(cell.column, cell)
-        if spec.also_of(cell.spec) != spec.also_of(other.spec):
-            rows = f"{other.row!r} and {cell.row!r}"
+        first_cell = first_cells.setdefault(cell.column, cell)
+        if spec.also_of(cell.spec) != spec.also_of(first_cell.spec):
+            rows = f"{first_cell.row!r} and {cell.row!r}"
             raise UserError(f"{place}eval.also: must be the same for all rows, not {rows}")
 
 
@@ -312,12 +320,12 @@ def _cell(
     settings = {key: value for layer in layers for key, value in layer.settings.items()}
     applied: list[CellRule] = []
     if sweep.excludes or sweep.overrides:
-        known = {**composer.defaults, **settings}
-        hits = [ex.place for ex in sweep.excludes if _matches(ex, known, tree)]
+        values = {**composer.defaults, **settings}
+        hits = [ex.place for ex in sweep.excludes if _matches(ex, values, tree)]
         used.update(hits)
         if hits:
             return None
-        applied = [o for o in sweep.overrides if _matches(o, known, tree)]
+        applied = [o for o in sweep.overrides if _matches(o, values, tree)]
         used.update(override.place for override in applied)
     if applied:
         layers = sweep.layers(row, column, applied)
@@ -326,12 +334,12 @@ def _cell(
     with placed(layers, otherwise):
         check_seeds(tree, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
-    whole = spec.unseeded(spec.to_tree(run), tree)
+    unseeded_tree = spec.unseeded(spec.to_tree(run), tree)
     cell = Cell(
         row=row.label,
         column=column.label,
-        spec=whole,
-        ids=spec.ids_of(whole, sweep.seeds),
+        spec=unseeded_tree,
+        ids=spec.ids_of(unseeded_tree, sweep.seeds),
         overrides=tuple(
             dict.fromkeys(
                 key
@@ -342,7 +350,7 @@ def _cell(
         ),
         seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
     )
-    return cell, spec.tree_identity(whole)
+    return cell, spec.tree_identity(unseeded_tree)
 
 
 def _matches(part: CellRule, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
@@ -360,17 +368,17 @@ def _of_recipe(key: str) -> bool:
 def _rows(sweep: Sweep, first: Mapping[str, str], baseline: str) -> Iterator[Row]:
     """Yield the rows that have cells. Equal rows come once, with the others' labels as aliases."""
     aliases: dict[str, list[str]] = {}
-    for label, same in first.items():
-        aliases.setdefault(same, []).extend([label] if label != same else [])
+    for label, first_label in first.items():
+        aliases.setdefault(first_label, []).extend([label] if label != first_label else [])
     items = {row.label: row for row in sweep.rows}
-    for label, others in aliases.items():
+    for label, labels in aliases.items():
         row = items[label]
         yield Row(
             label=label,
             settings=row.settings,
             family=row.family,
             confounds=_confounds(row, items[baseline], sweep),
-            aliases=tuple(others),
+            aliases=tuple(labels),
         )
 
 
@@ -383,15 +391,15 @@ def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
         return ()
     keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.over]
     if row is baseline:
-        return tuple(k for k in keys if not all(k in other.settings for other in sweep.rows))
+        return tuple(k for k in keys if not all(k in item.settings for item in sweep.rows))
     base = baseline.settings
     return tuple(k for k in keys if k not in base or base[k] != row.settings[k])
 
 
 def _first_of_equals(sweep: Sweep, identities: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return row label -> the first row that has the same specs in the same columns."""
-    seen: dict[tuple[tuple[str, str], ...], str] = {}
-    first = {}
+    rows_by_specs: dict[tuple[tuple[str, str], ...], str] = {}
+    first_rows = {}
     for row in sweep.rows:
         specs = tuple(
             (column.label, identities[row.label, column.label])
@@ -399,24 +407,24 @@ def _first_of_equals(sweep: Sweep, identities: Mapping[tuple[str, str], str]) ->
             if (row.label, column.label) in identities
         )
         if specs:
-            first[row.label] = seen.setdefault(specs, row.label)
-    return first
+            first_rows[row.label] = rows_by_specs.setdefault(specs, row.label)
+    return first_rows
 
 
 def _columns_differ(
     sweep: Sweep, first: Mapping[str, str], identities: Mapping[tuple[str, str], str]
 ) -> None:
-    seen: dict[tuple[str | None, ...], Item] = {}
+    columns_by_specs: dict[tuple[str | None, ...], Item] = {}
     for column in sweep.columns:
         specs = tuple(identities.get((row, column.label)) for row in first)
         if not any(specs):
             continue
-        other = seen.setdefault((f"{column.tuned}", *specs), column)
-        if other is not column:
+        twin = columns_by_specs.setdefault((f"{column.tuned}", *specs), column)
+        if twin is not column:
             words = [key for key in column.settings if key in sweep.over]
             remedy = f"leave {words[0]}= away" if words else "give one of them"
             raise UserError(
-                f"{column.place or 'columns'}: the columns {other.label!r} and {column.label!r} "
+                f"{column.place or 'columns'}: the columns {twin.label!r} and {column.label!r} "
                 f"are the same runs; {remedy}"
             )
 
@@ -465,8 +473,8 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
         ]
         if part.then or (sweep.scale is None and not words):
             raise UserError(f"{part.place}: matches no cell: {show_settings(part.when)}")
-        why = f"under {words[0]}" if words else "at this scale"
-        notes.append(f"{part.place} matches no cell {why}")
+        reason = f"under {words[0]}" if words else "at this scale"
+        notes.append(f"{part.place} matches no cell {reason}")
     return notes
 
 
@@ -477,13 +485,13 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     where no scale explains that the columns are missing.
     """
     place, must_fit = sweep.where("analysis.contrasts")
-    kept = {}
+    contrasts = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
         key = contrast["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
         missing = [end for end in (contrast["from"], contrast["to"]) if end not in values]
         if not missing:
-            kept[name] = contrast
+            contrasts[name] = contrast
         elif not must_fit:
             notes.append(f"contrast {name!r} has no columns at this scale")
         elif not values:
@@ -492,7 +500,7 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
             raise unknown_value(
                 f"{place}.{name}: {key}", missing[0], dict.fromkeys(map(value_text, values))
             )
-    return replace(sweep.analysis, contrasts=kept)
+    return replace(sweep.analysis, contrasts=contrasts)
 
 
 def _metric_said(plan: Plan, place: str) -> Plan:
@@ -503,8 +511,8 @@ def _metric_said(plan: Plan, place: str) -> Plan:
     """
     tasks = {spec.task_of(cell.spec): cell.label for cell in plan.cells}
     if len(tasks) > 1:
-        told = ", ".join(f"{task} ({label})" for task, label in tasks.items())
-        raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
+        listing = ", ".join(f"{task} ({label})" for task, label in tasks.items())
+        raise UserError(f"{place}task: the runs of a sweep have one task, got {listing}")
     name = plan.analysis.metric or plan.task.metrics[0].key
     plan = plan.with_own(place=f"{place}analysis.metric")
     plan.named(name, f"{place}analysis.metric")
@@ -520,10 +528,10 @@ def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
     By default the row is the baseline, and the column the first that the row has. Raises UserError
     where there is no such cell.
     """
-    aliases = {alias: each.label for each in plan.rows for alias in each.aliases}
-    headings = {each.heading: each.label for each in plan.columns}
+    aliases = {alias: plan_row.label for plan_row in plan.rows for alias in plan_row.aliases}
+    headings = {plan_column.heading: plan_column.label for plan_column in plan.columns}
     label = plan.baseline if row is None else aliases.get(row, row)
-    if label not in (rows := [each.label for each in plan.rows]):
+    if label not in (rows := [plan_row.label for plan_row in plan.rows]):
         raise unknown_value("--row", label, rows)
     of_row = {cell.column: cell for cell in plan.cells if cell.row == label}
     if column is None:
@@ -531,7 +539,7 @@ def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
     if [*headings] == [""]:
         raise UserError(f"--column: {plan.name} has one column, without a name; leave it out")
     place = headings.get(column, column)
-    if place not in (columns := [each.label for each in plan.columns]):
+    if place not in (columns := [plan_column.label for plan_column in plan.columns]):
         raise unknown_value("--column", column, columns)
     if place not in of_row:
         raise unknown_value(f"--column: {label!r}", column, of_row, "has a cell in")
@@ -546,12 +554,12 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     """
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
-    whole = run.spec()
-    trees = (whole, *spec_parents(whole))
+    run_spec = run.spec()
+    trees = (run_spec, *spec_parents(run_spec))
     data = [data["name"] for tree in trees for data in spec.datasets_of(tree)]
-    unseen = tuple(f"data={name} {NOT_SEEN}" for name in data)
-    known = plan.tune is None and not any(note.startswith(unseen) for note in plan.notes)
-    return whole, run.id if known else None, _said(plan, run, known)
+    prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
+    has_id = plan.tune is None and not any(note.startswith(prefixes) for note in plan.notes)
+    return run_spec, run.id if has_id else None, _said(plan, run, has_id)
 
 
 def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:

@@ -50,21 +50,21 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
         default = _compose(folder, name, [])
     except UserError as error:
         raise UserError(f"{error}; {WAY_OUT}") from error
-    chosen = {key: value for key, value in given.items() if key in default.options}
-    for key, value in chosen.items():
+    group_choices = {key: value for key, value in given.items() if key in default.options}
+    for key, value in group_choices.items():
         if value not in default.options[key]:
             raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
     groups = [
         f"{'+' * (key not in default.choices)}{key}={value}"
-        for key, value in chosen.items()
+        for key, value in group_choices.items()
         if default.choices.get(key) != value
     ]
     composed = _compose(folder, name, groups)
-    settings = {key: value for key, value in given.items() if key not in chosen}
-    known = [*composed.values, *composed.derived, *composed.missing]
+    settings = {key: value for key, value in given.items() if key not in group_choices}
+    keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
-        if key not in known:
-            raise unknown_value(f"{TRAINER}.{key}", key, [*composed.options, *known], "a key among")
+        if key not in keys:
+            raise unknown_value(f"{TRAINER}.{key}", key, [*composed.options, *keys], "a key among")
     for key in composed.missing:
         if key not in settings:
             raise UserError(f"{TRAINER}.{key}: missing; give {TRAINER}.{key}=VALUE")
@@ -79,9 +79,9 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
         if choice in composed.options[key]
     }
     for key, value in {**composed.values, **new}.items():
-        before = composed.values.get(key)
-        kind = KINDS.get(type(value if before is None else before), "str")
-        declares[key] = {"default": value, "type": kind, "nullable": before is None}
+        default_value = composed.values.get(key)
+        kind = KINDS.get(type(value if default_value is None else default_value), "str")
+        declares[key] = {"default": value, "type": kind, "nullable": default_value is None}
     return declares, overrides
 
 
@@ -96,9 +96,9 @@ def _main(words: Sequence[str]) -> tuple[Path, str]:
         raise UserError(f"{TRAINER}.keys: hydra: the command names no script, such as train.py")
     for node in ast.walk(parse_source(script, f"{TRAINER}.keys: hydra: ")):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("hydra.main"):
-            said = dict(zip(("config_path", "config_name"), node.args, strict=False))
-            said |= {word.arg: word.value for word in node.keywords if word.arg is not None}
-            path, name = (_text(said.get(key)) for key in ("config_path", "config_name"))
+            arguments = dict(zip(("config_path", "config_name"), node.args, strict=False))
+            arguments |= {word.arg: word.value for word in node.keywords if word.arg is not None}
+            path, name = (_text(arguments.get(key)) for key in ("config_path", "config_name"))
             if path is not None and name is not None:
                 return (script.parent / path).resolve(), name.removesuffix(".yaml")
     raise UserError(
@@ -116,16 +116,16 @@ def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.object_type import ObjectType
 
-    what = " ".join([f"{folder}/{name}.yaml", *overrides])
-    where = f"{TRAINER}.keys: hydra: {what}"
-    with told(where), without_ours(), initialize_config_dir(str(folder), version_base=None):
-        tree, chosen = composed(name, overrides)
-        choices = {key: str(value) for key, value in chosen.items() if value is not None}
+    config = " ".join([f"{folder}/{name}.yaml", *overrides])
+    location = f"{TRAINER}.keys: hydra: {config}"
+    with told(location), without_ours(), initialize_config_dir(str(folder), version_base=None):
+        tree, group_choices = composed(name, overrides)
+        choices = {key: str(value) for key, value in group_choices.items() if value is not None}
         loader = GlobalHydra.instance().config_loader()
         groups = {*choices, *loader.list_groups("")} - {"hydra"}
         options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in sorted(groups)}
-    found = {k: v for k, v in leaves(tree) if k != "name" and v != {}}  # "name" is ours
-    missing = [key for key, value in found.items() if value == "???"]
-    derived = [key for key, value in found.items() if "${" in repr(value)]
-    values = {k: v for k, v in found.items() if k not in missing and k not in derived}
+    settings = {k: v for k, v in leaves(tree) if k != "name" and v != {}}  # "name" is ours
+    missing = [key for key, value in settings.items() if value == "???"]
+    derived = [key for key, value in settings.items() if "${" in repr(value)]
+    values = {k: v for k, v in settings.items() if k not in missing and k not in derived}
     return Composed(options, choices, values, derived, missing)

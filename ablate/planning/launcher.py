@@ -97,9 +97,9 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for an unknown launcher or setting, and for a setting of another launcher.
     """
-    own = {key: value for key, value in tree.items() if key != "name"}
+    values = {key: value for key, value in tree.items() if key != "name"}
     [settings] = chosen_settings(
-        "launcher", LAUNCHERS, DRIVER_KEYS, [tree.get("name")], own
+        "launcher", LAUNCHERS, DRIVER_KEYS, [tree.get("name")], values
     ).items()
     return {"name": settings[0], **settings[1]}
 
@@ -119,16 +119,16 @@ def chosen_settings(
         if name not in table:
             raise unknown_value(section, name, table)
     tables = {name: {**shared, **table[name].params} for name in names}
-    known = {key: param for params in tables.values() for key, param in params.items()}
+    params_by_key = {key: param for params in tables.values() for key, param in params.items()}
     for key in tree:
         owners = [name for name, choice in table.items() if key in choice.params]
-        if key not in known and owners:
+        if key not in params_by_key and owners:
             raise UserError(
                 f"{section}.{key}: is a setting of {section}={', '.join(owners)}; give that, or "
                 f"leave it out"
             )
-    check_keys(section, tree, known)
-    texts = {key for key, param in known.items() if param.type is str}
+    check_keys(section, tree, params_by_key)
+    texts = {key for key, param in params_by_key.items() if param.type is str}
     tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
     return {name: read_settings(section, params, tree) for name, params in tables.items()}
 

@@ -85,10 +85,10 @@ def read_logger_words(words: Sequence[str]) -> LoggerSettings:
         raise UserError("notify: given twice")
     if notices and not notices[0].strip():
         raise UserError("notify: expected a shell command, got nothing")
-    given = single_values(parse_word(word, {}) for word in words if not _notifies(word))
-    names = given.pop("logger", [])
+    settings = single_values(parse_word(word, {}) for word in words if not _notifies(word))
+    names = settings.pop("logger", [])
     names = names if isinstance(names, list) else [names]
-    tree = {key.removeprefix("logger."): value for key, value in given.items()}
+    tree = {key.removeprefix("logger."): value for key, value in settings.items()}
     if tree and not names:
         raise UserError(
             f"logger.{next(iter(tree))}: of which logger? give logger={next(iter(LOGGERS))}"

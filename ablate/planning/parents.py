@@ -33,30 +33,32 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
             raise UserError(
                 f"{key}: no such key; what a run starts from is said by {FROM_PREFIX}KEY"
             )
-    own = [
+    own_layers = [
         SettingsLayer(layer.place, {k: v for k, v in layer.settings.items() if not _above(k)})
         for layer in layers
     ]
     if not any(_above(key) for layer in layers for key in layer.settings):
-        return own, []
+        return own_layers, []
     above = []
     for layer in layers:
         check_once(layer.settings, layer.place)
-        shared = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
-        said = {k.removeprefix(FROM_PREFIX): v for k, v in layer.settings.items() if _above(k)}
-        above.append(SettingsLayer(layer.place, shared | said))
-    return own, above
+        shared_settings = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
+        parent_settings = {
+            k.removeprefix(FROM_PREFIX): v for k, v in layer.settings.items() if _above(k)
+        }
+        above.append(SettingsLayer(layer.place, shared_settings | parent_settings))
+    return own_layers, above
 
 
 def check_once(settings: Mapping[str, Any], place: str) -> None:
     """Raise UserError where a key that parent and child share has two values on one level."""
-    said: dict[str, str] = {}
+    first_keys: dict[str, str] = {}
     for key, value in settings.items():
-        first = said.setdefault(bare(key), key)
-        if _is_shared(bare(key), OWN_OF_ANY) and settings[first] != value:
+        sibling = first_keys.setdefault(bare(key), key)
+        if _is_shared(bare(key), OWN_OF_ANY) and settings[sibling] != value:
             above = f"{place}: " if place else ""
             raise UserError(
-                f"{above}{first} is {settings[first]!r}, but {key} is {value!r}: a run has the "
+                f"{above}{sibling} is {settings[sibling]!r}, but {key} is {value!r}: a run has the "
                 f"model of the one that it starts from; leave one of them out"
             )
 
@@ -89,24 +91,26 @@ def descend(
     `compose`: makes the tree of layers. Raises UserError as `compose` does, and where a run would
     start from two things.
     """
-    said = {key: value for layer in above for key, value in layer.settings.items()}
-    if "weights" in said:
-        for key in said:
+    settings = {key: value for layer in above for key, value in layer.settings.items()}
+    if "weights" in settings:
+        for key in settings:
             if key not in OF_FILE and key.partition(".")[0] not in SHARED:
                 raise unknown_value(f"{FROM_PREFIX}{key}", key, OF_FILE, "with from.weights one of")
         tree["model"] = _headless(tree["model"])
-        tree["weights"] = {"names": "ablate"} | {k: said[k] for k in OF_FILE if k in said}
+        tree["weights"] = {"names": "ablate"} | {k: settings[k] for k in OF_FILE if k in settings}
         return
     with of_parent():
         parent = compose(above)
-    if "seed" not in said:  # it is that of its child
+    if "seed" not in settings:  # it is that of its child
         del parent["seed"]
     tree["parent"] = parent
     task = TASKS.get(str(tree.get("task")))
     keys = OWN if task is None else task.says
-    whole = is_whole(parent["model"])
-    own = {} if whole else {key: tree["model"][key] for key in keys if key in tree["model"]}
-    tree["model"] = _headless({**parent["model"], **own})
+    has_whole_model = is_whole(parent["model"])
+    own_settings = (
+        {} if has_whole_model else {key: tree["model"][key] for key in keys if key in tree["model"]}
+    )
+    tree["model"] = _headless({**parent["model"], **own_settings})
     for kind in CHOICES:
         tree.pop(kind, None)
         tree |= {kind: parent[kind]} if kind in parent else {}
@@ -136,4 +140,4 @@ def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]]
 
 
 def _is_shared(key: str, own: Collection[str] = OWN) -> bool:
-    return key.partition(".")[0] in SHARED and key not in [f"model.{each}" for each in own]
+    return key.partition(".")[0] in SHARED and key not in [f"model.{name}" for name in own]

@@ -108,23 +108,23 @@ class Plan:
         A cell's label is that of the first run that starts from it, with ".from"; its ids are those
         of all of its seeds.
         """
-        found: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
+        first_runs: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
         for run in self.runs():
             if run.above:
-                _, ids = found.setdefault(tree_identity(run.cell.spec), (run, {}))
+                _, ids = first_runs.setdefault(tree_identity(run.cell.spec), (run, {}))
                 ids[run.seed] = run.id
         return [
             replace(run.cell, row=run.cell.row + ".from" * run.above, ids=ids)
-            for run, ids in found.values()
+            for run, ids in first_runs.values()
         ]
 
     def _asked(self) -> Iterator[PlannedRun]:
         """Yield `runs` without the runs that others start from."""
-        seen: set[tuple[str, str, str]] = set()
+        places: set[tuple[str, str, str]] = set()
         for run in self.tried():
             place = run.cell.row, run.cell.column, run.id
-            if place not in seen:
-                seen.add(place)
+            if place not in places:
+                places.add(place)
                 yield run
         for seed in self.seeds:
             for cell in self.cells:
@@ -146,8 +146,11 @@ class Plan:
     def task(self) -> TaskChoice:
         """The task of all its runs, with the user's own metrics."""
         task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT_TASK]
-        own = {name: analysis_keys.metric_of(name, said) for name, said in self.own.items()}
-        return replace(task, own=own) if own else task
+        metrics = {
+            name: analysis_keys.metric_of(name, declaration)
+            for name, declaration in self.own.items()
+        }
+        return replace(task, own=metrics) if metrics else task
 
     @property
     def metric(self) -> Metric:
@@ -156,10 +159,10 @@ class Plan:
         Raises UserError where the runs don't have it, and where diverged runs are to be scored at
         chance but guessing has no such score.
         """
-        found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        if self.analysis.diverged == "chance" and (found.neutral or not found.guessed):
-            raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
-        return found
+        metric = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+        if self.analysis.diverged == "chance" and (metric.neutral or not metric.guessed):
+            raise UserError(f"analysis.diverged: guessing has no {metric.key}; leave chance out")
+        return metric
 
     @property
     def spread(self) -> Spread:
@@ -183,9 +186,9 @@ class Plan:
             if marks_examples(cell.spec, metric.key):
                 continue
             if not metric.right_within:
-                made = " and ".join(m.key for m in TASKS[DEFAULT_TASK].metrics if m.right_within)
-                which = f"which makes {made} of {DEFAULT_TASK}, not {metric.key}"
-                return f"says which images are right, {which}"
+                keys = " and ".join(m.key for m in TASKS[DEFAULT_TASK].metrics if m.right_within)
+                detail = f"which makes {keys} of {DEFAULT_TASK}, not {metric.key}"
+                return f"says which images are right, {detail}"
         return "is not tried for tuned sweeps, whose n counts searches" if self.tune else ""
 
     def named(self, name: str, place: str) -> Metric:
@@ -204,11 +207,11 @@ class Plan:
 
     def _check_measured(self, metric: Metric, place: str) -> None:
         """Raise UserError for a number of a probe that some of the runs lack."""
-        without = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
-        if metric.probe and (rows := list(dict.fromkeys(without))):
-            more = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
+        labels = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
+        if metric.probe and (rows := list(dict.fromkeys(labels))):
+            suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
             raise UserError(
-                f"{place}: {metric.key}: the runs of {rows[0]!r}{more} do not measure "
+                f"{place}: {metric.key}: the runs of {rows[0]!r}{suffix} do not measure "
                 f"{metric.probe}; {self.again(metric.probe)} trains runs that do: new ones, with "
                 f"ids of their own"
             )
@@ -234,12 +237,12 @@ class Plan:
         """
         if not probe:
             return f"`{shlex.join(['ablate', *self.command])}`"
-        asked = {name for cell in self.cells for name in cell.spec.get("probe", ())}
-        kept = [word for word in self.words if not word.startswith("probe=")]
-        if "--as" in kept:  # these are other runs, and so another sweep
-            del kept[kept.index("--as") : kept.index("--as") + 2]
-        word = f"probe=[{','.join(sorted({*asked, probe}))}]"
-        return f"`{shlex.join(['ablate', 'sweep', *kept, word])}`"
+        probes = {name for cell in self.cells for name in cell.spec.get("probe", ())}
+        words = [word for word in self.words if not word.startswith("probe=")]
+        if "--as" in words:  # these are other runs, and so another sweep
+            del words[words.index("--as") : words.index("--as") + 2]
+        word = f"probe=[{','.join(sorted({*probes, probe}))}]"
+        return f"`{shlex.join(['ablate', 'sweep', *words, word])}`"
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
         """Return the plan with the current declarations of its metric and of `names`.
@@ -247,18 +250,20 @@ class Plan:
         Only the user's own metrics and probes have declarations; where a file is gone, the kept one
         stays. Raises UserError for a function that does not exist.
         """
-        own, asked = dict(self.own), [self.analysis.metric, *names]
+        declarations, metric_names = dict(self.own), [self.analysis.metric, *names]
         probes = {
             probe_name(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
             for cell in self.cells
             for probe in PROBE.used(cell.spec)
         }
-        for name in [name for name in asked if name.partition(":")[0] in probes]:
-            if name not in own:
-                own[name] = analysis_keys.number_of(name, *probes[name.partition(":")[0]], place)
-            asked.remove(name)
-        own = analysis_keys.own_metrics_now(own, asked, place)
-        return replace(self, own=own) if own != self.own else self
+        for name in [name for name in metric_names if name.partition(":")[0] in probes]:
+            if name not in declarations:
+                declarations[name] = analysis_keys.number_of(
+                    name, *probes[name.partition(":")[0]], place
+                )
+            metric_names.remove(name)
+        declarations = analysis_keys.own_metrics_now(declarations, metric_names, place)
+        return replace(self, own=declarations) if declarations != self.own else self
 
     @property
     def judged(self) -> Metric:
@@ -384,7 +389,9 @@ class Plan:
 
     def heading(self, column: str) -> str:
         """Return the heading of the column that has this label."""
-        return next(one.heading for one in self.columns if one.label == column)
+        return next(
+            plan_column.heading for plan_column in self.columns if plan_column.label == column
+        )
 
     def cell(self, row: str, column: str) -> Cell | None:
         """Return the cell, or None where it is excluded."""
@@ -395,10 +402,10 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""
-        own = {key: value for key, value in vars(self).items() if key != "design"}
+        parts = {key: value for key, value in vars(self).items() if key != "design"}
         if self.changes is None:  # so the file stays as older versions wrote it
-            del own["changes"]
-        tree = {"format": FORMAT, **own, **self.design.tree()}
+            del parts["changes"]
+        tree = {"format": FORMAT, **parts, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=vars).encode()
 
     def readable_bytes(self) -> bytes:
@@ -408,10 +415,10 @@ class Plan:
         """
         content = self.to_bytes()
         try:
-            same = Plan.from_tree(json.loads(content)).to_bytes() == content
+            reads_back = Plan.from_tree(json.loads(content)).to_bytes() == content
         except ValueError as error:
             raise Failure(f"the plan of {self.name!r}: {error}, so it is not written") from error
-        if not same:
+        if not reads_back:
             raise Failure(f"the plan of {self.name!r}: reads as another plan, so it is not written")
         return content
 
@@ -450,15 +457,17 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
-        own = analysis_keys.parse_own_metrics(tree["own"])
-        plan: Plan = read_value({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
+        metrics = analysis_keys.parse_own_metrics(tree["own"])
+        plan: Plan = read_value(
+            {**parts, "title": printable(tree["title"]), "own": metrics}, cls, ""
+        )
         return replace(plan, design=design_of(tree))
 
 
 def _unknown(name: Any, of: str) -> str:
     """Return words on an unknown name and the file that would bring it: see `shared.parts`."""
-    said = printable(str(name))
-    return f"{said}, which is unknown here: ablate_{of}/{said}.py is not on Python's path"
+    text = printable(str(name))
+    return f"{text}, which is unknown here: ablate_{of}/{text}.py is not on Python's path"
 
 
 def _check(plan: Plan) -> None:
@@ -467,13 +476,13 @@ def _check(plan: Plan) -> None:
         raise ValueError("is no plan of a sweep: it has no cells")
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
     cells = [*plan.cells, *(trial.cell for trial in plan.trials)]
-    for value, known in (
+    for value, allowed in (
         ({cell.row for cell in cells}, rows),
         ({cell.column for cell in cells}, columns),
         ({seed for cell in plan.cells for seed in (*cell.ids, *cell.seeds)}, plan.seeds),
     ):
-        if not value <= {*known}:
-            raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")
+        if not value <= {*allowed}:
+            raise ValueError(f"is no plan of a sweep: it lacks {(value - {*allowed}).pop()!r}")
     for run in (run for cell in cells for run in cell.ids.values()):
         if not (run.isalnum() and run.isascii()):  # an id is also the name of a folder
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
@@ -498,8 +507,8 @@ def _check_ids(cell: Cell) -> None:
             if run != (ids or ids_of(cell.at(seed).spec, [seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        said = f"was edited: the configuration of {cell.label} is another run's"
-        raise ValueError(said) from error
+        message = f"was edited: the configuration of {cell.label} is another run's"
+        raise ValueError(message) from error
 
 
 def unite_plans(one: Plan, other: Plan) -> Plan:
@@ -520,9 +529,9 @@ def unite_plans(one: Plan, other: Plan) -> Plan:
         raise ValueError(", ".join(differ))
     if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
         return _without_a_run(_with_seeds(one, other))
-    for whole, part in ((one, other), (other, one)):
-        if _has_cells(whole, part) and _has_seeds(whole, part):
-            return _without_a_run(whole)
+    for larger, part in ((one, other), (other, one)):
+        if _has_cells(larger, part) and _has_seeds(larger, part):
+            return _without_a_run(larger)
     rows = [{row.label for row in plan.rows} for plan in (one, other)]
     signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
     signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
@@ -545,7 +554,7 @@ def _without_a_run(plan: Plan) -> Plan:
     ledger knows whether it is skipped.
     """
     runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
-    skipped = {label: how for label, how in plan.skipped.items() if label not in runs}
+    skipped = {label: progress for label, progress in plan.skipped.items() if label not in runs}
     return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
 
 
@@ -554,8 +563,9 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
 
     `groups`: are its groups of columns among them?
     """
-    own = {
-        name: {k: v for k, v in said.items() if k != "folder"} for name, said in plan.own.items()
+    own_metrics = {
+        name: {k: v for k, v in declaration.items() if k != "folder"}
+        for name, declaration in plan.own.items()
     }
     return {
         "title": plan.title,
@@ -563,7 +573,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "analysis": asdict(plan.analysis),
         "paper": plan.paper,
         "tune": plan.tune and asdict(plan.tune),
-        "own": own,
+        "own": own_metrics,
         "until": plan.design.of_look(),
         "groups": plan.groups if groups else (),
     }
@@ -576,14 +586,14 @@ def _order(plan: Plan) -> tuple[list[str], list[str]]:
 
 def _has_cells(whole: Plan, part: Plan) -> bool:
     """Return whether `whole` trains all that `part` does, under the same labels."""
-    return all(_cells(whole).get(place) == found for place, found in _cells(part).items())
+    return all(_cells(whole).get(place) == identity for place, identity in _cells(part).items())
 
 
 def _has_seeds(whole: Plan, part: Plan) -> bool:
     """Return whether each cell of `whole` has all seeds that it has, or will have, in `part`."""
-    has = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
+    planned_seeds = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
     return {*whole.seeds} >= {*part.seeds} and all(
-        {*part.planned(cell)} <= has[cell.row, cell.column] for cell in part.cells
+        {*part.planned(cell)} <= planned_seeds[cell.row, cell.column] for cell in part.cells
     )
 
 
@@ -604,13 +614,13 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
     if _has_seeds(other, one):
         return other
     seeds = tuple(sorted({*one.seeds, *other.seeds}))
-    others = {(cell.row, cell.column): cell for cell in other.cells}
+    other_cells = {(cell.row, cell.column): cell for cell in other.cells}
 
     def joined(cell: Cell) -> Cell:
-        their = others[cell.row, cell.column]
+        their = other_cells[cell.row, cell.column]
         both = {**cell.ids, **their.ids}
-        given = tuple(sorted({*cell.seeds, *their.seeds}))
-        return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=given)
+        cell_seeds = tuple(sorted({*cell.seeds, *their.seeds}))
+        return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=cell_seeds)
 
     words = one.design.words(one.words, seeds)
     return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)
@@ -626,8 +636,8 @@ def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
         predicts = tree["code"]["program"]["predictions"]
     else:
         predicts = is_imported(tree) and tree["code"].get(PREDICTS)
-    first = tree["metrics"][0] if predicts else {}
-    return (first.get("key"), first.get("unit")) == (key, "%")
+    metric = tree["metrics"][0] if predicts else {}
+    return (metric.get("key"), metric.get("unit")) == (key, "%")
 
 
 def has_task(tree: Mapping[str, Any]) -> bool:

@@ -97,13 +97,13 @@ class Search:
     def extend(self, plan: Plan) -> None:
         """Go on with a plan whose cells have more seeds, each of which brings a search."""
         self._plan = plan
-        begun = {(_place(search.cell), search.number): search for search in self._searches}
-        taken = {_place(cell): plan.searches(cell) for cell in plan.cells}
+        searches = {(_place(search.cell), search.number): search for search in self._searches}
+        search_numbers = {_place(cell): plan.searches(cell) for cell in plan.cells}
         self._searches = [
-            begun.get((_place(cell), number)) or CellSearch(plan, cell, number)
-            for number in dict.fromkeys(n for numbers in taken.values() for n in numbers)
+            searches.get((_place(cell), number)) or CellSearch(plan, cell, number)
+            for number in dict.fromkeys(n for numbers in search_numbers.values() for n in numbers)
             for cell in plan.cells
-            if number in taken[_place(cell)]
+            if number in search_numbers[_place(cell)]
         ]
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
@@ -127,20 +127,20 @@ class Search:
 
     def _reported(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:
         """Return the cell with the runs of its searches that are over."""
-        taken = self._plan.searches(cell)
-        found = [
+        numbers = self._plan.searches(cell)
+        winners = [
             (choice, search.spec)
             for search in searches
-            if (choice := search.choice(taken)) is not None
+            if (choice := search.choice(numbers)) is not None
         ]
         ids: dict[int, str] = {}
-        for choice, tree in found:
+        for choice, tree in winners:
             ids |= spec.ids_of(tree, choice.seeds)
         return replace(
             cell,
             ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},
-            chosen=tuple(choice for choice, _ in found),
-            specs=tuple(tree for _, tree in found),
+            chosen=tuple(choice for choice, _ in winners),
+            specs=tuple(tree for _, tree in winners),
         )
 
     @property
@@ -159,7 +159,9 @@ class Search:
         """
         if not self.prunes:
             return None
-        return next((step for each in self._searches if (step := each.prune(run, metrics))), None)
+        return next(
+            (step for search in self._searches if (step := search.prune(run, metrics))), None
+        )
 
     def write(self, folder: Path) -> Path:
         """Write all studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard.
@@ -171,7 +173,7 @@ class Search:
         from optuna.storages.journal import JournalFileBackend
         from optuna.trial import TrialState
 
-        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        states = (TrialState.COMPLETE, TrialState.PRUNED)
         make_folder(folder)
         path = folder / f"{sweep_file_name(self._plan.name)}.log"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
@@ -181,10 +183,12 @@ class Search:
                 for name, study in search.studies(
                     several=len(self._plan.searches(search.cell)) > 1
                 ):
-                    kept = optuna.create_study(
+                    journal_study = optuna.create_study(
                         storage=storage, study_name=name, direction=study.direction
                     )
-                    kept.add_trials(map(_plain, study.get_trials(deepcopy=False, states=told)))
+                    journal_study.add_trials(
+                        map(_plain, study.get_trials(deepcopy=False, states=states))
+                    )
             os.replace(journal, path)
         sync_folder(folder)
         return path
@@ -251,11 +255,14 @@ class CellSearch:
         while self._choice is None:
             if self._asked:
                 runs = [only_run(trial.cell.ids) for trial, _ in self._asked]
-                found = [results(run) for run in runs]
-                if any(result is None for result in found):
+                run_results = [results(run) for run in runs]
+                if any(result is None for result in run_results):
                     break
                 self._tell(
-                    [(result or {}, metrics(run)) for run, result in zip(runs, found, strict=True)]
+                    [
+                        (result or {}, metrics(run))
+                        for run, result in zip(runs, run_results, strict=True)
+                    ]
                 )
             moved = True
             if self._studies and self._told == self._studies[-1][0].trials:
@@ -283,34 +290,36 @@ class CellSearch:
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
-        again = []
+        repeats = []
         for place, ((trial, _), (_, lines)) in enumerate(zip(self._asked, found, strict=True)):
             run = only_run(trial.cell.ids)
-            again.append(run in self._cut)
+            repeats.append(run in self._cut)
             if run not in self._cut:
                 pruned = self._tune.pruner != "none"
                 self._cut[run] = self._judge(place)(self._judged(lines)) if pruned else None
-        for (trial, asked), (result, lines), paid in zip(self._asked, found, again, strict=True):
+        for (trial, live_trial), (result, lines), paid in zip(
+            self._asked, found, repeats, strict=True
+        ):
             step = self._cut[only_run(trial.cell.ids)]
-            counted = [line for line in lines if step is None or line["step"] <= step]
-            for n, line in enumerate(self._judged(counted), start=1):
-                asked.report(self._score(line, "val_"), n)
-                asked.should_prune()  # for the pruner's own notes; the decision is made above
+            scored_lines = [line for line in lines if step is None or line["step"] <= step]
+            for n, line in enumerate(self._judged(scored_lines), start=1):
+                live_trial.report(self._score(line, "val_"), n)
+                live_trial.should_prune()  # for the pruner's own notes; the decision is made above
             early = step is not None or result["status"] == "pruned"
-            told = study.tell(
-                asked,
+            frozen_trial = study.tell(
+                live_trial,
                 None if early else self._value(result, trial.cell.spec),
                 state=TrialState.PRUNED if early else TrialState.COMPLETE,
             )
             self.trials[trial.number] = replace(
                 trial,
-                score=told.value,  # the last score of a pruned trial
-                error=self._error(told.value, counted),
+                score=frozen_trial.value,  # the last score of a pruned trial
+                error=self._error(frozen_trial.value, scored_lines),
                 state="pruned" if early else result["status"],
             )
             if paid:
                 continue
-            ended = counted[-1] if early and counted else None
+            ended = scored_lines[-1] if early and scored_lines else None
             self._spent += 1.0 if ended is None else share_done(trial.cell.spec, ended)
             steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
@@ -323,11 +332,13 @@ class CellSearch:
 
         if not self._judges:
             study = self._studies[-1][1]
-            told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-            for before, _ in enumerate(self._asked):
+            trials = study.get_trials(
+                deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)
+            )
+            for number, _ in enumerate(self._asked):
                 alone = self._new_study()
-                alone.add_trials(told)
-                alone.add_trials([create_trial(state=TrialState.FAIL)] * before)  # set its number
+                alone.add_trials(trials)
+                alone.add_trials([create_trial(state=TrialState.FAIL)] * number)  # set its number
                 self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
@@ -380,19 +391,19 @@ class CellSearch:
             study.sampler = make_sampler(self._tune, (*key, self._told))
             distributions = {key: distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
-                asked = study.ask(fixed_distributions=distributions)
-                trial = self._trial(stage, place, dict(asked.params))
-                asked.set_user_attr("run", only_run(trial.cell.ids))
-                self._asked.append((trial, asked))
+                live_trial = study.ask(fixed_distributions=distributions)
+                trial = self._trial(stage, place, dict(live_trial.params))
+                live_trial.set_user_attr("run", only_run(trial.cell.ids))
+                self._asked.append((trial, live_trial))
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
         tree = apply_settings(self.spec, {**stage.at, **params})
-        said = {*stage.at, *params, *self._params}
+        keys = {*stage.at, *params, *self._params}
         if self._tune.parents:
             tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
-            said = {key.removeprefix(FROM_PREFIX) for key in said}
-        if not any(map(is_of_parent, said)):
+            keys = {key.removeprefix(FROM_PREFIX) for key in keys}
+        if not any(map(is_of_parent, keys)):
             tree = spec.pinned(tree, self._report)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
         cell = Cell(row, column, tree, spec.ids_of(tree, (self._seed,)), overrides)
@@ -401,10 +412,10 @@ class CellSearch:
     def _close_stage(self) -> None:
         stage, study = self._studies[-1]
         best = study.best_trial
-        before = len(self.trials) - stage.trials
+        start = len(self.trials) - stage.trials
         self._params |= best.params
         self.spec = apply_settings(self.spec, best.params)
-        if _is_noise(self.trials[before:], self._goal):
+        if _is_noise(self.trials[start:], self._goal):
             self._noise += tuple(stage.space)
         if len(self._studies) < len(self._tune.stages):
             self._ask()
@@ -418,7 +429,7 @@ class CellSearch:
         assert best.value is not None
         self._choice = TuningWinner(
             params=self._params,
-            trial=before + best.number,
+            trial=start + best.number,
             trials=len(self.trials),
             value=best.value,
             edges=tuple(edges),
@@ -508,20 +519,20 @@ def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
     for key in values:
         if key.endswith(LENGTH_KEYS[0]):  # steps win over examples, and examples over epochs:
             level = key.removesuffix("train." + key.rpartition(".")[2])
-            others = (f"{level}train.steps", f"{level}train.examples")
-            values = {**dict.fromkeys(others), **values}  # so the given one counts
+            length_keys = (f"{level}train.steps", f"{level}train.examples")
+            values = {**dict.fromkeys(length_keys), **values}  # so the given one counts
     changed = copy.deepcopy(dict(tree))
     for key, value in values.items():
-        trees, own = trees_of(changed, key)
-        section, _, leaf = own.rpartition(".")
+        trees, path = trees_of(changed, key)
+        section, _, leaf = path.rpartition(".")
         if not trees:
             raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
-        for one in trees:
-            if own.startswith(LR_FACTORS):
-                factors = one["optim"].get("lr_mult") or {}
-                one["optim"]["lr_mult"] = {**factors, own.removeprefix(LR_FACTORS): value}
+        for subtree in trees:
+            if path.startswith(LR_FACTORS):
+                factors = subtree["optim"].get("lr_mult") or {}
+                subtree["optim"]["lr_mult"] = {**factors, path.removeprefix(LR_FACTORS): value}
             else:
-                _section(one, section, key)[leaf] = value
+                _section(subtree, section, key)[leaf] = value
     return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
 
 
@@ -532,10 +543,10 @@ def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:
 
 
 def _section(tree: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:
-    found = tree.get(section)
-    if not isinstance(found, dict):
+    values = tree.get(section)
+    if not isinstance(values, dict):
         raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
-    return found
+    return values
 
 
 def only_run(ids: Mapping[int, str]) -> str:
@@ -549,16 +560,16 @@ def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
     That is the standard error of their difference. It is False for fewer than two scores with
     errors.
     """
-    told = {
+    scores = {
         only_run(trial.cell.ids): (trial.score, trial.error)
         for trial in trials
         if trial.state == "finished" and trial.score is not None and trial.error is not None
     }
-    best = sorted(told.values(), reverse=goal == "maximize")[:2]
+    best = sorted(scores.values(), reverse=goal == "maximize")[:2]
     if len(best) < 2:
         return False
-    (one, its_error), (other, others_error) = best
-    return abs(one - other) <= math.hypot(its_error, others_error)
+    (best_score, best_error), (second_score, second_error) = best
+    return abs(best_score - second_score) <= math.hypot(best_error, second_error)
 
 
 def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:

@@ -166,16 +166,16 @@ def with_one_model(layers: Layers) -> Layers:
 
     Raises UserError for settings given with a whole model that are not its own.
     """
-    named = [n for n, layer in enumerate(layers) if "model" in layer.settings]
-    if not named:
+    indices = [n for n, layer in enumerate(layers) if "model" in layer.settings]
+    if not indices:
         return layers
-    last = named[-1]
-    name = layers[last].settings["model"]
+    index = indices[-1]
+    name = layers[index].settings["model"]
     if not is_whole_name(name):
         return [_of_shipped(layer) for layer in layers]
-    none_chosen((key for layer in layers[last:] for key in layer.settings), name)
-    below = [SettingsLayer(place, _without_model(said)) for place, said in layers[:last]]
-    return [*below, *layers[last:]]
+    none_chosen((key for layer in layers[index:] for key in layer.settings), name)
+    below = [SettingsLayer(place, _without_model(settings)) for place, settings in layers[:index]]
+    return [*below, *layers[index:]]
 
 
 def _of_shipped(layer: SettingsLayer) -> SettingsLayer:
@@ -183,20 +183,22 @@ def _of_shipped(layer: SettingsLayer) -> SettingsLayer:
 
     A whole model, which a higher layer replaces, falls with its settings.
     """
-    said = dict(layer.settings)
-    if "model" not in said:
+    settings = dict(layer.settings)
+    if "model" not in settings:
         return layer
-    name = said.pop("model")
+    name = settings.pop("model")
     if is_whole_name(name):
-        kept = {k: v for k, v in said.items() if not k.startswith("model.") or k == INPUT}
-        return SettingsLayer(layer.place, kept)
+        other_settings = {
+            k: v for k, v in settings.items() if not k.startswith("model.") or k == INPUT
+        }
+        return SettingsLayer(layer.place, other_settings)
     if not isinstance(name, str) or ("/" not in name and name not in ARCHS):
         raise UserError(
             f"model: expected a size such as S/16, timm:NAME or module:Class, got {name!r}"
         )
-    if "model.arch" in said:
+    if "model.arch" in settings:
         raise UserError(f"model.arch: is said by model={name}; leave it out")
-    return SettingsLayer(layer.place, {**said, "model.arch": name})
+    return SettingsLayer(layer.place, {**settings, "model.arch": name})
 
 
 def _without_model(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,15 +247,15 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
     It is allowed where the other was given over it: in a higher layer (`height`).
     """
     for keys in LENGTH_KEYS:
-        given = [key for key in keys if value_at(tree, key) is not None]
-        for key in given[1:]:
-            first = given[0]
-            if key in height and height[key] >= height.get(first, -1):
-                both = height[key] == height.get(first)
-                remedy = "give one of them" if both else f"leave it out, or add {first}=null"
+        lengths = [key for key in keys if value_at(tree, key) is not None]
+        for key in lengths[1:]:
+            first_key = lengths[0]
+            if key in height and height[key] >= height.get(first_key, -1):
+                both = height[key] == height.get(first_key)
+                remedy = "give one of them" if both else f"leave it out, or add {first_key}=null"
                 raise UserError(
                     f"{key}: {value_text(value_at(tree, key))} has no effect beside "
-                    f"{first}={value_text(value_at(tree, first))}; {remedy}"
+                    f"{first_key}={value_text(value_at(tree, first_key))}; {remedy}"
                 )
 
 
@@ -296,7 +298,7 @@ def value_at(tree: Mapping[str, Any], key: str) -> Any:
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key; what lies on the way is copied, since composed trees are shared."""
-    *parents, last = key.split(".")
+    *parents, leaf = key.split(".")
     section = tree
     for n, parent in enumerate(parents):
         below = section.get(parent, {})
@@ -304,7 +306,7 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not a section")
         section[parent] = dict(below)
         section = section[parent]
-    section[last] = value
+    section[leaf] = value
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -332,10 +334,10 @@ def output_name(name: str) -> str:
     """
     letters = "".join(c if c.isalnum() else urllib.parse.quote(c, safe="+=@, ") for c in name)
     try:
-        whole = len(letters.encode(sys.getfilesystemencoding())) <= 200 and letters.strip(".")
+        fits = len(letters.encode(sys.getfilesystemencoding())) <= 200 and letters.strip(".")
     except UnicodeEncodeError:
-        whole = ""
-    return letters if whole else sweep_file_name(name)
+        fits = ""
+    return letters if fits else sweep_file_name(name)
 
 
 def sweep_file_name(name: str) -> str:

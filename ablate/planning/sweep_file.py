@@ -81,8 +81,8 @@ def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
         problem = getattr(error, "problem", None) or error
-        told = f"{' '.join(str(problem).split())}{_slip(path, mark)}"
-        raise UserError(f"{place}:{line} not YAML: {told}") from error
+        message = f"{' '.join(str(problem).split())}{_slip(path, mark)}"
+        raise UserError(f"{place}:{line} not YAML: {message}") from error
     except (OmegaConfBaseException, OSError, ValueError) as error:
         raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
     check_resolvers(content, place)
@@ -101,8 +101,8 @@ def _slip(path: Path, mark: Any) -> str:
         return ""
     if ": " in lines[mark.line][: mark.column]:
         return "; put a text that has a colon in quotes"
-    before = next((n for n in range(mark.line, 0, -1) if lines[n - 1].strip()), 0)
-    return f"{slip} of line {before}" if before and (slip := colon(lines[before - 1])) else ""
+    number = next((n for n in range(mark.line, 0, -1) if lines[n - 1].strip()), 0)
+    return f"{slip} of line {number}" if number and (slip := colon(lines[number - 1])) else ""
 
 
 def from_file(
@@ -121,28 +121,28 @@ def from_file(
     if scale is not None and scale not in scales:
         raise unknown_value("--scale", scale, scales)
     if ("variants" in content) == ("changes" in content):
-        why = "stands beside changes; give one" if "changes" in content else "missing"
+        fault = "stands beside changes; give one" if "changes" in content else "missing"
         raise UserError(
-            f"{place}: variants: {why}; give variants: [LABEL: {{key: value}}, ...], or changes: "
+            f"{place}: variants: {fault}; give variants: [LABEL: {{key: value}}, ...], or changes: "
             f"{{NAME: {{key: value}}, ...}}"
         )
     of_rows, changes = _Reader(place, groups), None
     if "changes" in content:
-        declared = changes_at(content["changes"], f"{place}: changes")
-        changes, rows = declared.of(line.options.design or content.get("design", DESIGN))
+        declaration = changes_at(content["changes"], f"{place}: changes")
+        changes, rows = declaration.of(line.options.design or content.get("design", DESIGN))
     else:
         rows = of_rows.entries(content["variants"])
-        for given, option in (
+        for kind, option in (
             (content.get("design"), f"{place}: design"),
             (line.options.design, "--design"),
         ):
-            if given is not None:
-                raise UserError(f"{option}: {given} is a design of changes; {place} has variants")
-    whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
+            if kind is not None:
+                raise UserError(f"{option}: {kind} is a design of changes; {place} has variants")
+    file_parts = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
-    levels = {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled}
-    both = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in MERGED}
-    parts = {**whole, **scaled, **{key: of for key, of in both.items() if of}}
+    levels = {f"{place}: ": file_parts, f"{place}: scales.{scale}.": scaled}
+    both = {key: {**file_parts.get(key, {}), **scaled.get(key, {})} for key in MERGED}
+    parts = {**file_parts, **scaled, **{key: value for key, value in both.items() if value}}
     paper = parts.get("paper", {})
     if paper and "table" not in paper:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
@@ -192,11 +192,11 @@ def _under(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
 
     `levels`: by the start of their places.
     """
-    for where, level in levels.items():
-        check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
+    for prefix, level in levels.items():
+        check_once({**level.get("base", {}), **level.get("from", {})}, prefix.rstrip(": ."))
         for key in ("base", "from"):
             if key in level:
-                yield SettingsLayer(f"{where}{key}", level[key])
+                yield SettingsLayer(f"{prefix}{key}", level[key])
 
 
 def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
@@ -204,17 +204,17 @@ def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
 
     Raises UserError where a level has both seeds and a design such as `until`.
     """
-    found: Design = Fixed()
-    for where, level in levels.items():
+    design: Design = Fixed()
+    for prefix, level in levels.items():
         keys = [key for key in (*DESIGNS, "seeds") if key in level]
         if len(keys) > 1:
             raise UserError(
-                f"{where}{keys[0]}: stands without {keys[1]}: it says which seeds there are; "
+                f"{prefix}{keys[0]}: stands without {keys[1]}: it says which seeds there are; "
                 f"remove one"
             )
         if keys:
-            found = Fixed() if keys == ["seeds"] else level[keys[0]]
-    return found
+            design = Fixed() if keys == ["seeds"] else level[keys[0]]
+    return design
 
 
 def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Design) -> Tune | None:
@@ -224,20 +224,20 @@ def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Desig
     line's seeds. Raises UserError where both `tune` and `from.tune` are declared, and for words on
     a search that is not.
     """
-    declared = [section for section in TUNE if section in parts]
-    if len(declared) > 1:
+    sections = [section for section in TUNE if section in parts]
+    if len(sections) > 1:
         raise UserError(
             f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of "
             f"its runs, or of their parents; remove one"
         )
     words = {section: section_of(line, section) for section in TUNE}
     for section in TUNE:
-        if section not in declared and (section in line.sweep or words[section]):
+        if section not in sections and (section in line.sweep or words[section]):
             form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
             raise UserError(f"{section}: {place} declares no such search; add a {form}")
-    if not declared or declared[0] in line.sweep:
+    if not sections or sections[0] in line.sweep:
         return None
-    [section] = declared
+    [section] = sections
     seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
     return tuning(section, parts[section], words[section], place, seeds, design)
 
@@ -279,8 +279,8 @@ class _Reader:
             "groups": read_groups,
         }
         dot = ": " if place == self.file else "."
-        read = parts_at(raw, place, readers, "{base: ..., across: ..., seeds: ...}", dot)
-        return {**read, **read.get("from", {})}
+        parts = parts_at(raw, place, readers, "{base: ..., across: ..., seeds: ...}", dot)
+        return {**parts, **parts.get("from", {})}
 
     def entries(self, raw: Any) -> list[Item]:
         """Read the rows."""
@@ -379,7 +379,7 @@ class _Reader:
     def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
         """Read the values of one key: a list, or one of Hydra's functions that make one."""
         key_at(key, place)
-        where = f"{place}: {key}"
+        location = f"{place}: {key}"
         if isinstance(raw, str) and re.match(r"\w+\(", raw):
             try:
                 word = parse_word(f"{key}={raw}", self.groups)
@@ -389,25 +389,25 @@ class _Reader:
             return word.values
         if not isinstance(raw, list):
             right = value_text(raw) if isinstance(raw, str | int | float | None) else "VALUE"
-            raise UserError(f"{where}: expected a list, got {raw!r}; write {key}: [{right}]")
+            raise UserError(f"{location}: expected a list, got {raw!r}; write {key}: [{right}]")
         if not raw:
-            raise UserError(f"{where}: expected a list of values, got none")
+            raise UserError(f"{location}: expected a list of values, got none")
         return tuple(plain_at(value, key, place) for value in raw)
 
     def excludes(self, raw: Any, place: str) -> Iterator[CellRule]:
-        for n, when in enumerate(list_at(raw, place, "a list of {key: value}", empty=True)):
-            yield CellRule(f"{place}[{n}]", settings_at(when, f"{place}[{n}]", empty=False))
+        for n, condition in enumerate(list_at(raw, place, "a list of {key: value}", empty=True)):
+            yield CellRule(f"{place}[{n}]", settings_at(condition, f"{place}[{n}]", empty=False))
 
     def overrides(self, raw: Any, place: str) -> Iterator[CellRule]:
         form = "{if: {key: value}, set: {key: value}}"
         for n, entry in enumerate(list_at(raw, place, f"a list of {form}", empty=True)):
-            where = f"{place}[{n}]"
-            if set(mapping_at(entry, where, form)) != {"if", "set"}:
-                raise UserError(f"{where}: expected {form}, got the keys {', '.join(entry)}")
-            when, then = (
-                settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
+            location = f"{place}[{n}]"
+            if set(mapping_at(entry, location, form)) != {"if", "set"}:
+                raise UserError(f"{location}: expected {form}, got the keys {', '.join(entry)}")
+            condition, settings = (
+                settings_at(entry[key], f"{location}: {key}", empty=False) for key in ("if", "set")
             )
-            yield CellRule(where, when, then)
+            yield CellRule(location, condition, settings)
 
 
 # --- Has the file of a sweep changed since the sweep was planned? -----------------------------
@@ -421,8 +421,8 @@ def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
 
     The scale is added if there is one. Raises UserError for a file that is no sweep file.
     """
-    said = {} if scale is None else {"scale": scale}
-    return {"sha256": sha256_of(path), "declares": _declared(path, scale), **said}
+    scale_entry = {} if scale is None else {"scale": scale}
+    return {"sha256": sha256_of(path), "declares": _declared(path, scale), **scale_entry}
 
 
 def _declared(path: Path, scale: str | None) -> str:

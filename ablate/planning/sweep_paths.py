@@ -56,15 +56,15 @@ def find_sweep_file(name: str) -> Path:
         for place in (path, Path("sweeps", path)):
             if place.is_file() and (place == path or path.name == name):
                 return place
-        known = files.get(path.stem)
+        namesake = files.get(path.stem)
         command = shlex.join(["ablate", "sweep", path.stem])
-        hint = f"; `{command}` is {known}" if known is not None else ""
+        hint = f"; `{command}` is {namesake}" if namesake is not None else ""
         raise UserError(f"{name}: no such sweep file{hint}")
     if name not in files:
-        if (written := Path(f"{name}.yaml")).is_file():
+        if (file := Path(f"{name}.yaml")).is_file():
             if path.name == name:
-                return written  # reading it will raise that it is no sweep file
-            raise UserError(f"no sweep named {name!r}; to name a file, give its ending: {written}")
+                return file  # reading it will raise that it is no sweep file
+            raise UserError(f"no sweep named {name!r}; to name a file, give its ending: {file}")
         raise UserError(
             f"no sweep named {name!r} (looked in ./sweeps, in this folder and among the shipped "
             f"ones){did_you_mean(name, files)}; the sweeps are {', '.join(files)}"

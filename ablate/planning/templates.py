@@ -97,18 +97,18 @@ def write_template(kind: str, name: str) -> Written:
         raise unknown_value("new", kind, KINDS)
     if kind == "trainer" and " " in name:
         return _write_command(name)
-    chosen = KINDS[kind]
-    if any(place.endswith(".py") for place in chosen.files.values()):
+    starter = KINDS[kind]
+    if any(place.endswith(".py") for place in starter.files.values()):
         _check_module(kind, name)
     elif not re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII):
         raise UserError(f"new {kind}: {name!r}: expected a name of letters, digits, - and _")
     words = {"name": name, "Name": _class_name(name)}
-    words["command"] = Template(chosen.command).substitute(words)
+    words["command"] = Template(starter.command).substitute(words)
     texts = {
         Path(Template(place).substitute(words)): Template(
             (FOLDER / template).read_text("utf-8")
         ).substitute(words)
-        for template, place in chosen.files.items()
+        for template, place in starter.files.items()
     }
     for path in texts:
         if path.exists() or path.is_symlink():
@@ -215,23 +215,27 @@ def declare(command: str, folder: Path) -> Declaration:
     numbers = [key for key, value in keys.items() if isinstance(value, int | float)]
     key = next(iter([*numbers, *keys]), "")
     values = f"{keys[key]},{_double(keys[key])}" if key else ""
-    said = "{" + ", ".join(f"{name}: {_yaml(value)}" for name, value in keys.items()) + "}"
+    keys_text = "{" + ", ".join(f"{name}: {_yaml(value)}" for name, value in keys.items()) + "}"
     code = _files(folder, script)
     if code and "hydra.main" in (folder / script).read_text(errors="replace"):
         plain = [word for word in template if "=" not in word]
         template = [*plain, "{overrides}", "seed={seed}", "hydra.run.dir={folder}"]
         declares, _ = keys_of(words, {})
-        said, code = "hydra", [*code, "'conf/**/*.yaml'"]
-        groups = {name: each["choices"] for name, each in declares.items() if "choices" in each}
+        keys_text, code = "hydra", [*code, "'conf/**/*.yaml'"]
+        groups = {
+            name: declaration["choices"]
+            for name, declaration in declares.items()
+            if "choices" in declaration
+        }
         several = {name: ",".join(options) for name, options in groups.items() if len(options) > 1}
         key, values = next(iter(several.items()), (key, values))
-    known = system.ask_git("ls-files", cwd=folder) is not None
+    in_git = system.ask_git("ls-files", cwd=folder) is not None
     text = YAML.format(
         command=command,
         template=_yaml(" ".join(map(_quoted, template))),
-        keys=said,
+        keys=keys_text,
         result=FILE if any("{folder}" in word for word in template) else LINES,
-        code="" if known or not code else CODE.format(files=", ".join(code)),
+        code="" if in_git or not code else CODE.format(files=", ".join(code)),
     )
     stem = re.sub(r"\W", "_", Path(script).stem) or "program"
     return Declaration(stem, text, key, values)

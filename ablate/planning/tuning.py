@@ -51,14 +51,14 @@ def tuning(
     place = f"{place}: {section}"
     check_keys(place, raw, KEYS)
     check_keys(section, words, ("trials", *TUNER_KEYS), what="one of")
-    given = {key: (f"{place}.{key}", raw[key]) for key in TUNER_KEYS if key in raw}
-    given |= {key: (f"{section}.{key}", words[key]) for key in TUNER_KEYS if key in words}
-    own = {
-        key: read_field(Tune, key, value, where)
-        for key, (where, value) in given.items()
+    entries = {key: (f"{place}.{key}", raw[key]) for key in TUNER_KEYS if key in raw}
+    entries |= {key: (f"{section}.{key}", words[key]) for key in TUNER_KEYS if key in words}
+    tuner_settings = {
+        key: read_field(Tune, key, value, location)
+        for key, (location, value) in entries.items()
         if value is not None
     }
-    tune = Tune((), **own)
+    tune = Tune((), **tuner_settings)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
         _grid
@@ -76,8 +76,8 @@ def tuning(
             for n, part in enumerate(list_at(raw["stages"], f"{place}.stages", form))
         )
     else:
-        asked = {"trials": words["trials"]} if "trials" in words else {}
-        stages = (stage({k: raw[k] for k in STAGE_KEYS if k in raw} | asked, place),)
+        trials = {"trials": words["trials"]} if "trials" in words else {}
+        stages = (stage({k: raw[k] for k in STAGE_KEYS if k in raw} | trials, place),)
     if section == "tune":
         return replace(tune, stages=stages)
     return replace(tune, stages=tuple(map(_of_parents, stages)), parents=True)
@@ -85,10 +85,10 @@ def tuning(
 
 def _of_parents(stage: TuningStage) -> TuningStage:
     """Return the stage with its keys as a child says them: `from.KEY`."""
-    space, at = (
+    space, fixed_settings = (
         {f"{FROM_PREFIX}{k}": v for k, v in part.items()} for part in (stage.space, stage.at)
     )
-    return replace(stage, space=space, at=at)
+    return replace(stage, space=space, at=fixed_settings)
 
 
 def _shared(
@@ -99,16 +99,16 @@ def _shared(
     Raises UserError where a search would have fewer than LEAST_TRIALS.
     """
     stage = _stage(raw, place, DEFAULT_TRIALS)
-    each = stage.trials // searches
-    if each < LEAST_TRIALS:
-        makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
+    share = stage.trials // searches
+    if share < LEAST_TRIALS:
+        makes = f"{searches} searches of {share}" if searches > 1 else f"a search of {share}"
         enough = stage.trials >= LEAST_TRIALS and not grows
         once = f", or {section}.repeats=1" if enough else ""
         raise UserError(
             f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
             f"chooses: give at least {searches * LEAST_TRIALS}{once}"
         )
-    return replace(stage, trials=each)
+    return replace(stage, trials=share)
 
 
 def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
@@ -135,17 +135,17 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
     trials = read_field(TuningStage, "trials", raw.get("trials", default), f"{place}.trials")
-    at = settings_at(raw.get("at", {}), f"{place}.at")
-    for key in (*space, *at):
+    fixed_settings = settings_at(raw.get("at", {}), f"{place}.at")
+    for key in (*space, *fixed_settings):
         if key.startswith(FROM_PREFIX):
             raise UserError(
                 f"{place}: {key}: is a setting of what a trial starts from; parents are searched "
                 f"by `from: {{tune: ...}}`"
             )
-    for key in at:
+    for key in fixed_settings:
         if key in space:
             raise UserError(f"{place}.at: {key} is searched; give it once")
-    return TuningStage(space, trials, at)
+    return TuningStage(space, trials, fixed_settings)
 
 
 def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
@@ -162,8 +162,8 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
         raise unknown_value(place, str(kind), (*RANGES, "choices"))
     numbers = tuple[int, int] if kind == "int" else tuple[float, float]
     if not fits_type(list_at(values, place, form), numbers):
-        what = "whole numbers" if kind == "int" else "numbers"
-        raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
+        noun = "whole numbers" if kind == "int" else "numbers"
+        raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {noun}, got {values!r}")
     low, high = read_value(values, numbers, place)
     if not low < high or (kind == "log" and low <= 0):
         above = "0 < low < high" if kind == "log" else "low < high"
@@ -181,14 +181,14 @@ def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any
 
     Raises UserError where the space lacks it.
     """
-    trees, own = trees_of(tree, key)
-    section, _, leaf = own.rpartition(".")
-    found = trees[0].get(section) if trees else None
-    if trees and own.startswith(LR_FACTORS):
-        found, leaf = {own: _factor(trees[0], own.removeprefix(LR_FACTORS))}, own
-    if not isinstance(found, Mapping) or leaf not in found:
+    trees, own_key = trees_of(tree, key)
+    section, _, leaf = own_key.rpartition(".")
+    settings = trees[0].get(section) if trees else None
+    if trees and own_key.startswith(LR_FACTORS):
+        settings, leaf = {own_key: _factor(trees[0], own_key.removeprefix(LR_FACTORS))}, own_key
+    if not isinstance(settings, Mapping) or leaf not in settings:
         raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
-    value = found[leaf]
+    value = settings[leaf]
     [(kind, bounds)] = values.items()
     if kind == "choices":
         if value not in bounds:
@@ -209,9 +209,9 @@ def _factor(tree: Mapping[str, Any], path: str) -> float:
 
     It is 1 where none is.
     """
-    given: Mapping[str, float] = tree["optim"].get("lr_mult") or {}
-    above = [other for other in given if f"{path}.".startswith(f"{other}.")]
-    return given[max(above, key=len)] if above else 1.0
+    factors: Mapping[str, float] = tree["optim"].get("lr_mult") or {}
+    above = [prefix for prefix in factors if f"{path}.".startswith(f"{prefix}.")]
+    return factors[max(above, key=len)] if above else 1.0
 
 
 def distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:

@@ -62,30 +62,30 @@ class Options:
 
     @property
     def texts(self) -> list[str]:
-        found = list[str]()
+        words = list[str]()
         for option, (field, kind) in OPTIONS.items():
-            given = getattr(self, field)
-            for value in given if field in SEVERAL else [given]:
+            setting = getattr(self, field)
+            for value in setting if field in SEVERAL else [setting]:
                 if kind is bool:
-                    found += [option] * value
+                    words += [option] * value
                 elif value is not None:
-                    found += [option, f"{value:g}" if isinstance(value, float) else str(value)]
-        return found
+                    words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+        return words
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], Options]:
     """Split the words of a plan into those without options, and the options."""
-    given: dict[str, Any] = {field: [] for field in SEVERAL}
-    rest, own = iter(words), list[str]()
+    option_values: dict[str, Any] = {field: [] for field in SEVERAL}
+    rest, plain_words = iter(words), list[str]()
     for word in rest:
         field, kind = OPTIONS.get(word, ("", bool))
         if field in SEVERAL:
-            given[field].append(next(rest))
+            option_values[field].append(next(rest))
         elif field:
-            given[field] = True if kind is bool else kind(next(rest))
+            option_values[field] = True if kind is bool else kind(next(rest))
         else:
-            own.append(word)
-    return own, Options(**given)
+            plain_words.append(word)
+    return plain_words, Options(**option_values)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class CommandLine:
         Words that cross a file with values are left out: they extend its sweep, as seeds do.
         """
         places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
-        named = [word for word in self.settings if word not in (*places, *self.crossed)]
-        words = sorted(map(_spelled, named))
+        name_words = [word for word in self.settings if word not in (*places, *self.crossed)]
+        words = sorted(map(_spelled, name_words))
         words += [_spelled(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
         words += sorted(f"across={key}" for key in self.options.across)
         words += ["each"] * self.options.each
@@ -143,23 +143,23 @@ def read_line(
     """
     if options is None:
         words, options = split_options(words)
-    named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
-    for word in words[named:]:
+    has_name = bool(words) and "=" not in words[0] and not words[0].startswith("~")
+    for word in words[has_name:]:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
-    parsed = [parse_word(word, groups) for word in words[named:]]
+    parsed = [parse_word(word, groups) for word in words[has_name:]]
     for key, count in Counter(word.key for word in parsed).items():
         if count > 1:
             raise UserError(f"{key}: given twice")
         if key == "seed":
-            given = ",".join(
+            seed_list = ",".join(
                 value_text(value) for w in parsed if w.key == key for value in w.values
             )
-            raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
-        if (own := key.partition(".")[0]) in ("seeds", "baseline") and key != own:
-            raise UserError(f"{key}: {own} has no keys; give {own}=VALUE")
-        whole = "." not in key and key not in (*OWN, *groups)
-        if whole and (meant := nearest_name(key, OWN, 0.75)):
+            raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{seed_list}]")
+        if (section := key.partition(".")[0]) in ("seeds", "baseline") and key != section:
+            raise UserError(f"{key}: {section} has no keys; give {section}=VALUE")
+        is_unknown = "." not in key and key not in (*OWN, *groups)
+        if is_unknown and (meant := nearest_name(key, OWN, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
 
     def about(word: Word) -> str:
@@ -167,7 +167,7 @@ def read_line(
         return next((s for s in sections if f"{word.key}.".startswith(f"{s}.")), "")
 
     return CommandLine(
-        file=words[0] if named else None,
+        file=words[0] if has_name else None,
         settings=tuple(word for word in parsed if not about(word)),
         sweep={w.key: w for w in parsed if about(w) in OWN},
         launcher=single_values(word for word in parsed if about(word) == "launcher"),
@@ -179,8 +179,8 @@ def read_line(
 def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Split words into (the others, the values of `analysis.KEY=VALUE` by KEY)."""
     ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
-    others = [word for word in words if word not in ours]
-    return others, section_of(read_line(ours, {}), "analysis") if ours else {}
+    other_words = [word for word in words if word not in ours]
+    return other_words, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
 def same_sweep(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
@@ -203,38 +203,40 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     """
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
-    swept, said = [word for word in line.settings if word.swept], line.options
-    if said.scale is not None:
-        raise UserError(f"--scale {said.scale}: only a sweep file has scales; give its NAME first")
-    alone = any(word.key == TRAINER for word in line.settings)  # a program's first try
-    if not (said.change or swept or alone):
-        raise _nothing_to_sweep(line, groups)
-    if said.design is not None and not said.change:
+    swept, options = [word for word in line.settings if word.swept], line.options
+    if options.scale is not None:
         raise UserError(
-            f"--design {said.design}: of which changes? give --change {WORD}, twice or more"
+            f"--scale {options.scale}: only a sweep file has scales; give its NAME first"
         )
-    for key in said.across:
+    alone = any(word.key == TRAINER for word in line.settings)  # a program's first try
+    if not (options.change or swept or alone):
+        raise _nothing_to_sweep(line, groups)
+    if options.design is not None and not options.change:
+        raise UserError(
+            f"--design {options.design}: of which changes? give --change {WORD}, twice or more"
+        )
+    for key in options.across:
         if key not in [word.key for word in swept]:
             raise UserError(f"--across {key}: needs values for the columns; give {key}=A,B")
-    beside = [word for word in swept if word.key in (*COLUMNS, *said.across)]
-    factors = [word for word in swept if word not in beside]
+    column_words = [word for word in swept if word.key in (*COLUMNS, *options.across)]
+    factors = [word for word in swept if word not in column_words]
     baseline = line.sweep["baseline"].value if "baseline" in line.sweep else None
     if baseline is None and any(word.glob for word in factors):
         raise UserError("baseline: must be named where glob() is used; give baseline=LABEL")
     by_key = {word.key: word.values for word in factors}
-    over = single_values(word for word in line.settings if not word.swept)
+    common_settings = single_values(word for word in line.settings if not word.swept)
     changes = None
-    if said.change:
+    if options.change:
         if factors:
             raise UserError(
                 f"{factors[0].text}: the rows are those of --change; make it a change, or "
                 f"columns by --across {factors[0].key}"
             )
-        declared = changes_of(said.change, groups)
-        changes, rows = declared.of(said.design or DESIGN)
-    elif said.each:  # the first values hold for all rows; each other one changes one key
-        first = {key: values[0] for key, values in by_key.items()}
-        over |= first
+        declaration = changes_of(options.change, groups)
+        changes, rows = declaration.of(options.design or DESIGN)
+    elif options.each:  # the first values hold for all rows; each other one changes one key
+        first_values = {key: values[0] for key, values in by_key.items()}
+        common_settings |= first_values
         rows = [Item("base", {}, "")]
         rows += [
             Item(f"{key}={value_text(value)}", {key: value}, "")
@@ -247,9 +249,11 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
         place="",
         title=title,
         rows=distinct(rows if factors or changes else [Item("base", {}, "")], "rows", ""),
-        columns=distinct(map(_item, products({w.key: w.values for w in beside})), "columns", ""),
+        columns=distinct(
+            map(_item, products({w.key: w.values for w in column_words})), "columns", ""
+        ),
         under=(),
-        over=over,
+        over=common_settings,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
@@ -288,18 +292,18 @@ def cross(
                     f"with a key that its rows and columns leave alone; a list value is bracketed: "
                     f"{word.key}=[{','.join(map(value_text, word.values))}]"
                 )
-    found = []
+    crossed_columns = []
     for column in columns:
         for settings in products({word.key: word.values for word in words}):
             label = name_settings(settings)
             if column.label:
-                named = (f"{key}={value_text(value)}" for key, value in settings.items())
-                label = JOINT.join([column.label, *named])
+                value_labels = (f"{key}={value_text(value)}" for key, value in settings.items())
+                label = JOINT.join([column.label, *value_labels])
             theirs = column.paper or paper.get(column.label)
-            found.append(
+            crossed_columns.append(
                 replace(column, label=label, settings={**column.settings, **settings}, paper=theirs)
             )
-    return distinct(found, "columns", "")
+    return distinct(crossed_columns, "columns", "")
 
 
 def _item(settings: Mapping[str, Any]) -> Item:

@@ -22,17 +22,23 @@ def read_labels(
 ) -> tuple[str, ...]:
     """Split "A,B" into labels, in the order of `labels`. A label may have commas itself, so the
     longest that fits is taken. `also`: other names of labels. Raises UserError for what is none."""
-    words, found = [word.strip() for word in text.split(",")], set()
+    words, selection = [word.strip() for word in text.split(",")], set()
     names = {**(also or {}), **{label: label for label in labels}}
-    known = {tuple(word.strip() for word in name.split(",")): names[name] for name in names}
-    at = 0
-    while at < len(words):
-        fitting = (n for n in range(len(words), at, -1) if tuple(words[at:n]) in known)
+    labels_by_words = {
+        tuple(word.strip() for word in name.split(",")): names[name] for name in names
+    }
+    position = 0
+    while position < len(words):
+        fitting = (
+            n
+            for n in range(len(words), position, -1)
+            if tuple(words[position:n]) in labels_by_words
+        )
         if (end := next(fitting, None)) is None:
-            raise unknown_value(place, words[at], labels)
-        found.add(known[tuple(words[at:end])])
-        at = end
-    return tuple(label for label in labels if label in found)
+            raise unknown_value(place, words[position], labels)
+        selection.add(labels_by_words[tuple(words[position:end])])
+        position = end
+    return tuple(label for label in labels if label in selection)
 
 
 def choose_part(
@@ -54,19 +60,19 @@ def choose_part(
         return table
     places = {(entry.row, column.label) for column in table.columns for entry in column.entries}
     if rows is not None:
-        chosen = _rows(table, plan, rows)
-        places = {(row, column) for row, column in places if row in chosen}
+        selection = _rows(table, plan, rows)
+        places = {(row, column) for row, column in places if row in selection}
     if columns is not None:
-        chosen = _columns(table, columns)
-        places = {(row, column) for row, column in places if column in chosen}
+        selection = _columns(table, columns)
+        places = {(row, column) for row, column in places if column in selection}
     if where:
         places &= _having(table, plan, where)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
     part = _part_of(table, places, sort)
-    first = next(note for note in part.notes if note.kind == "caption")
-    more = Note("caption", " ".join([first.text, *part_words(table, part, sort)]))
-    notes = (more if note is first else note for note in part.notes)
+    caption = next(note for note in part.notes if note.kind == "caption")
+    extended_caption = Note("caption", " ".join([caption.text, *part_words(table, part, sort)]))
+    notes = (extended_caption if note is caption else note for note in part.notes)
     return dataclasses.replace(part, notes=tuple(notes))
 
 
@@ -90,30 +96,30 @@ def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
-    declared = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
-    if not declared:
+    keys = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
+    if not keys:
         raise UserError(f"--where {where[0]}: no row and no column of {plan.name} sets a key")
-    own = _own_labels(table)
+    plan_labels = _own_labels(table)
 
     def value(row: str, column: str, key: str) -> Any:
-        set_by = {**columns[own[column]], **rows[row]}
-        return set_by[key] if key in set_by else _default(cells[row, own[column]], key)
+        set_by = {**columns[plan_labels[column]], **rows[row]}
+        return set_by[key] if key in set_by else _default(cells[row, plan_labels[column]], key)
 
-    every = [(entry.row, column.label) for column in table.columns for entry in column.entries]
-    places = set(every)
+    all_places = [(entry.row, column.label) for column in table.columns for entry in column.entries]
+    places = set(all_places)
     for text in where:
         word = parse_word(text, {})
-        if word.key not in declared:
-            raise unknown_value(
-                "--where", word.key, declared, "a key that rows or columns set, one of"
-            )
-        values = {place: value(*place, word.key) for place in every}
+        if word.key not in keys:
+            raise unknown_value("--where", word.key, keys, "a key that rows or columns set, one of")
+        values = {place: value(*place, word.key) for place in all_places}
         having = {
-            place for place in every if any(matches_value(v, values[place]) for v in word.values)
+            place
+            for place in all_places
+            if any(matches_value(v, values[place]) for v in word.values)
         }
         if not having:
-            known = dict.fromkeys(map(value_text, values.values()))
-            raise unknown_value(f"--where {word.key}", text.partition("=")[2], known)
+            valid_values = dict.fromkeys(map(value_text, values.values()))
+            raise unknown_value(f"--where {word.key}", text.partition("=")[2], valid_values)
         places &= having
     return places
 
@@ -126,26 +132,26 @@ def _default(cell: Cell, key: str) -> Any:
 def _own_labels(table: Table) -> dict[str, str]:
     """Map the label of each of the table's columns to its label in the plan. A column on another
     test set has the runs of the column before it, and so that column's label."""
-    found, own = {}, ""
+    labels, label = {}, ""
     for column in table.columns:
-        own = own if column.on else column.label
-        found[column.label] = own
-    return found
+        label = label if column.on else column.label
+        labels[column.label] = label
+    return labels
 
 
 def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
     """Return the table of these places and of the baseline."""
     across = {column for _, column in places}
-    of = [column for column in table.columns if column.label in across]
+    part_columns = [column for column in table.columns if column.label in across]
     labels = {table.baseline, *(row for row, _ in places)}
     rows = [row for row in table.rows if row.label in labels]
     if sort:
-        rows = _sorted(table, rows, of)
+        rows = _sorted(table, rows, part_columns)
     order = [row.label for row in rows]
     columns = []
-    for column in of:
-        chosen = {row for row, label in places if label == column.label} | {table.baseline}
-        entries = [entry for entry in column.entries if entry.row in chosen]
+    for column in part_columns:
+        row_labels = {row for row, label in places if label == column.label} | {table.baseline}
+        entries = [entry for entry in column.entries if entry.row in row_labels]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
     hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
@@ -187,12 +193,12 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
 def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
     """Tell how much of a table is shown in a part of it, and what numbers are of."""
     counts = [
-        f"{len(some)} of {len(every)} {noun}"
-        for some, every, noun in (
+        f"{len(subset)} of {len(superset)} {noun}"
+        for subset, superset, noun in (
             (part.rows, table.rows, "rows"),
             (part.columns, table.columns, "columns"),
         )
-        if len(some) < len(every)
+        if len(subset) < len(superset)
     ]
     if len(part.entries) < len(table.entries) and not counts:
         counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
@@ -204,5 +210,5 @@ def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
     if len(part.blocks) < len(table.blocks):
         yield "Averages and contrasts over more than is shown are left out."
     if sort:
-        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
-        yield f"Rows are sorted by {by}, the baseline first."
+        criterion = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
+        yield f"Rows are sorted by {criterion}, the baseline first."

@@ -85,26 +85,28 @@ def effect_spreads(
     images = rights.of_rows(cells, plan.seeds)
     arrays = Arrays.of(plan, cells, False, images, None)
     rows = [*cell_rows(plan, changes).values()]
-    found = {}
+    by_column = {}
     for c, column in enumerate(plan.columns):
         right = images[c] if images is not None else None
-        whole = [s for s in range(arrays.y.shape[-1]) if not _missing(arrays.y[c][rows, s])]
-        if len(whole) < stats.FEWEST_SEEDS:
+        complete_seeds = [
+            s for s in range(arrays.y.shape[-1]) if not _missing(arrays.y[c][rows, s])
+        ]
+        if len(complete_seeds) < stats.FEWEST_SEEDS:
             continue
-        judged = judge_changes(
+        judgement = judge_changes(
             plan,
             changes,
-            arrays.y[c][:, whole],
+            arrays.y[c][:, complete_seeds],
             arrays.method(changes.contrasts),
             arrays.unstable[c],
-            None if right is None else right[:, whole],
+            None if right is None else right[:, complete_seeds],
         )
-        found[column.label] = {
-            effect_label(*place): EffectSpread(gain.gain.sd, gain.df, len(whole))
-            for place, gain in judged.gains.items()
+        by_column[column.label] = {
+            effect_label(*place): EffectSpread(gain.gain.sd, gain.df, len(complete_seeds))
+            for place, gain in judgement.gains.items()
             if gain.gain.sd and gain.df
         }
-    return {column: spreads for column, spreads in found.items() if spreads}
+    return {column: spreads for column, spreads in by_column.items() if spreads}
 
 
 def _missing(values: stats.Floats) -> bool:
@@ -137,12 +139,12 @@ class _Known:
     def by_change(self, of: Changes, column: str, n: int) -> dict[str, float]:
         """Return the gain of each change that n seeds detect, by the spread of finished runs; {}
         for another design than theirs, and with too few seeds."""
-        method, found = self.method(of), dict[str, float]()
-        for told, spread in self.effects.get(column, {}).items():
+        method, gains = self.method(of), dict[str, float]()
+        for label, spread in self.effects.get(column, {}).items():
             if of.design == self.changes.design:
                 gain = stats.detected_again(spread.sd, spread.df, spread.n, n, method)
-                found |= {} if gain is None else {told: gain}
-        return found
+                gains |= {} if gain is None else {label: gain}
+        return gains
 
     def ends(self, of: Changes, column: str, n: int) -> tuple[float | None, float | None]:
         """Return `smallest` and `largest` of a forecast."""
@@ -166,8 +168,8 @@ class _Known:
         """Return the fewest seeds that detect a gain; None beyond `stats.MOST_SEEDS`."""
         measured = bool(self.by_change(of, column, stats.FEWEST_SEEDS))
         for n in range(stats.FEWEST_SEEDS, stats.MOST_SEEDS + 1):
-            found = self.ends(of, column, n)[1 if measured else 0]
-            if found is not None and found <= gain:
+            detectable_gain = self.ends(of, column, n)[1 if measured else 0]
+            if detectable_gain is not None and detectable_gain <= gain:
                 return n
         return None
 
@@ -184,44 +186,44 @@ def compare_designs(
     of `seed_spreads`; `effects`: of `effect_spreads`; `past`: the looks before."""
     if plan.changes is None:
         return []
-    read = past.read_over_baselines() if past is not None else 0
-    known = _Known(plan, plan.changes, spreads, effects or {}, read)
-    found = []
-    every = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
-    timed = [seconds for seconds in every if seconds is not None]
+    read_count = past.read_over_baselines() if past is not None else 0
+    facts = _Known(plan, plan.changes, spreads, effects or {}, read_count)
+    forecasts = []
+    cell_seconds = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
+    timed = [seconds for seconds in cell_seconds if seconds is not None]
     for design in EFFECT_KINDS:
         try:
             cells = len(design_cells(plan.changes.names, design))
         except UserError:  # not for so many changes
             continue
         runs = cells * len(plan.columns) * plan.n
-        of = Changes(plan.changes.names, design)  # type: ignore[arg-type]
-        ends = {label: known.ends(of, label, plan.n) for label in spreads}
-        by_change = {label: known.by_change(of, label, plan.n) for label in spreads}
-        needed: list[int | None] = []
+        changes = Changes(plan.changes.names, design)  # type: ignore[arg-type]
+        ends = {label: facts.ends(changes, label, plan.n) for label in spreads}
+        by_change = {label: facts.by_change(changes, label, plan.n) for label in spreads}
+        seed_counts: list[int | None] = []
         if detect is not None:
-            needed = [known.enough(of, label, detect) for label in spreads]
-        found.append(
+            seed_counts = [facts.enough(changes, label, detect) for label in spreads]
+        forecasts.append(
             DesignForecast(
                 design=design,
                 cells=cells,
                 runs=runs,
                 device_seconds=(
-                    runs * sum(timed) / len(timed) if len(timed) == len(every) else None
+                    runs * sum(timed) / len(timed) if len(timed) == len(cell_seconds) else None
                 ),
                 smallest={label: low for label, (low, _) in ends.items()},
                 largest={label: high for label, (_, high) in ends.items()},
                 changes={label: gains for label, gains in by_change.items() if gains},
-                seeds=_most(needed),
+                seeds=_most(seed_counts),
             )
         )
-    return found
+    return forecasts
 
 
 def _most(needed: Sequence[int | None]) -> int | None:
     """Return the most of these seeds; None for none, and where one of them is beyond all."""
-    known = [seeds for seeds in needed if seeds is not None]
-    return max(known) if known and len(known) == len(needed) else None
+    counts = [seeds for seeds in needed if seeds is not None]
+    return max(counts) if counts and len(counts) == len(needed) else None
 
 
 def show_designs(
@@ -241,14 +243,14 @@ def show_designs(
         ("design", *head),
         [
             (
-                one.design + " (this one)" * (one.design == plan.changes.design),
-                f"{one.cells:,}",
-                f"{one.runs:,}",
-                "?" if one.device_seconds is None else device_time(one.device_seconds),
-                " / ".join(dict.fromkeys(_detects(one, label) for label in one.smallest)),
-                *[_seeds(one.seeds)] * (detect is not None),
+                forecast.design + " (this one)" * (forecast.design == plan.changes.design),
+                f"{forecast.cells:,}",
+                f"{forecast.runs:,}",
+                "?" if forecast.device_seconds is None else device_time(forecast.device_seconds),
+                " / ".join(dict.fromkeys(_detects(forecast, label) for label in forecast.smallest)),
+                *[_seeds(forecast.seeds)] * (detect is not None),
             )
-            for one in found
+            for forecast in found
         ],
     )
     print(
@@ -258,12 +260,15 @@ def show_designs(
     )
     for line in dict.fromkeys(_spread_line(plan, label, spreads[label]) for label in spreads):
         print(f"  {line}")
-    own = next(one for one in found if one.design == plan.changes.design)
-    for label, gains in own.changes.items():
+    plan_forecast = next(forecast for forecast in found if forecast.design == plan.changes.design)
+    for label, gains in plan_forecast.changes.items():
         n = next(iter(effects[label].values())).n
-        each = ", ".join(f"{told} {gain:.2g}" for told, gain in gains.items())
-        at = f"{plan.heading(label)}: " if label else ""
-        print(f"  {at}{own.design} by its own {plural(n, 'finished seed')}, by change: {each}")
+        gains_text = ", ".join(f"{effect} {gain:.2g}" for effect, gain in gains.items())
+        heading = f"{plan.heading(label)}: " if label else ""
+        print(
+            f"  {heading}{plan_forecast.design} by its own {plural(n, 'finished seed')}, "
+            f"by change: {gains_text}"
+        )
 
 
 def _spread_line(plan: Plan, label: str, known: SeedSpread) -> str:

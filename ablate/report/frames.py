@@ -31,15 +31,15 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     families = {row.label: row.family for row in plan.rows}
     keys = _keys(plan, [record.run.cell for record in runs])
     probed = {record.run.id: _probed(record) for record in runs}
-    measured = dict.fromkeys(key for found in probed.values() for key in found)
-    sets = dict.fromkeys(other["name"] for cell in plan.cells for other in also_of(cell.spec))
+    measured = dict.fromkeys(key for numbers in probed.values() for key in numbers)
+    sets = dict.fromkeys(test_set["name"] for cell in plan.cells for test_set in also_of(cell.spec))
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
         is_parent = plan.tune is not None and plan.tune.parents and record.run.trial is not None
         tree = {**cell.spec, "parent": cell.spec} if is_parent else cell.spec
         test = (result.get("test") or {}) if record.run.trial is None else {}
-        beside = (result.get("also") or {}) if record.run.trial is None else {}
+        also_results = (result.get("also") or {}) if record.run.trial is None else {}
         rows.append(
             {
                 **_place(plan, record),
@@ -50,7 +50,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 **{key: test.get(key) for key in _tested(plan)},
                 "test_n": test.get("n"),
                 **{key: probed[record.run.id].get(key) for key in measured},
-                **_beside(plan, sets, beside),
+                **_beside(plan, sets, also_results),
                 **{name: result.get(name) for name in MEASURED},
             }
         )
@@ -60,17 +60,17 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
 def measured_records(plan: Plan, store: Store, runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the records, with the plan's metrics of the user's own in their results. Raises as
     `analysis.own.with_own_metrics`."""
-    found = with_own_metrics(plan, {r.run.id: r.result for r in runs}, store, plan.own)
-    return [replace(record, result=found[record.run.id] or {}) for record in runs]
+    results = with_own_metrics(plan, {r.run.id: r.result for r in runs}, store, plan.own)
+    return [replace(record, result=results[record.run.id] or {}) for record in runs]
 
 
 def _probed(record: RunRecord) -> dict[str, float]:
     """Return the numbers of the probes of a run that has test scores; trials show neither."""
-    spec, found = record.run.cell.spec, dict[str, float]()
+    spec, numbers = record.run.cell.spec, dict[str, float]()
     if record.status == "finished" and record.run.trial is None:
         for probe in spec.get("probe", ()):
-            found |= probe_numbers(probe, record.folder.read_probe(probe), spec)
-    return found
+            numbers |= probe_numbers(probe, record.folder.read_probe(probe), spec)
+    return numbers
 
 
 def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def _tested(plan: Plan) -> list[str]:
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
     """Leave out runs that others start from, and tuning trials unless the caller includes them."""
-    own = (record for record in runs if not record.run.above)
-    return [record for record in own if trials or record.run.trial is None]
+    own_runs = (record for record in runs if not record.run.above)
+    return [record for record in own_runs if trials or record.run.trial is None]
 
 
 def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
@@ -123,9 +123,9 @@ def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
     """Name the search of a trial, or the search whose winner a run has."""
     if (trial := run.trial) is not None:
         return {"search": trial.search, "trial": trial.number, "score": trial.score}
-    taken = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
+    searches = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
     of_trials = {"trial": None, "score": None} if trials else {}
-    return {"search": next(taken, None), **of_trials}
+    return {"search": next(searches, None), **of_trials}
 
 
 def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:

@@ -62,9 +62,9 @@ def _metrics() -> Lines:
         curve = (key.replace("SHARE", "0.9") for key in task.curve)
         for key in (*(metric.key for metric in task.metrics), *curve):
             yield key, f"{_said(task, key)}; task={name}", "-"
-    for probe, of in PROBE_METRICS.items():
+    for probe, probe_metrics in PROBE_METRICS.items():
         example = TASKS[DEFAULT_TASK]
-        for key in of.names:
+        for key in probe_metrics.names:
             line = _said(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
             yield key, f"{line}; probe=[{probe}]", choices.PROBES[probe].source
 
@@ -100,13 +100,13 @@ def _archs() -> Lines:
 
 def _files(group: str) -> Lines:
     """List the options that are files in conf/, the user's first, each with its first sentence."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     if user_conf_folder() is None and group == TRAINER:  # of another application's `./conf`
-        found |= {name: Path("conf", group, f"{name}.yaml") for name in other_app_trainers()}
+        paths |= {name: Path("conf", group, f"{name}.yaml") for name in other_app_trainers()}
     for folder in filter(None, (user_conf_folder(), shipped_folder("conf"))):
         for path in sorted((folder / group).glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    for name, path in sorted(found.items()):
+            paths.setdefault(path.stem, path)
+    for name, path in sorted(paths.items()):
         comment = " ".join(
             line.strip("# ")
             for line in path.read_text().splitlines()
@@ -162,8 +162,8 @@ class Catalogue:
     choices: Sequence[tuple[str, str, str]]  # name, line, source ("-": none)
 
     def text(self) -> str:
-        own = f", or {OWN_CHOICES[self.name]} of your own" if self.name in OWN_CHOICES else ""
-        lines = [f"{self.name}  ({self.how}{own})"]
+        own_form = f", or {OWN_CHOICES[self.name]} of your own" if self.name in OWN_CHOICES else ""
+        lines = [f"{self.name}  ({self.how}{own_form})"]
         width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:
             lines.append(f"  {name:<{width}}  {line}" + (f"  -- {source}" if source != "-" else ""))
@@ -186,17 +186,17 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
     """
     kinds = {"sweeps": ("ablate sweep NAME", sweeps), **CATALOGUE_KINDS}
     if kind is None:
-        return [Catalogue(name, how, list(lines())) for name, (how, lines) in kinds.items()]
+        return [Catalogue(name, usage, list(lines())) for name, (usage, lines) in kinds.items()]
     kinds["keys"] = ("KEY=VALUE", _keys)
     if kind not in kinds:
         raise unknown_value("list", kind, kinds)
-    how, lines = kinds[kind]
-    every = list(lines())
-    found = [line for line in every if line[0].strip().startswith(prefix)]
-    if not found:
-        names = [line[0].strip().partition("=")[0] for line in every]
+    usage, lines = kinds[kind]
+    all_lines = list(lines())
+    matches = [line for line in all_lines if line[0].strip().startswith(prefix)]
+    if not matches:
+        names = [line[0].strip().partition("=")[0] for line in all_lines]
         raise UserError(f"list {kind}: no name begins with {prefix!r}{did_you_mean(prefix, names)}")
-    return [Catalogue(kind, how, found)]
+    return [Catalogue(kind, usage, matches)]
 
 
 WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, module:Class"
@@ -250,11 +250,11 @@ def _of_choices(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the settings of choices; those that are alike in several choices share one line."""
     owners: dict[tuple[str, str], list[str]] = {}
-    for name, own in params.items():
-        for key, param in own.items():
-            named = f"{kind}.{key}={_shown(param.default)}"
-            owners.setdefault((named, _line(param.line, param.type, param)), []).append(name)
-    for (key, line), names in sorted(owners.items(), key=lambda one: one[0][0].partition("=")[0]):
+    for name, choice_params in params.items():
+        for key, param in choice_params.items():
+            setting = f"{kind}.{key}={_shown(param.default)}"
+            owners.setdefault((setting, _line(param.line, param.type, param)), []).append(name)
+    for (key, line), names in sorted(owners.items(), key=lambda item: item[0][0].partition("=")[0]):
         yield key, f"{line} of {kind}={', '.join(names)}", "-"
 
 

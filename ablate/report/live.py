@@ -68,14 +68,14 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     widths = [max(len(text) for text in texts) for texts in zip(headings, *lines, strict=True)]
     widths[BAR] = bar
     gap = 2 if bar else 1
-    shown = [place for place in range(len(headings)) if widths[place]]
+    places = [place for place in range(len(headings)) if widths[place]]
     for place in DROPPED:
-        if _label_room(widths, shown, gap, width) < LEAST_LABEL and place in shown:
-            shown.remove(place)
+        if _label_room(widths, places, gap, width) < LEAST_LABEL and place in places:
+            places.remove(place)
     edges = None if ascii_only else box.SIMPLE_HEAD  # which leaves a place between columns, too
     table = Table(box=edges, pad_edge=False, padding=(0, gap - (not ascii_only), 0, 0))
-    room = _label_room(widths, shown, gap, width)
-    for place in shown:
+    room = _label_room(widths, places, gap, width)
+    for place in places:
         justify: Any = "right" if place > 2 and place != SPARK else "left"
         table.add_column(headings[place], justify=justify, no_wrap=True)
     for worker, line in zip(workers, lines, strict=True):
@@ -86,7 +86,7 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
         total = worker.notes.total
         step = (worker.notes.step or 0) if total else 0
         cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
-        table.add_row(*(cells[place] for place in shown))
+        table.add_row(*(cells[place] for place in places))
     return table
 
 
@@ -99,8 +99,10 @@ def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]
     """Return the texts of `workers_table` without bars and curves: headings, and a line for each
     worker."""
     headings, lines = _texts(workers)
-    shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
-    return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
+    places = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
+    return [headings[place] for place in places], [
+        [line[place] for place in places] for line in lines
+    ]
 
 
 def _texts(
@@ -158,8 +160,8 @@ def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
     """Write the decisions on a row: "helps, at 5 seeds" for one column; for several columns, how
     many are decided: "2 of 3 columns"."""
     if len(columns) > 1:
-        done = sum(word != GOES_ON for _, word in columns.values())
-        return f"{done} of {len(columns)} columns"
+        decided_count = sum(word != GOES_ON for _, word in columns.values())
+        return f"{decided_count} of {len(columns)} columns"
     return "; ".join(_told(*look) for look in columns.values())
 
 
@@ -172,13 +174,15 @@ def standing_line(standing: Standing) -> str:
         for column, look in columns.items()
         if look[1] != GOES_ON
     }
-    of = sum(map(len, standing.values()))
-    if not of:
+    total = sum(map(len, standing.values()))
+    if not total:
         return ""
     newest = sorted(ended.items(), key=lambda item: -item[1][0])
-    named = [f"{row}: {_told(*look)}" for row, look in newest[:NAMED]]
-    more = [f"{len(newest) - NAMED} more"] if len(newest) > NAMED else []
-    return f"decided: {len(ended)} of {of}" + "".join(f"; {text}" for text in (*named, *more))
+    decisions = [f"{row}: {_told(*look)}" for row, look in newest[:NAMED]]
+    remainder = [f"{len(newest) - NAMED} more"] if len(newest) > NAMED else []
+    return f"decided: {len(ended)} of {total}" + "".join(
+        f"; {text}" for text in (*decisions, *remainder)
+    )
 
 
 def _told(seeds: int, word: str) -> str:
@@ -190,10 +194,10 @@ def metrics_lines(folder: RunDir) -> list[dict[str, Any]]:
     """Read every whole line of `metrics.jsonl`, in the order of steps; [] without a file. The file
     is read again once it has grown, or a worker that resumes has put another one in its place."""
     try:
-        now = os.stat(folder.metrics)
+        stat = os.stat(folder.metrics)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return _as_it_was(folder.path, now.st_ino, now.st_size)
+    return _as_it_was(folder.path, stat.st_ino, stat.st_size)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -214,23 +218,23 @@ class Clock:
 
     def left_s(self, progress: SweepProgress) -> float | None:
         """Estimate the seconds left; None while too little is done."""
-        done, total = parts_done(progress), progress.total
+        done_parts, total = parts_done(progress), progress.total
         if self._first is None:
-            self._first = done
-        seconds, parts = time.monotonic() - self._start, done - self._first
+            self._first = done_parts
+        seconds, parts = time.monotonic() - self._start, done_parts - self._first
         if parts < 0.02 * max(total - self._first, 1) or seconds < 2:
             return None
-        return seconds / parts * (total - done)
+        return seconds / parts * (total - done_parts)
 
 
 def parts_done(progress: SweepProgress) -> float:
     """Count the runs that are done, running ones in part."""
-    done: float = progress.done
+    parts: float = progress.done
     for worker in progress.workers:
         step, total = worker.notes.step, worker.notes.total
         if step is not None and total:
-            done += step / total
-    return done
+            parts += step / total
+    return parts
 
 
 def counts_line(progress: SweepProgress) -> str:
@@ -238,8 +242,8 @@ def counts_line(progress: SweepProgress) -> str:
     counts = progress.counts
     words = [f"{progress.done} of {progress.total} done"]
     words += [f"{len(progress.workers)} running"] if progress.workers else []
-    named = ("diverged", "failed", "oom", "hung", "skipped")
-    return ", ".join([*words, *(f"{counts[s]} {s}" for s in named if counts.get(s))])
+    states = ("diverged", "failed", "oom", "hung", "skipped")
+    return ", ".join([*words, *(f"{counts[s]} {s}" for s in states if counts.get(s))])
 
 
 class PlainView:
@@ -254,10 +258,10 @@ class PlainView:
         print(text, file=self._out, flush=True)
 
     def show(self, progress: SweepProgress) -> None:
-        left = self._clock.left_s(progress)
+        left_s = self._clock.left_s(progress)
         if time.monotonic() - self._last >= PLAIN_EVERY_S:
             self._last = time.monotonic()
-            self.say(f"{counts_line(progress)}; time left: {duration(left)}")
+            self.say(f"{counts_line(progress)}; time left: {duration(left_s)}")
 
     def reading(self, name: str, done: int, total: int) -> None:
         if time.monotonic() - self._last >= PLAIN_EVERY_S / 3 or done == total:
@@ -288,10 +292,10 @@ class RichView:
         self._drawing.update(line, refresh=True)  # twice a second at most, and the last one counts
 
     def _render(self, progress: SweepProgress) -> Group:
-        done, total = parts_done(progress), progress.total
-        left = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
+        done_parts, total = parts_done(progress), progress.total
+        end_text = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
         width = self._drawing.console.width
-        head = _bar_line(counts_line(progress), done, total, left, width)
+        head = _bar_line(counts_line(progress), done_parts, total, end_text, width)
         table = workers_table(progress.workers, self._drawing.console)
         decided = standing_line(progress.standing)
         return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
@@ -305,10 +309,10 @@ def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> 
     """Lay a bar between two texts in one line of `width` characters; where they leave too little
     room, the first has a line of its own."""
     room = width - cell_len(behind) - 2  # a space at each end of the bar
-    beside = room - cell_len(before)
-    bar = ProgressBar(total=total, completed=done, width=min(BAR_WIDTH, max(LEAST_BAR, beside)))
+    bar_room = room - cell_len(before)
+    bar = ProgressBar(total=total, completed=done, width=min(BAR_WIDTH, max(LEAST_BAR, bar_room)))
     line = Table.grid(padding=(0, 1))
-    if beside >= LEAST_BAR:
+    if bar_room >= LEAST_BAR:
         line.add_row(Text(before), bar, Text(behind))
         return line
     line.add_row(bar, Text(behind))

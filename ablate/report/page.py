@@ -44,7 +44,7 @@ def render_page(
     FIGURES are taken."""
     figures = [_figure(kind, drawn[kind]) for kind in PAGE_FIGURES if kind in drawn]
     facts = count_provenance(runs)
-    read = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
+    look_texts = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
     by_status = _counted(runs)
     text = template("page.html").render(
@@ -64,7 +64,7 @@ def render_page(
             *([plan.metric] if plan.metric.probe or plan.metric.own else []),
         ],
         commands=commands,
-        made=_made(plan, runs, read, facts),
+        made=_made(plan, runs, look_texts, facts),
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
         version=__version__,
         # functions
@@ -86,8 +86,8 @@ def _plain(text: str) -> str:
 
 def gains_html(table: Table, show: Sequence[str]) -> str:
     """Render the grids of a table with its notes, caption and footnotes, as a fragment."""
-    found: str = template("gains.html").module.gains(_sheet(table, show))
-    return _plain(str(found))
+    fragment: str = template("gains.html").module.gains(_sheet(table, show))
+    return _plain(str(fragment))
 
 
 def _sheet(table: Table, show: Sequence[str] = DEFAULT_SHOW) -> PrintedTable:
@@ -111,8 +111,8 @@ def _figure(kind: str, svg: str) -> _Figure:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     alt = f"Figure: {FIGURE_KINDS[kind].line.partition(';')[0]}"
     width = re.match(r'<svg[^>]* width="([\d.]+)pt"', svg)
-    named = f'<svg role="img" aria-label="{escape(alt, quote=True)}"'
-    return _Figure(kind, alt, svg.replace("<svg", named, 1), float(width[1]) if width else 0.0)
+    open_tag = f'<svg role="img" aria-label="{escape(alt, quote=True)}"'
+    return _Figure(kind, alt, svg.replace("<svg", open_tag, 1), float(width[1]) if width else 0.0)
 
 
 def _overview(plan: Plan, by_status: str) -> str:
@@ -146,29 +146,29 @@ def _variants(plan: Plan, runs: Sequence[RunRecord]) -> Iterator[_Variant]:
     for record in runs:
         by_row[record.run.cell.row].append(record)
     columns = [column.label for column in plan.columns]
-    for label, found in by_row.items():
-        found.sort(key=lambda record: (columns.index(record.run.cell.column), record.run.seed))
-        yield _Variant(label, _differs(plan, label), found, _counted(found))
+    for label, records in by_row.items():
+        records.sort(key=lambda record: (columns.index(record.run.cell.column), record.run.seed))
+        yield _Variant(label, _differs(plan, label), records, _counted(records))
 
 
 def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
     """List the differences from the baseline of each column; equal lists are merged."""
     if row == plan.baseline:
         return [("the baseline", ())]
-    found: dict[tuple[Difference, ...], list[str]] = {}
+    groups: dict[tuple[Difference, ...], list[str]] = {}
     for cell in plan.cells:
         if cell.row == row:
-            found.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
+            groups.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
     words = f"differs from {plan.baseline} in"
-    if len(found) == 1:
-        return [(words, next(iter(found)))]
-    return [(f"on {', '.join(columns)} {words}", keys) for keys, columns in found.items()]
+    if len(groups) == 1:
+        return [(words, next(iter(groups)))]
+    return [(f"on {', '.join(columns)} {words}", keys) for keys, columns in groups.items()]
 
 
 def _base(plan: Plan, column: str) -> Cell:
     """Return the cell of the baseline in the column, else its first cell."""
-    first = next(cell for cell in plan.cells if cell.row == plan.baseline)
-    return plan.cell(plan.baseline, column) or first
+    first_cell = next(cell for cell in plan.cells if cell.row == plan.baseline)
+    return plan.cell(plan.baseline, column) or first_cell
 
 
 def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
@@ -184,8 +184,8 @@ def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
     run = record.run
     if metric.probe or metric.own:
         entries = (e for e in table.entries if (e.row, e.column) == (run.cell.row, run.cell.column))
-        own = not run.above and run.trial is None
-        return next((entry.values.get(run.seed) for entry in entries if own), None)
+        is_own_run = not run.above and run.trial is None
+        return next((entry.values.get(run.seed) for entry in entries if is_own_run), None)
     value = record.result.get("test", {}).get(metric.key)
     return None if value is None or record.run.trial is not None else float(value) * metric.scale
 
@@ -202,9 +202,9 @@ def _counted(runs: Sequence[RunRecord]) -> str:
     parts = []
     for noun, some in (("run", reported), ("tuning trial", tried)):
         counts = Counter(record.status for record in some)
-        what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
+        states = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
         if some:
-            parts.append(f"{counted(len(some), noun)}: {what}")
+            parts.append(f"{counted(len(some), noun)}: {states}")
     return "; ".join(parts)
 
 
@@ -260,8 +260,8 @@ def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
     between runs are kept apart."""
     mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
     alike = grouped({key: next(iter(texts)) for key, texts in facts.items() if key not in mixed})
-    found = {**{section: {text: 1} for section, text in alike.items()}, **mixed}
-    return {WORDS.get(key, key): texts for key, texts in found.items()}
+    sections = {**{section: {text: 1} for section, text in alike.items()}, **mixed}
+    return {WORDS.get(key, key): texts for key, texts in sections.items()}
 
 
 def _tuning(plan: Plan) -> str | None:
@@ -273,11 +273,11 @@ def _tuning(plan: Plan) -> str | None:
         f"{counted(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
         for stage in plan.tune.stages
     )
-    each = "variant" if len(plan.columns) == 1 else "variant in every column that is tuned"
+    unit = "variant" if len(plan.columns) == 1 else "variant in every column that is tuned"
     if all(column.tuned for column in plan.columns):
-        each = each.removesuffix(" that is tuned")
+        unit = unit.removesuffix(" that is tuned")
     return (
-        f"{stages}; {plan.searches_said} for every {each} (sampler {plan.tune.sampler}, pruner "
+        f"{stages}; {plan.searches_said} for every {unit} (sampler {plan.tune.sampler}, pruner "
         f"{plan.tune.pruner}). "
         f"Trials are judged on validation and have seeds of their own: no gain or interval uses "
         f"them."
@@ -294,10 +294,10 @@ def _space(space: Mapping[str, tuple[Any, ...]]) -> str:
 
 def _chosen(plan: Plan) -> Iterator[str]:
     for cell in plan.cells:
-        where = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
+        place = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
         for choice in cell.chosen:
             search = f", search {choice.search}" if len(cell.chosen) > 1 else ""
-            yield f"{where}{search}: {_settings(choice.params)}"
+            yield f"{place}{search}: {_settings(choice.params)}"
 
 
 def _settings(settings: Mapping[str, object]) -> str:
@@ -318,13 +318,13 @@ def _cost(runs: Sequence[RunRecord]) -> str:
 
 def _when(runs: Sequence[RunRecord]) -> str | None:
     ends = [attempt.get(key) for r in runs for attempt in r.attempts for key in ("at", "ended")]
-    times = [at for at in ends if isinstance(at, float)]
+    times = [moment for moment in ends if isinstance(moment, float)]
     if not times:
         return None
-    first, last = (
-        time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in (min(times), max(times))
+    start, end = (
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (min(times), max(times))
     )
-    return f"{first} UTC" if first == last else f"{first} to {last} UTC"
+    return f"{start} UTC" if start == end else f"{start} to {end} UTC"
 
 
 TICKS = 5  # about so many
@@ -364,15 +364,15 @@ def forests(plan: Plan, table: Table) -> list[Forest]:
         return []
     scale, margin = _Scale(*limits(table, entries)), plan.analysis.margin
     band = scale.band(-margin, margin) if margin is not None else None
-    ticks, apart = tuple(scale.ticks()), len(table.columns) > 1
+    ticks, with_headings = tuple(scale.ticks()), len(table.columns) > 1
     lines = [
         (column.heading, tuple(_line(table, e, scale) for e in entries if e.column == column.label))
         for column in table.columns
     ]
     return [
-        Forest(heading if apart else "", scale.place(0.0), band, ticks, of)
-        for heading, of in lines
-        if of
+        Forest(heading if with_headings else "", scale.place(0.0), band, ticks, forest_lines)
+        for heading, forest_lines in lines
+        if forest_lines
     ]
 
 

@@ -66,10 +66,12 @@ def show_plan(
         ],
     )
     if by_column:
-        each = (f"{label} {steps.get(row, '')}".rstrip() for row, label in variants.items())
-        print(f"\nvariants{', and a step of each' if steps else ''}: {', '.join(each)}")
-    what = _states([run.id for run in plan.runs()], states, plan.to_come)
-    print(f"\n{planned_runs(plan)} ({what})")
+        variant_texts = (
+            f"{label} {steps.get(row, '')}".rstrip() for row, label in variants.items()
+        )
+        print(f"\nvariants{', and a step of each' if steps else ''}: {', '.join(variant_texts)}")
+    state_counts = _states([run.id for run in plan.runs()], states, plan.to_come)
+    print(f"\n{planned_runs(plan)} ({state_counts})")
     if plan.tune is not None:
         print(_search(plan, states, costs))
     if not plan.design.trains:
@@ -101,8 +103,8 @@ def _worlds(plan: Plan, costs: Costs) -> Iterator[str]:
         if world > 1:
             cells = plan.parents() if above else plan.cells
             times = [costs.seconds[c.row, c.column] for c in cells if c.column == column]
-            whose = " ".join(filter(None, (headings[column], PARENTS * above))) or "each"
-            yield f"{whose}: {world}, for {_range(times, duration)}"
+            label = " ".join(filter(None, (headings[column], PARENTS * above))) or "each"
+            yield f"{label}: {world}, for {_range(times, duration)}"
     if 1 in costs.worlds.values():
         yield "others: one" if max(costs.worlds.values()) > 1 else "one"
 
@@ -161,20 +163,21 @@ def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -
 def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     """Describe the search, equal for every variant, and its progress."""
     assert plan.tune is not None
-    done = sum(
+    trials_done = sum(
         states.get(run, RunState()).status in FINAL_STATUSES
         for trial in plan.trials
         for run in trial.cell.ids.values()
     )
-    chosen = sum(len(cell.chosen) for cell in plan.cells)
+    searches_done = sum(len(cell.chosen) for cell in plan.cells)
     searches = sum(len(plan.searches(cell)) for cell in plan.cells)
     cells = sum(map(plan.is_tuned, plan.cells))
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
-    most = f", {_range(costs.searches, short_number)} multiply-adds" if costs.searches else ""
+    cost_text = f", {_range(costs.searches, short_number)} multiply-adds" if costs.searches else ""
     return (
         f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
-        f"(sampler {plan.tune.sampler}){most} for each of {counted(cells, 'cell')}; "
-        f"{done} of {plan.expected_trials} trials and {chosen} of {searches} searches are done"
+        f"(sampler {plan.tune.sampler}){cost_text} for each of {counted(cells, 'cell')}; "
+        f"{trials_done} of {plan.expected_trials} trials and {searches_done} of {searches} "
+        f"searches are done"
     )
 
 

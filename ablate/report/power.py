@@ -62,26 +62,26 @@ class Detection:
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         plan, points = self.plan, self.plan.metric.points
-        counts = sorted({one.contrasts for one in self.columns})
+        counts = sorted({forecast.contrasts for forecast in self.columns})
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
             f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {plan.spread}):"
         )
-        for one in self.columns:
-            yield f"  {_in_column(one.column, one.seeds)}"
-            seeds = _seeds(one.found, one.hours)
+        for forecast in self.columns:
+            yield f"  {_in_column(forecast.column, forecast.seeds)}"
+            seeds = _seeds(forecast.found, forecast.hours)
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
-            yield f"    {_asked(one.found, plan.n, points)}"
-            correlation = one.seeds.correlation or 0.0
+            yield f"    {_asked(forecast.found, plan.n, points)}"
+            correlation = forecast.seeds.correlation or 0.0
             if worth_pairing(plan, correlation):
                 yield f"    seeds correlate by {correlation:.2f}: {pairing_remedy(plan)}"
-        needed = [one.found.seeds.expected for one in self.columns]
-        each = [one.hours for one in self.columns]
-        if len(needed) > 1 and None not in needed and None not in each:
-            most = max(seeds for seeds in needed if seeds is not None)
-            total = most * sum(hours for hours in each if hours is not None)
-            yield f"  all columns with {plural(most, 'seed')}: {plain(total)} device-hours"
+        seed_counts = [forecast.found.seeds.expected for forecast in self.columns]
+        seed_hours = [forecast.hours for forecast in self.columns]
+        if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
+            most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
+            total = most_seeds * sum(hours for hours in seed_hours if hours is not None)
+            yield f"  all columns with {plural(most_seeds, 'seed')}: {plain(total)} device-hours"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "
@@ -105,16 +105,16 @@ class Detection:
             "method": self.plan.spread,
             "columns": [
                 {
-                    "column": one.column.label,
-                    "spread": one.seeds.spread.sd,
-                    "how": one.seeds.how,
-                    "hours_a_seed": one.hours,
-                    "seeds": one.found.seeds._asdict(),
-                    "power": None if few else one.found.power._asdict(),
-                    "smallest": None if few else one.found.smallest._asdict(),
-                    "correlation": one.seeds.correlation,
+                    "column": forecast.column.label,
+                    "spread": forecast.seeds.spread.sd,
+                    "how": forecast.seeds.how,
+                    "hours_a_seed": forecast.hours,
+                    "seeds": forecast.found.seeds._asdict(),
+                    "power": None if few else forecast.found.power._asdict(),
+                    "smallest": None if few else forecast.found.smallest._asdict(),
+                    "correlation": forecast.seeds.correlation,
                 }
-                for one in self.columns
+                for forecast in self.columns
             ],
         }
 
@@ -131,10 +131,10 @@ def forecast_seeds(
     n = max(plan.n, stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        known, method = spreads[column.label], method_of(plan, column.label, past)
-        found = stats.detect(gain, n, known.spread, method, known.correlation or 0.0)
+        seed_spread, method = spreads[column.label], method_of(plan, column.label, past)
+        forecast = stats.detect(gain, n, seed_spread.spread, method, seed_spread.correlation or 0.0)
         columns.append(
-            InColumn(column, known, hours_of(column.label, costs), found, method.contrasts)
+            InColumn(column, seed_spread, hours_of(column.label, costs), forecast, method.contrasts)
         )
     return Detection(plan, gain, columns)
 
@@ -149,18 +149,18 @@ def seed_spreads(
     """Return the spread of each column between seeds: `assumed` where it is given, else measured
     over every finished run of the column, else ASSUMED."""
     points = plan.metric.points
-    found = {}
+    spreads = {}
     for column in plan.columns:
         label = column.label
         if assumed is not None:
-            how = f"spread {assumed:g} {points} between seeds, given by --spread"
-            found[label] = SeedSpread(stats.Spread(assumed), None, how)
+            source = f"spread {assumed:g} {points} between seeds, given by --spread"
+            spreads[label] = SeedSpread(stats.Spread(assumed), None, source)
             continue
         cells = [cell for cell in plan.cells if cell.column == label]
         values = [cell_scores(cell, plan, results, (), curves, probes).main for cell in cells]
         y = np.array([mean_by_replicate(value, plan) for value in values])
-        found[label] = _measured(plan, y)
-    return found
+        spreads[label] = _measured(plan, y)
+    return spreads
 
 
 def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
@@ -168,21 +168,21 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
     none."""
     points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
-        how = (
+        source = (
             f"spread {ASSUMED:g} {points} between seeds: a guess, for too few runs have finished; "
             f"--spread sets another"
         )
-        return SeedSpread(stats.Spread(ASSUMED), None, how)
+        return SeedSpread(stats.Spread(ASSUMED), None, source)
     low, _, high = measured.interval
     runs = plural(int((~np.isnan(y)).sum()), "finished run")
-    known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
-    how = f"spread {measured.sd:.2g} {points} between seeds {known}"
+    interval_text = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
+    source = f"spread {measured.sd:.2g} {points} between seeds {interval_text}"
     if measured.barely_known:
-        how += ": barely known"
-    whole = y[~np.isnan(y).any(1)]
-    blocks = plan.design.blocks and min(whole.shape) > 1
-    shared = stats.seed_correlation(whole) if blocks else None
-    return SeedSpread(measured, shared.mean if shared else None, how)
+        source += ": barely known"
+    full_rows = y[~np.isnan(y).any(1)]
+    blocks = plan.design.blocks and min(full_rows.shape) > 1
+    correlation = stats.seed_correlation(full_rows) if blocks else None
+    return SeedSpread(measured, correlation.mean if correlation else None, source)
 
 
 def _in_column(column: Column, known: SeedSpread) -> str:
@@ -242,8 +242,8 @@ class Outlook:
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
         plan, margin = self.plan, self.plan.analysis.margin
-        given = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
-        yield f"until: {plan.design.spelled(plan.seeds)}{given}"
+        margin_text = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
+        yield f"until: {plan.design.spelled(plan.seeds)}{margin_text}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
         yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
@@ -284,35 +284,35 @@ def simulate_looks(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) 
     if margin is not None:
         cases |= {text: times * margin for times, text in GAINS.items()}
     runs, hours = dict.fromkeys(cases, 0.0), dict[str, float | None].fromkeys(cases, 0.0)
-    most, most_hours = 0, 0.0
-    known = True
+    most_runs, most_hours = 0, 0.0
+    hours_known = True
     for column in plan.columns:
         spread = spreads[column.label].spread
         variants = sum(cell.column == column.label for cell in plan.cells) - 1
         if plan.changes is not None:  # all cells go on until every change is told
             cases.clear()
-        each = hours_of(column.label, costs)
-        known = known and each is not None
-        a_run = (each or 0.0) / (variants + 1)
+        seed_hours = hours_of(column.label, costs)
+        hours_known = hours_known and seed_hours is not None
+        a_run = (seed_hours or 0.0) / (variants + 1)
         method = replace(
             sequential_of(plan, column.label), margin=None if margin is None else margin / spread.sd
         )
-        first, *_, last = plan.design.at
+        first_look, *_, last_look = plan.design.at
         for case, gain in cases.items():  # the baseline alone is judged by no look
             if not variants:
-                took = float(first)
+                took = float(first_look)
             else:
                 took = stats.runs_until(method, variants, gain / spread.sd)
             runs[case] += took
             hours[case] = (hours[case] or 0.0) + took * a_run
-        greatest = (variants + 1) * (last if variants else first)
-        most += greatest
+        greatest = (variants + 1) * (last_look if variants else first_look)
+        most_runs += greatest
         most_hours += greatest * a_run
     return Outlook(
         plan,
-        [(case, runs[case], hours[case] if known else None) for case in cases],
-        most,
-        most_hours if known else None,
+        [(case, runs[case], hours[case] if hours_known else None) for case in cases],
+        most_runs,
+        most_hours if hours_known else None,
         [_in_column(column, spreads[column.label]) for column in plan.columns],
     )
 

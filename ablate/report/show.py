@@ -53,9 +53,9 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     record = load_record(store, ledger, run)
     folder, tree = record.folder, configuration(record)
     status = "planned" if record.state is None else record.state.status
-    begun, ended = status != "planned", status in FINAL_STATUSES
+    has_begun, ended = status != "planned", status in FINAL_STATUSES
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
-    unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, begun)
+    unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, has_begun)
     elsewhere = trained_elsewhere([tree or {}])
     metrics = [] if record.withheld else folder.read_metrics()
     curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
@@ -64,11 +64,14 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
         map(": ".join, grouped(texts).items())
         for texts in (_pick(leaves(record.result), RESULT), facts(record))
     )
-    planned = "" if _spec(record) else f", as planned ({_none(folder.run, begun)})"
+    planned = "" if _spec(record) else f", as planned ({_none(folder.run, has_begun)})"
     return "\n".join(
         [
             f"run {run}: {record.label}",
-            *(f"  of {sweep}: {of.label}{_trial(of)}" for sweep, of in record.planned),
+            *(
+                f"  of {sweep}: {planned_run.label}{_trial(planned_run)}"
+                for sweep, planned_run in record.planned
+            ),
             *_start(record, tree or {}),
             f"  in {folder.path}{'' if folder.path.is_dir() else ' (missing)'}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
@@ -89,14 +92,14 @@ def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
     """Return the line that names the run or the weights that a run starts from; [] where it starts
     from scratch."""
     parent = record.run.parent() if record.planned else None
-    which = f"{parent.label}, run {parent.id}: " if parent is not None else ""
+    parent_text = f"{parent.label}, run {parent.id}: " if parent is not None else ""
     words = parent_words(tree)
-    return [f"  starts from {which}{words}"] if words else []
+    return [f"  starts from {parent_text}{words}"] if words else []
 
 
 def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:
-    found = [f"  {line}" for line in lines]
-    return ["", title, *(found or ([f"  {none}"] if none else []))]
+    indented_lines = [f"  {line}" for line in lines]
+    return ["", title, *(indented_lines or ([f"  {none}"] if none else []))]
 
 
 def _none(path: Path, expected: bool) -> str:
@@ -126,20 +129,20 @@ def _status(record: RunRecord, notes: Notes | None) -> str:
 
 
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
-    at, kind, detail = event
+    moment, kind, detail = event
     facts = {key: value for key, value in detail.items() if key != "result_sha256"}
-    what = ", ".join(f"{key} {text}" for key, text in leaves(facts).items())
-    return f"{_time(at)} {kind}" + (f": {what}" if what else "")
+    facts_text = ", ".join(f"{key} {text}" for key, text in leaves(facts).items())
+    return f"{_time(moment)} {kind}" + (f": {facts_text}" if facts_text else "")
 
 
 def _attempts(record: RunRecord, notes: Notes | None) -> list[str]:
     worker = None if notes is None else notes.pid
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
-        at, ended = attempt.get("at"), attempt.get("ended")
-        took = f", {duration(ended - at)}" if is_number(at) and is_number(ended) else ""
+        start, ended = attempt.get("at"), attempt.get("ended")
+        took = f", {duration(ended - start)}" if is_number(start) and is_number(ended) else ""
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
-        lines.append(f"{number}. {_time(at)}{took}, {place}: {_end(attempt, worker)}")
+        lines.append(f"{number}. {_time(start)}{took}, {place}: {_end(attempt, worker)}")
     return lines
 
 
@@ -158,14 +161,14 @@ def _end(attempt: Mapping[str, Any], worker: object) -> str:
 def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]:
     """Draw a line each for training loss, metrics that every run has, and learning rate."""
     always = [metric for metric in task.metrics if not metric.needs]
-    less = [f"val_{metric.key}" for metric in always if metric.sign < 0]
-    more = [f"val_{metric.key}" for metric in always if metric.sign > 0]
+    minimized = [f"val_{metric.key}" for metric in always if metric.sign < 0]
+    maximized = [f"val_{metric.key}" for metric in always if metric.sign > 0]
     rows = []
-    for name in ("train_loss", *less, *more, "lr"):
-        what, best = ("lowest", min) if name in ("train_loss", *less) else ("highest", max)
+    for name in ("train_loss", *minimized, *maximized, "lr"):
+        extreme, best = ("lowest", min) if name in ("train_loss", *minimized) else ("highest", max)
         values = [line[name] for line in metrics if is_number(line.get(name))]
         if values:
-            words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"
+            words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {extreme} {best(values):.4g}"
             rows.append((name, sparkline(values), words))
     return _columns(rows)
 
@@ -212,13 +215,13 @@ RESULT = (
 def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """Write the differences of two runs in configuration, data, code, environment; both results."""
     runs = [load_record(store, ledger, run) for run in (one, other)]
-    found = {
+    sections = {
         title: [{key: _text(key, value) for key, value in side.items()} for side in two]
         for title, two in sides(runs).items()
     }
-    results = found.pop("result")
+    results = sections.pop("result")
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
-    for title, texts in found.items():
+    for title, texts in sections.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
         if title != "configuration" and trained_elsewhere(configuration(run) or {} for run in runs):
@@ -233,20 +236,23 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
         lines += _section(title, differences, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
-        f"  withheld: {why}" for record in runs for why in (record.withheld, record.unsealed) if why
+        f"  withheld: {reason}"
+        for record in runs
+        for reason in (record.withheld, record.unsealed)
+        if reason
     ]
     return "\n".join(lines)
 
 
 def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
     """Return the values of each run by section and dotted key, for `compare_runs`."""
-    known = [facts(record) for record in runs]
+    run_facts = [facts(record) for record in runs]
     specs = [flat(configuration(record)) for record in runs]
     return {
         "configuration": specs,
         "data": [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs],
-        "code": [_pick(texts, CODE) for texts in known],
-        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+        "code": [_pick(texts, CODE) for texts in run_facts],
+        "environment": [_pick(texts, ENVIRONMENT) for texts in run_facts],
         "result": [_pick(flat(record.result), RESULT) for record in runs],
     }
 
@@ -261,12 +267,12 @@ def facts(record: RunRecord) -> dict[str, str]:
     merged: dict[str, dict[str, None]] = {}
     for attempt in record.attempts:
         origin = attempt.get("origin")
-        whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
-        for key, text in _pick(leaves(whole), NOTED).items():
+        attempt_facts = {**attempt, **(origin if isinstance(origin, dict) else {})}
+        for key, text in _pick(leaves(attempt_facts), NOTED).items():
             merged.setdefault(key, {})[text] = None
     newest = _pick(leaves(record.result), NEWEST)
-    known = {key: " + ".join(texts) for key, texts in merged.items()} | newest
-    return known | ({"attempts": EDITED} if record.unsealed else {})
+    joined_texts = {key: " + ".join(texts) for key, texts in merged.items()} | newest
+    return joined_texts | ({"attempts": EDITED} if record.unsealed else {})
 
 
 def count_provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
@@ -318,8 +324,8 @@ def _text(key: str, value: Any) -> str:
 
 
 def _time(at: Any) -> str:
-    known = is_number(at) and 0 <= at < 1e11
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if known else "?"
+    is_time = is_number(at) and 0 <= at < 1e11
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if is_time else "?"
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
@@ -329,7 +335,7 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
     for key, text in texts.items():
         section, _, name = key.partition(".")
         sections.setdefault(section, []).append(f"{name} {text}".strip())
-    return {section: ", ".join(found) for section, found in sections.items()}
+    return {section: ", ".join(parts) for section, parts in sections.items()}
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

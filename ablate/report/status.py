@@ -67,8 +67,8 @@ class SweepView:
 
     @classmethod
     def of(cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepView:
-        now = observe_progress(plan, runs, store, ledger)
-        return cls(plan, runs, now, store, looks.read(store.read_looks(), now.sweep))
+        progress = observe_progress(plan, runs, store, ledger)
+        return cls(plan, runs, progress, store, looks.read(store.read_looks(), progress.sweep))
 
     @property
     def driver(self) -> str:
@@ -82,9 +82,11 @@ class SweepView:
     @property
     def head(self) -> str:
         """The first two lines: the sweep with its driver, and its runs by state."""
-        now = self.now
-        what = told_counts(now.counts, now.total - len(now.states))
-        return f"sweep: {now.sweep} ({self.driver})\n{counted(now.total, 'run')}: {what}"
+        progress = self.now
+        counts = told_counts(progress.counts, progress.total - len(progress.states))
+        return (
+            f"sweep: {progress.sweep} ({self.driver})\n{counted(progress.total, 'run')}: {counts}"
+        )
 
     def by_variant(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Count the runs of each variant by status, and add the decisions of looks: header and rows
@@ -94,7 +96,7 @@ class SweepView:
             label = PARENTS if run.above else run.cell.row
             counts.setdefault(label, Counter())[self.now.status(run.id)] += 1
         decided = latest_decisions(self.plan, self.looks)
-        statuses = [each for each in LIFE if each in self.now.counts]
+        statuses = [status for status in LIFE if status in self.now.counts]
         rows = [
             (
                 label,
@@ -108,57 +110,57 @@ class SweepView:
     def details(self) -> Iterator[str]:
         """Yield a line on how the last driver ended, for every look that gave out seeds, and for
         every failed run its error."""
-        now, store = self.now, self.store
-        if now.ended:
-            yield now.ended
+        progress, store = self.now, self.store
+        if progress.ended:
+            yield progress.ended
         yield from recorded_decisions(self.plan, self.looks)
-        trained = {worker.run.id for worker in now.workers}
+        trained = {worker.run.id for worker in progress.workers}
         for run in self.runs:
-            status = now.states[run.id].status
+            status = progress.states[run.id].status
             if status in GIVEN_UP and run.id not in trained:
                 folder = store.rundir(run.id)
-                why = store.liveness.notes(folder).error or NO_WORD
-                yield f"{status}: {run.label}: {why} (log: {folder.log})"
+                error = store.liveness.notes(folder).error or NO_WORD
+                yield f"{status}: {run.label}: {error} (log: {folder.log})"
             elif status == "skipped":
                 undo = store.command("run", run.label, "--undo")
                 yield f"{status}: {run.label}: `{undo}` lets it train"
         labels = {run.id: run.label for run in self.runs}
-        for child, parent in now.blocked.items():
-            ended = now.states[parent].status
-            what = ended if ended in ("failed", "diverged") else f"was {ended}"
-            yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {what}"
+        for child, parent in progress.blocked.items():
+            ended = progress.states[parent].status
+            outcome = ended if ended in ("failed", "diverged") else f"was {ended}"
+            yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {outcome}"
 
     def lost(self) -> Iterator[str]:
         """Name runs whose files have changed since the runs left them, or are gone."""
         results, withheld = self.store.results(self.runs)
         yield from withheld_notes(self.plan, withheld)
-        gone = [
+        missing_runs = [
             run.label
             for run in self.runs
             if self.now.states[run.id].status in FINAL_STATUSES
             and results[run.id] is None
             and run.id not in withheld
         ]
-        if gone:
+        if missing_runs:
             yield (
-                f"missing: the ledger has a result of {first_few(gone)}, but the run's folder "
-                f"has none; the same `ablate sweep` trains it again, or put the folder back"
+                f"missing: the ledger has a result of {first_few(missing_runs)}, but the run's "
+                f"folder has none; the same `ablate sweep` trains it again, or put the folder back"
             )
 
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
     view = SweepView.of(plan, list(plan.runs()), store, ledger)
-    now, again = view.now, store.command(*plan.command)
+    progress, command = view.now, store.command(*plan.command)
     print(view.head)
     show_grid(*view.by_variant())
-    for worker in now.workers:
-        what = f"{worker.notes.phase}{speed(worker.notes)}"
-        print(f"running: {worker.run.label} on {worker.slot}: {what}")
+    for worker in progress.workers:
+        activity = f"{worker.notes.phase}{speed(worker.notes)}"
+        print(f"running: {worker.run.label} on {worker.slot}: {activity}")
     for line in (
         *view.details(),
         *view.lost(),
-        *(() if now.driven or now.over else (f"to go on: `{again}`",)),
+        *(() if progress.driven or progress.over else (f"to go on: `{command}`",)),
         *edit_notes(plan, store.command),
     ):
         print(line)
@@ -169,8 +171,8 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
     screen = make_console(force_terminal=terminal, width=None if terminal else 200)
     table = grid(header, rows)
-    whole = screen.options.update(max_width=1_000)
-    if screen.measure(table, options=whole).maximum > screen.width:
+    wide_options = screen.options.update(max_width=1_000)
+    if screen.measure(table, options=wide_options).maximum > screen.width:
         table.padding = 0  # before a heading or a cell is cut
     screen.print(table)
 
@@ -215,10 +217,11 @@ def _watch_in_place(views: Iterable[SweepView]) -> None:
     clock, meters = Clock(), Meters()
     with drawing_in_place(transient=False) as drawing:
         for view in views:
-            now, left = view.now, clock.left_s(view.now)
-            lines = [f"time left: {duration(left)}"] if now.workers else []
-            table = workers_table(now.workers, drawing.console)
-            head = [view.head, *lines, *meters.lines(now.workers)]  # first: a low window cuts below
+            progress, left_s = view.now, clock.left_s(view.now)
+            lines = [f"time left: {duration(left_s)}"] if progress.workers else []
+            table = workers_table(progress.workers, drawing.console)
+            # First: a low window cuts below.
+            head = [view.head, *lines, *meters.lines(progress.workers)]
             parts: list[Any] = [Text("\n".join(head)), *[table] * bool(table)]
             parts += [grid(*view.by_variant()), *map(Text, view.details())]
             drawing.update(Group(*parts), refresh=True)
@@ -234,7 +237,7 @@ class Meters:
     def lines(self, workers: Iterable[Worker]) -> list[str]:
         """Return a line for each GPU that workers use."""
         slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
-        indices = {found[1] for found in slots if found}
+        indices = {match[1] for match in slots if match}
         if not indices:
             return []
         if time.monotonic() >= self._next:
@@ -247,9 +250,11 @@ class Meters:
 
 
 def _watch_plain(views: Iterable[SweepView]) -> None:
-    last, at, meters = "", -LINE_EVERY_S, Meters()
-    for now in (view.now for view in views):
-        line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
-        if line != last and (now.over or time.monotonic() - at >= LINE_EVERY_S):
-            print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)
-            last, at = line, time.monotonic()
+    last_line, printed_at, meters = "", -LINE_EVERY_S, Meters()
+    for progress in (view.now for view in views):
+        line = f"{progress.sweep}: {counts_line(progress)}" + (
+            "" if progress.driven else "; not driven"
+        )
+        if line != last_line and (progress.over or time.monotonic() - printed_at >= LINE_EVERY_S):
+            print("\n  ".join([line, *meters.lines(progress.workers)]), flush=True)
+            last_line, printed_at = line, time.monotonic()

@@ -74,10 +74,14 @@ def duration(seconds: float | None) -> str:
 
 def rate(notes: Notes) -> float | None:
     """Return the steps a second since its worker began; None while nobody can know."""
-    step, begin, at = notes.step, notes.from_step, notes.from_at
-    if step is None or begin is None or at is None:
+    step, begin, begin_time = notes.step, notes.from_step, notes.from_at
+    if step is None or begin is None or begin_time is None:
         return None
-    return (step - begin) / (time.time() - at) if step > begin and time.time() > at else None
+    return (
+        (step - begin) / (time.time() - begin_time)
+        if step > begin and time.time() > begin_time
+        else None
+    )
 
 
 def speed(notes: Notes) -> str:
@@ -86,8 +90,8 @@ def speed(notes: Notes) -> str:
         return ""
     text = f" {notes.step}/{notes.total}"
     if per_s := rate(notes):
-        left = duration((notes.total - notes.step) / per_s)
-        text += f", {per_s:.3g} steps/s, {left} left"
+        time_left = duration((notes.total - notes.step) / per_s)
+        text += f", {per_s:.3g} steps/s, {time_left} left"
     return text
 
 

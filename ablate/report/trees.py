@@ -88,7 +88,7 @@ def of_plan(
         },
         "detect": None if detection is None else detection.tree(),
         "until": None if ahead is None else ahead.tree(),
-        "designs": [asdict(one) for one in designs],
+        "designs": [asdict(forecast) for forecast in designs],
         "withheld": list(withheld),
         "notes": [*plan.notes, *costs.notes],
         "warnings": [*costs.warnings(), *rehearsals.warnings, *amiss],
@@ -100,19 +100,19 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
     variants: {row, states}; running: {run, label, slot, phase, step, total}; failed: {run, label,
     status, error, log}; withheld: lines.
     """
-    plan, now, store = view.plan, view.now, view.store
+    plan, progress, store = view.plan, view.now, view.store
     return {
         "sweep": plan.name,
-        "driven": now.driven,
-        "total": now.total,
-        "done": now.done,
+        "driven": progress.driven,
+        "total": progress.total,
+        "done": progress.done,
         "to_come": plan.to_come,
-        "states": dict(now.counts),
+        "states": dict(progress.counts),
         "variants": [
             {
                 "row": row.label,
                 "states": _counts(
-                    (run.id for run in view.runs if run.cell.row == row.label), now.states
+                    (run.id for run in view.runs if run.cell.row == row.label), progress.states
                 ),
             }
             for row in plan.rows
@@ -124,18 +124,18 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
                 "slot": worker.slot,
                 **{key: getattr(worker.notes, key) for key in ("phase", "step", "total")},
             }
-            for worker in now.workers
+            for worker in progress.workers
         ],
         "failed": [
             {
                 "run": run.id,
                 "label": run.label,
-                "status": now.states[run.id].status,
+                "status": progress.states[run.id].status,
                 "error": store.liveness.notes(store.rundir(run.id)).error,
                 "log": str(store.rundir(run.id).log),
             }
             for run in view.runs
-            if now.states[run.id].status in GIVEN_UP
+            if progress.states[run.id].status in GIVEN_UP
         ],
         "withheld": list(withheld),
     }
@@ -159,12 +159,12 @@ def of_run(store: Store, ledger: Ledger, run: str) -> dict[str, Any]:
         "status": None if record.state is None else record.state.status,
         "alive": store.liveness.alive(record.folder),
         "events": [
-            {"at": at, "kind": kind, "detail": detail} for at, kind, detail in record.events
+            {"at": moment, "kind": kind, "detail": detail} for moment, kind, detail in record.events
         ],
         "attempts": list(record.attempts),
         "result": record.result or None,
         "metrics": [] if record.withheld else list(record.folder.read_metrics()),
-        "withheld": [why for why in (record.withheld, record.unsealed) if why],
+        "withheld": [reason for reason in (record.withheld, record.unsealed) if reason],
         "configuration": configuration(record),
     }
 
@@ -174,17 +174,19 @@ def of_runs(store: Store, ledger: Ledger, runs: Sequence[str]) -> dict[str, Any]
     other]} (null: absent); results: {key: [one, other]}.
     """
     records = [load_record(store, ledger, run) for run in runs]
-    found = sides(records)
-    results = found.pop("result")
+    sections = sides(records)
+    results = sections.pop("result")
     return {
         "runs": list(runs),
-        "labels": [one.label for one in records],
+        "labels": [record.label for record in records],
         "differs": {
             name: {key: pair for key, pair in _pairs(two).items() if pair[0] != pair[1]}
-            for name, two in found.items()
+            for name, two in sections.items()
         },
         "results": _pairs(results),
-        "withheld": [why for one in records for why in (one.withheld, one.unsealed) if why],
+        "withheld": [
+            reason for record in records for reason in (record.withheld, record.unsealed) if reason
+        ],
     }
 
 

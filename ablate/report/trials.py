@@ -46,10 +46,10 @@ def list_trials(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
         assert trial is not None
         score, error = (None if x is None else scale * x for x in (trial.score, trial.error))
         state = trial.state or states.get(run.id, RunState()).status
-        settings, chosen = trial.params, _place(trial) in winners
+        settings, is_chosen = trial.params, _place(trial) in winners
         numbers = trial.search, trial.number, run.seed, trial.stage
         place = trial.cell.row, trial.cell.column
-        tried.append(Tried(*place, *numbers, settings, score, error, state, chosen, run.id))
+        tried.append(Tried(*place, *numbers, settings, score, error, state, is_chosen, run.id))
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
     return sorted(
         tried, key=lambda t: (columns.index(t.column), rows.index(t.row), t.search, t.trial)
@@ -65,14 +65,14 @@ def _place(trial: Trial) -> Place:
 
 def _winners(plan: Plan) -> set[Place]:
     """Find the trials whose settings were chosen: the first of every stage of a search."""
-    chosen = {(c.row, c.column, choice.search): choice for c in plan.cells for choice in c.chosen}
-    first: dict[tuple[str, str, int, int], Place] = {}
+    choices = {(c.row, c.column, choice.search): choice for c in plan.cells for choice in c.chosen}
+    winners: dict[tuple[str, str, int, int], Place] = {}
     for trial in plan.trials:
         place = _place(trial)
-        choice = chosen.get(place[:3])
+        choice = choices.get(place[:3])
         if choice and trial.params.items() <= choice.params.items():
-            first.setdefault((*place[:3], trial.stage), place)
-    return set(first.values())
+            winners.setdefault((*place[:3], trial.stage), place)
+    return set(winners.values())
 
 
 # --- For other programs -------------------------------------------------------------------------
@@ -82,9 +82,9 @@ def csv(plan: Plan, trials: Sequence[Tried]) -> str:
     """Write one line for each trial, one column for each searched key."""
     keys = _keys(plan)
     lines: list[Sequence[object]] = [("sweep", *KEYS, *keys, *RESULTS)]
-    for one in trials:
-        place, results = ([getattr(one, key) for key in names] for names in (KEYS, RESULTS))
-        lines.append((plan.name, *place, *map(one.settings.get, keys), *results))
+    for trial in trials:
+        place, results = ([getattr(trial, key) for key in names] for names in (KEYS, RESULTS))
+        lines.append((plan.name, *place, *map(trial.settings.get, keys), *results))
     return csv_text(lines)
 
 
@@ -101,7 +101,7 @@ def tree(plan: Plan, trials: Sequence[Tried]) -> dict[str, Any]:
     ]
     return {
         **{"sweep": plan.name, "metric": plan.judged.key, "unit": plan.judged.unit},
-        "trials": [vars(one) for one in trials],
+        "trials": [vars(trial) for trial in trials],
         "searches": searches,
     }
 
@@ -138,15 +138,15 @@ def _grid(plan: Plan, column: str, trials: Sequence[Tried]) -> grid.Grid:
     words = ("trial", *keys, "score", "error", "state", "chosen")
     lines: list[grid.GridLine] = []
     above = ""
-    for one in (one for one in trials if one.column == column):
-        search = f"{one.row}, search {one.search}"
+    for trial in (trial for trial in trials if trial.column == column):
+        search = f"{trial.row}, search {trial.search}"
         if search != above:
             lines.append(grid.GridLine.headed(grid.GridCell(search), len(words)))
             above = search
-        settings = [setting_text(one.settings.get(key)) for key in keys]
-        numbers = [_number(plan, value) for value in (one.score, one.error)]
-        mark = "chosen" if one.chosen else ""
-        texts = [f"#{one.seed}.{one.trial}", *settings, *numbers, one.state, mark]
+        settings = [setting_text(trial.settings.get(key)) for key in keys]
+        numbers = [_number(plan, value) for value in (trial.score, trial.error)]
+        mark = "chosen" if trial.chosen else ""
+        texts = [f"#{trial.seed}.{trial.trial}", *settings, *numbers, trial.state, mark]
         lines.append(grid.GridLine(tuple(map(grid.GridCell, texts))))
     return grid.Grid(
         title=plan.heading(column) if column else "",
@@ -172,7 +172,7 @@ def _worth(plan: Plan, cell: Cell) -> Iterator[str]:
     for choice in cell.chosen:
         for key, share in choice.explored.items():
             shares.setdefault(key, []).append(100 * share)
-    explored = ", ".join(f"{key} {_range(found)} %" for key, found in shares.items())
+    explored = ", ".join(f"{key} {_range(percents)} %" for key, percents in shares.items())
     parts = [f"explored share of the range: {explored}"] if explored else []
     parts += winner_doubts(cell.chosen)
     yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: settings are chosen."

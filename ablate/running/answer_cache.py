@@ -22,7 +22,7 @@ class AnswerCache:
 
     def add(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Write these answers in addition to the earlier ones, and return all."""
-        every = {**self.read(), **answers}
+        merged = {**self.read(), **answers}
         make_folder(self.path.parent)
-        write_sealed(self.path, every)
-        return every
+        write_sealed(self.path, merged)
+        return merged

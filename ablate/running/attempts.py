@@ -36,8 +36,8 @@ def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
     """Make a folder for a new attempt of a run, which continues from what the run has so far.
     Returns the folder and its number, which no other attempt of the run has had."""
     names = os.listdir(store.attempts) if store.attempts.is_dir() else []
-    taken = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
-    number = max(at_least, 1 + max(taken, default=0))
+    numbers = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
+    number = max(at_least, 1 + max(numbers, default=0))
     folder = attempt_folder(store, run, number)
     make_folder(folder.path)
     _carry(store.rundir(run), folder)
@@ -51,10 +51,10 @@ def appoint(store: StoreFolder, run: str, number: int) -> None:
     if store.rundir(run).attempt == target.attempt or not target.path.exists():
         return
     if link.is_dir() and not link.is_symlink():  # trained here so far, and carried along
-        before = attempt_folder(store, run, 0).path
-        make_folder(before.parent)
-        shutil.rmtree(before, ignore_errors=True)
-        os.rename(link, before)
+        original = attempt_folder(store, run, 0).path
+        make_folder(original.parent)
+        shutil.rmtree(original, ignore_errors=True)
+        os.rename(link, original)
     make_folder(link.parent)
     new = link.with_name(f".{run}.link")
     new.unlink(missing_ok=True)

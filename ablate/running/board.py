@@ -222,8 +222,8 @@ def variant(run: PlannedRun) -> Variant:
 def blame(lost: Lost, run: str, place: str) -> Lost:
     """Return the losses by place after `run` lost its device on `place`. A run that loses
     devices on two places is itself to blame, and counts against no place."""
-    if any(run in runs for other, runs in lost.items() if other != place):
-        return {other: runs - {run} for other, runs in lost.items()}
+    if any(run in runs for lost_place, runs in lost.items() if lost_place != place):
+        return {lost_place: runs - {run} for lost_place, runs in lost.items()}
     return {**lost, place: lost.get(place, frozenset()) | {run}}
 
 
@@ -270,17 +270,17 @@ def failures_alike(
     in this drive, a variant that never has may well be broken itself; only AT_MOST failures in a
     row then end the sweep.
     """
-    last = endings[-1].failure
-    row = [*itertools.takewhile(lambda e: last and e.failure == last, reversed(endings))]
+    failure = endings[-1].failure
+    row = [*itertools.takewhile(lambda e: failure and e.failure == failure, reversed(endings))]
     works = works or not all(ending.failure for ending in endings)
-    counted = [e for e in row if not e.spared and (not works or e.variant in proven)]
-    over = any(
-        len({ending.run for ending in of}) >= runs
+    conclusive = [e for e in row if not e.spared and (not works or e.variant in proven)]
+    ends_sweep = any(
+        len({ending.run for ending in group}) >= runs
         # one variant that fails with each of its seeds counts once
-        and len({ending.variant for ending in of}) >= min(IN_A_ROW, variants)
-        for of, runs in ((counted, IN_A_ROW), (row, AT_MOST))
+        and len({ending.variant for ending in group}) >= min(IN_A_ROW, variants)
+        for group, runs in ((conclusive, IN_A_ROW), (row, AT_MOST))
     )
-    return len({ending.run for ending in row}) if over else 0
+    return len({ending.run for ending in row}) if ends_sweep else 0
 
 
 class PlaceHealth:
@@ -336,5 +336,5 @@ class PlaceHealth:
             any(a.stepped for a in active if a.slot is not None and a.slot.place == place),
         )
         if row:
-            why = f"failed at once on {place}, all alike ({ended.error})"
-            self.stopped = f"{row} runs in a row {why}"
+            reason = f"failed at once on {place}, all alike ({ended.error})"
+            self.stopped = f"{row} runs in a row {reason}"

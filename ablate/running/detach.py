@@ -39,7 +39,7 @@ def detach_driver(
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if where == "job":
         return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
-    before = store.plan_stamp(sweep)
+    old_stamp = store.plan_stamp(sweep)
     with open(log, "ab") as file:
         begins = file.tell()
         process = subprocess.Popen(
@@ -50,22 +50,25 @@ def detach_driver(
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    who, since = f"process {process.pid}", time.monotonic()
+    process_name, since = f"process {process.pid}", time.monotonic()
     while True:
         code, driver = process.poll(), driver_of(store)
         waited = time.monotonic() - since
         if code is not None:
             if code != 0:
                 raise Failure(f"the driver ended at once: {_last_line(log, begins)}")
-            return f"{who} drove {store.root}, and has ended; log: {log}"
-        other = driver.pid if driver is not None else None
-        if other == process.pid:
-            if store.plan_stamp(sweep) != before:
-                return f"{who} drives {store.root}; log: {log}"
+            return f"{process_name} drove {store.root}, and has ended; log: {log}"
+        driver_pid = driver.pid if driver is not None else None
+        if driver_pid == process.pid:
+            if store.plan_stamp(sweep) != old_stamp:
+                return f"{process_name} drives {store.root}; log: {log}"
             if waited > PATIENCE_S:
-                return f"{who} prepares {store.root}; log: {log}"
-        elif other is not None and waited > BEHIND_S:
-            return f"{who} waits behind process {other}, which drives {store.root}; log: {log}"
+                return f"{process_name} prepares {store.root}; log: {log}"
+        elif driver_pid is not None and waited > BEHIND_S:
+            return (
+                f"{process_name} waits behind process {driver_pid}, which drives {store.root}; "
+                f"log: {log}"
+            )
         time.sleep(0.05)
 
 

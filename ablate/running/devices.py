@@ -74,8 +74,8 @@ class Devices:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
         count = int(number or "1")
         if per_run != "auto" and int(per_run) > count:
-            most = f"give at most {count}, or auto"
-            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {most}")
+            advice = f"give at most {count}, or auto"
+            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {advice}")
         return cls(
             name, count, ASSUMED_MFU if mfu is None else mfu, open_world_sizes(per_run, count)
         )
@@ -105,9 +105,9 @@ class Devices:
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
         """List a line where launches and starts take more of the remaining time than arithmetic."""
-        known = [work for work in works if work.each is not None]
-        floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known)
-        if floor <= sum(work.left * self._arithmetic(work) for work in known):
+        known_works = [work for work in works if work.each is not None]
+        floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known_works)
+        if floor <= sum(work.left * self._arithmetic(work) for work in known_works):
             return []
         return [
             f"the time on {self.name} is a lower bound: such small runs spend it on launching "

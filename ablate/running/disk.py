@@ -62,8 +62,10 @@ class Disk:
 
     def has_store(self) -> bool:
         """Return whether ledger and lock of the store are the files that the drive began with."""
-        here = self._ledger is not None and file_identity(self._store.ledger) == self._ledger
-        return here and self._store.driver.is_in_place()
+        is_same_ledger = (
+            self._ledger is not None and file_identity(self._store.ledger) == self._ledger
+        )
+        return is_same_ledger and self._store.driver.is_in_place()
 
     def check_store(self) -> None:
         """Raise Failure where the store is not the one that the drive began with. Called in each

@@ -89,8 +89,8 @@ class Outcome:
         end."""
         if self.signal is not None:
             return f"was stopped by {signal.Signals(self.signal).name}"
-        why = self.misread or self.stopped
-        return f"ended: {why}" if why else ""
+        reason = self.misread or self.stopped
+        return f"ended: {reason}" if reason else ""
 
 
 @dataclass
@@ -130,10 +130,12 @@ class Drive:
             self.places = PlaceHealth(self.view.say, self.board)
             with self._store_in_place():
                 self._train(retry)
-        self.view.show(now := self._progress())
-        first = next(iter(self.signals), None)
+        self.view.show(progress := self._progress())
+        first_signal = next(iter(self.signals), None)
         retired = tuple(self.places.retired)
-        return Outcome(self.plan, now, first, retired, self.places.stopped, self.misread)
+        return Outcome(
+            self.plan, progress, first_signal, retired, self.places.stopped, self.misread
+        )
 
     def _train(self, retry: Sequence[str]) -> None:
         self._offer()
@@ -267,8 +269,8 @@ class Drive:
         result itself is right, and stays: the declaration has to change."""
         for metric in self.plan.task.metrics:
             value = result.get("test", {}).get(metric.key)
-            if value is not None and (why := metric.no_share(value)):
-                self.misread = f"run {self.board.runs[run].label}: {why}"
+            if value is not None and (reason := metric.no_share(value)):
+                self.misread = f"run {self.board.runs[run].label}: {reason}"
 
     def _check_earlier_units(self) -> None:
         """Check one result of an earlier drive, so that none trains in vain."""
@@ -343,10 +345,10 @@ class Drive:
 
     def _next(self) -> tuple[str, Slot] | None:
         board, places = self.board, self.places
-        held = {run: active.slot for run, active in board.active.items() if not active.leaves}
+        held_slots = {run: active.slot for run, active in board.active.items() if not active.leaves}
         slots, lost, retired = self.launcher.slots, places.lost, places.retired
-        of = board.pending, held, slots, board.states, lost, retired
-        return assign(*of, self._worlds() if self.worlds else {})
+        situation = board.pending, held_slots, slots, board.states, lost, retired
+        return assign(*situation, self._worlds() if self.worlds else {})
 
     def _worlds(self) -> dict[str, int]:
         """Map each run that waits to the number of devices that it gets."""
@@ -354,13 +356,13 @@ class Drive:
 
     def _has_no_place(self) -> bool:
         """Return whether no place is left, nor any to come."""
-        left = usable(self.launcher.slots, self.places.retired)
-        return not (left or self.launcher.remote)
+        usable_slots = usable(self.launcher.slots, self.places.retired)
+        return not (usable_slots or self.launcher.remote)
 
     # --- Watching ---
 
     def _watch(self, exits: Mapping[str, int]) -> None:
-        now = time.monotonic()
+        moment = time.monotonic()
         for run, active in list(self.board.active.items()):
             active.code = exits.get(run, active.code)
             if run in exits or not active.child:
@@ -373,8 +375,8 @@ class Drive:
                 active.stop()
             notes = active.by.notes(active.folder)
             if notes != active.notes:
-                active.notes, active.noted_at = notes, now
-            elif now - active.noted_at > self.hang_s and not active.killed:
+                active.notes, active.noted_at = notes, moment
+            elif moment - active.noted_at > self.hang_s and not active.killed:
                 active.killed = True
                 active.stop(now=True)
 
@@ -399,23 +401,23 @@ class Drive:
             died = self._judge_end(run, active, exit)
             exit = DIED if died and exit in (STOPPED, DISK_FULL) else exit
         if not self.signals or folder.has_result():
-            more = self.board.states[run].attempts < self.attempts
-            self.places.judge(active, exit, died, more)
+            has_attempts = self.board.states[run].attempts < self.attempts
+            self.places.judge(active, exit, died, has_attempts)
         self._settle(run, exit)
 
     def _judge_end(self, run: str, active: ActiveRun, exit: str | None) -> bool:
         """Note the end of a worker that left no result: record it where it counts as an attempt,
         and note a full disk or a place without a working device. Returns whether it counts."""
         folder, code = active.folder, active.code
-        asked = active.asked or bool(self.signals)
-        asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
+        was_asked = active.asked or bool(self.signals)
+        was_asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
         room = exit == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
-        died = is_death(exit, code, asked=asked, room=room)
+        died = is_death(exit, code, asked=was_asked, room=room)
         if died:
             if exit in (None, STOPPED):
                 folder.lock.add(error=exit_words(code or 0) if exit is None else UNASKED)
-            why = {} if exit is None else {"reason": exit}
-            self.board.record(run, "died", step=folder.newest_step(), code=code, **why)
+            details = {} if exit is None else {"reason": exit}
+            self.board.record(run, "died", step=folder.newest_step(), code=code, **details)
             self._say(exit or "died", run, self._error(folder))
         elif exit == DISK_FULL:
             self.disk.ran_out()
@@ -433,9 +435,9 @@ class Drive:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while self.board.active:
             self.disk.check_store()
-            now = len(self.signals) > 1
+            at_once = len(self.signals) > 1
             for active in self.board.active.values():
-                active.stop(now)
+                active.stop(at_once)
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
 
@@ -454,10 +456,10 @@ class Drive:
             for run in active.values():
                 with contextlib.suppress(OSError):
                     run.stop(now=True)
-            left, until = set(active), time.monotonic() + END_S
-            while left and not self.launcher.remote and time.monotonic() < until:
-                left -= self.launcher.poll(0.2).keys()
-                left -= {run for run in left if not active[run].child}
+            remaining, until = set(active), time.monotonic() + END_S
+            while remaining and not self.launcher.remote and time.monotonic() < until:
+                remaining -= self.launcher.poll(0.2).keys()
+                remaining -= {run for run in remaining if not active[run].child}
             try:
                 self.disk.check_store()
             except Failure as lost:
@@ -523,20 +525,20 @@ def assign(
     number, or fewer where there is no such slot. While it waits for a group of devices, the free
     devices of that group wait with it.
     """
-    held = [slot for slot in working.values() if slot is not None]
-    taken = frozenset[str]().union(*(slot.takes for slot in held))
-    busy = {slot.place for slot in held}
+    held_slots = [slot for slot in working.values() if slot is not None]
+    taken_devices = frozenset[str]().union(*(slot.takes for slot in held_slots))
+    busy = {slot.place for slot in held_slots}
     alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
-    left = usable(slots, retired)
-    free = [s for s in left if s.takes.isdisjoint(taken) and s.place not in alone]
-    if len(free) <= len(working) - len(held):
+    usable_slots = usable(slots, retired)
+    free = [s for s in usable_slots if s.takes.isdisjoint(taken_devices) and s.place not in alone]
+    if len(free) <= len(working) - len(held_slots):
         return None
 
     def choose(run: str) -> Iterator[Slot]:
         """Yield the slots that the run may have at some time."""
-        most = worlds.get(run, max(WORLD_SIZES))
-        most = max((slot.ranks for slot in left if slot.ranks <= most), default=0)
-        alike = [slot for slot in left if slot.ranks == most]
+        ranks = worlds.get(run, max(WORLD_SIZES))
+        ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= ranks), default=0)
+        alike = [slot for slot in usable_slots if slot.ranks == ranks]
         for slot in alike:
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:
@@ -546,14 +548,14 @@ def assign(
 
     if worlds:  # else they are many, and as they should be
         pending = sorted(pending, key=lambda run: -worlds.get(run, 1))
-    first = (run for run in pending if not _was_out_of_memory(states[run]))
-    last = (run for run in pending if _was_out_of_memory(states[run]))
-    for run in itertools.chain(first, last):
-        chosen = [*choose(run)]
-        if fit := next((slot for slot in chosen if slot in free), None):
+    fresh_runs = (run for run in pending if not _was_out_of_memory(states[run]))
+    oom_runs = (run for run in pending if _was_out_of_memory(states[run]))
+    for run in itertools.chain(fresh_runs, oom_runs):
+        candidates = [*choose(run)]
+        if fit := next((slot for slot in candidates if slot in free), None):
             return run, fit
-        if chosen:
-            group = min(chosen, key=lambda slot: len(slot.takes & taken))
+        if candidates:
+            group = min(candidates, key=lambda slot: len(slot.takes & taken_devices))
             free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]
     return None
 

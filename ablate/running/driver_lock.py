@@ -30,10 +30,10 @@ def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
     if not store.take_turn(1.0):
         notes = store.driver.notes()
         pid, sweep = notes.pid or "?", notes.sweep
-        what = "drives this store; `ablate stop` stops it"
+        activity = "drives this store; `ablate stop` stops it"
         if sweep in ALONE:
-            what = f"does `ablate {sweep}` in this store; wait for its end"
-        raise Failure(f"{store.root}: process {pid} {what}")
+            activity = f"does `ablate {sweep}` in this store; wait for its end"
+        raise Failure(f"{store.root}: process {pid} {activity}")
     try:
         store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
         yield
@@ -67,14 +67,15 @@ def driver_session(
 
 
 def _await_turn(store: Store, view: View) -> None:
-    who = None
+    announced = None
     while not store.take_turn(1.0):
         notes = store.driver.notes()
-        if (notes.pid, notes.sweep) != who:
-            who = notes.pid, notes.sweep
+        if (notes.pid, notes.sweep) != announced:
+            announced = notes.pid, notes.sweep
             view.say(
-                f"process {who[0]} drives {store.root} already ({who[1]}); showing its progress "
-                f"until it ends, then this sweep begins (Ctrl-C does not stop that process)"
+                f"process {announced[0]} drives {store.root} already ({announced[1]}); showing "
+                f"its progress until it ends, then this sweep begins (Ctrl-C does not stop "
+                f"that process)"
             )
         plan = store.read_plan(str(notes.sweep))  # each time: a search makes it grow
         if plan is not None:
@@ -94,38 +95,39 @@ def stop_driver(
     is driven or no sweep has the name, and Failure after `timeout_s`; the processes then stop
     later.
     """
-    driven = None
+    driven_sweep = None
     if (driver := driver_of(store)) is not None:
-        driven = str(driver.sweep)
-        if sweep not in (None, driven):
-            raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
-        left = _workers(store, store.read_plan(driven))
+        driven_sweep = str(driver.sweep)
+        if sweep not in (None, driven_sweep):
+            raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
+        workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
-        while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
+        # until there is none, or another
+        while (current := driver_of(store)) is not None and current.pid == driver.pid:
             heard = heard or store.ask_to_stop()
-            waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
-        if now is not None and not heard:  # the notes were those of a driver that is dead
+            waiting.on({"": current.pid if store.driven_here() else None} | _alive(store, workers))
+        if current is not None and not heard:  # the notes were those of a driver that is dead
             return stop_driver(store, sweep, say, timeout_s)
-        if now is not None or not _alive(store, left):
-            return driven
-        sweep = driven  # it may have died, and left workers behind
+        if current is not None or not _alive(store, workers):
+            return driven_sweep
+        sweep = driven_sweep  # it may have died, and left workers behind
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
         if sweep is not None and sweep not in names:
             raise unknown_value("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
-    left = _workers(store, plan)
-    for label, folder in left.items():
+    workers = _workers(store, plan)
+    for label, folder in workers.items():
         store.liveness.stop(folder)
         if folder.attempt is None and not _is_here(folder):
             say(f"{label} trains on {folder.lock.notes().host}: `ablate stop` stops it there")
     waiting = Waiting(say, timeout_s)
-    while alive := _alive(store, left):
+    while alive := _alive(store, workers):
         waiting.on(alive)
     if (began := driver_of(store)) is not None and sweep in (None, began.sweep):  # meanwhile
         return stop_driver(store, sweep, say, timeout_s)
-    return driven or (plan.name if plan and left else None)
+    return driven_sweep or (plan.name if plan and workers else None)
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
@@ -141,11 +143,11 @@ def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
 
 def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
     """Return the living workers by label, with their process ids if they are of this host."""
-    by = store.liveness
+    liveness = store.liveness
     return {
-        label: by.notes(run).pid if run.attempt is None and _is_here(run) else None
+        label: liveness.notes(run).pid if run.attempt is None and _is_here(run) else None
         for label, run in folders.items()
-        if by.alive(run)
+        if liveness.alive(run)
     }
 
 
@@ -173,9 +175,9 @@ class Waiting:
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
         self._frozen |= frozen
         if time.monotonic() - self._since >= self._timeout_s:
-            left = ", ".join(label or "the driver" for label in pids)
-            why = "; ".join(frozen.values()) or f"asked to stop, but still alive: {left}"
-            raise Failure(f"stop: gave up after {self._timeout_s:g} s: {why}")
+            survivors = ", ".join(label or "the driver" for label in pids)
+            reason = "; ".join(frozen.values()) or f"asked to stop, but still alive: {survivors}"
+            raise Failure(f"stop: gave up after {self._timeout_s:g} s: {reason}")
         time.sleep(0.1)
 
 
@@ -184,7 +186,7 @@ def _frozen(label: str, pid: object) -> str:
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T":
-            whose = f" ({label})" if label else ""
+            owner = f" ({label})" if label else ""
             resumes = f"`kill -CONT {pid}` resumes it, and then it stops"
-            return f"process {pid}{whose} is frozen; {resumes}"
+            return f"process {pid}{owner} is frozen; {resumes}"
     return ""

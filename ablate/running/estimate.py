@@ -70,8 +70,8 @@ class Costs:
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
     """Average the device-seconds of the finished runs of a cell; None without one."""
     noted = (finished.get(run, {}) for run in cell.ids.values())
-    done = [n["seconds"] * (n.get("ranks") or 1) for n in noted if is_number(n.get("seconds"))]
-    return sum(done) / len(done) if done else None
+    durations = [n["seconds"] * (n.get("ranks") or 1) for n in noted if is_number(n.get("seconds"))]
+    return sum(durations) / len(durations) if durations else None
 
 
 def own_costs(
@@ -95,22 +95,22 @@ def own_costs(
         else alone / ranks
         for cell in plan.cells
     }
-    known = [each for each in seconds.values() if each is not None]
-    typical = sum(known) / len(known) if known else 0.0
-    left = plan.to_come * typical
+    durations = [duration for duration in seconds.values() if duration is not None]
+    typical = sum(durations) / len(durations) if durations else 0.0
+    remaining_s = plan.to_come * typical
     for run in plan.runs():
         if states.get(run.id, RunState()).status not in (*FINAL_STATUSES, "skipped"):
             a_run = seconds[run.cell.row, run.cell.column]
-            left += typical if a_run is None else a_run
+            remaining_s += typical if a_run is None else a_run
     seeds: dict[str, float | None] = {}
     for column in plan.columns:
         cells = [cell for cell in plan.cells if cell.column == column.label]
-        each = [
+        seed_costs = [
             a_run * (1 + plan.trials_of(cell) / len(cell.seeds or plan.seeds))
             for cell in cells
             if (a_run := seconds[cell.row, cell.column]) is not None
         ]
-        seeds[column.label] = ranks * sum(each) if len(each) == len(cells) else None
+        seeds[column.label] = ranks * sum(seed_costs) if len(seed_costs) == len(cells) else None
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -120,10 +120,10 @@ def own_costs(
     return Costs(
         described=dict.fromkeys(seconds, nothing),
         seconds=seconds,
-        how="from finished runs" if known else UNKNOWN_COST,
-        left_s=ranks * left,
+        how="from finished runs" if durations else UNKNOWN_COST,
+        left_s=ranks * remaining_s,
         where=where,
-        wall_s=left / places,
+        wall_s=remaining_s / places,
         seed_s=seeds,
     )
 
@@ -140,14 +140,14 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
         base = cells.get((plan.baseline, column))
         if base is None or base is cell or (plan.baseline, column) not in described:
             continue
-        own = described[row, column].get("initial")
+        ours = described[row, column].get("initial")
         theirs = described[plan.baseline, column].get("initial")
-        if not (whole_of(cell.spec) or whole_of(base.spec)) or own is None or theirs is None:
+        if not (whole_of(cell.spec) or whole_of(base.spec)) or ours is None or theirs is None:
             continue
-        weights = own.items()
-        same = sum(size for name, (hashed, size) in weights if theirs.get(name, [0])[0] == hashed)
+        weights = ours.items()
+        equal = sum(size for name, (hashed, size) in weights if theirs.get(name, [0])[0] == hashed)
         lines[row] = (
-            f"{row}: {same:,} of {sum(size for _, size in own.values()):,} weights begin as the "
+            f"{row}: {equal:,} of {sum(size for _, size in ours.values()):,} weights begin as the "
             f"baseline's of the same name; batches and augmentation are the same in all rows"
         )
     return list(lines.values())
@@ -183,9 +183,9 @@ def estimate_costs(
     device, places = launcher.device, launcher.most
     if on is not None:
         device, places = "cuda", on.count // worlds[0]
-    where = f"{on.count} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
+    hardware = f"{on.count} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
     if is_own(plan.cells[0].spec):
-        return own_costs(plan, states, finished, places, where, worlds[0])
+        return own_costs(plan, states, finished, places, hardware, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
@@ -194,45 +194,45 @@ def estimate_costs(
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
-    beyond, how, devices = False, "from finished runs", places * worlds[0]
+    beyond, basis, devices = False, "from finished runs", places * worlds[0]
     for work in works:
         work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished)
         if on or work.seconds is None:
             work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
     if on:
-        how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
+        basis = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
     elif unknown:
         beyond = time_left(works, FASTEST[device]) > MONTH_S * devices
         if launcher.remote and device != "cpu":  # there is none here to time
-            how = "a lower bound, at the highest rate of any GPU, until runs have finished"
+            basis = "a lower bound, at the highest rate of any GPU, until runs have finished"
             for work in unknown:
                 work.seconds = None if work.each is None else work.each / FASTEST[device]
         else:
-            how = "by a short calibration"
+            basis = "by a short calibration"
             if not beyond and time_left(works, SLOWEST) >= from_s:
                 answers.time(cells, finished)
                 for work in unknown:
                     work.seconds = answers.seconds(work, cells)
-        how += f", shared evenly by {worlds[0]} ranks" if worlds[0] > 1 else ""
+        basis += f", shared evenly by {worlds[0]} ranks" if worlds[0] > 1 else ""
     stopped = beyond and any(work.seconds is None for work in works)
-    shared = share(works, options, devices, FASTEST[device])
-    wall_s = math.inf if stopped else end(works, devices, shared)
+    shares = share(works, options, devices, FASTEST[device])
+    wall_s = math.inf if stopped else end(works, devices, shares)
     for work in works:
-        work.ranks = shared.get(group_of(work.cell), 1)
+        work.ranks = shares.get(group_of(work.cell), 1)
         work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
-        how=how,
+        how=basis,
         left_s=math.inf if stopped else time_left(works),
-        where=where,
+        where=hardware,
         wall_s=wall_s,
         searches=[work.search for work in works if work.search is not None],
         seed_s=time_a_seed(works),
         notes=[*shared_weights(plan, described), *notes, *(on.bound(works) if on else ())],
-        worlds=shared if len(worlds) > 1 else {},
+        worlds=shares if len(worlds) > 1 else {},
     )
 
 
@@ -242,13 +242,13 @@ def estimate_sizes(
     """Return parameters and multiply-adds of every cell whose results lack them."""
     if is_own(plan.cells[0].spec):  # nobody but its trainer knows
         return {}
-    known, lacking = _cache(store).read(), {}
+    cached, lacking = _cache(store).read(), {}
     answers: dict[tuple[str, str], Mapping[str, Any]] = {}
     for cell in plan.cells:
         if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
             continue
         keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
-        answer = next((known[key] for key in keys if key in known), None)
+        answer = next((cached[key] for key in keys if key in cached), None)
         if answer is None:
             lacking[keys[0]] = cell
         else:
@@ -265,9 +265,11 @@ def estimate_sizes(
 def _factored(plan: Plan) -> list[Cell]:
     """Return a trial of each cell whose search multiplies learning rates by path, since its model
     may lack such a path."""
-    first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
+    first_trials = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
     return [
-        trial.cell for trial in first.values() if any(LR_FACTORS in key for key in trial.params)
+        trial.cell
+        for trial in first_trials.values()
+        if any(LR_FACTORS in key for key in trial.params)
     ]
 
 
@@ -305,13 +307,13 @@ class _Answers:
             if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None
         }
         spread = [*unmeasured.items()][:: max(1, -(-len(unmeasured) // CALIBRATED))]
-        chosen = {
+        sample = {
             key: cell
             for key, cell in spread
             if not any(0.5 <= size / self[cell]["multiply_adds"] <= 2 for size in timed)
         }
-        initial = any("initial" in self[cell] for cell in chosen.values())
-        self._learn(chosen, calibrate=sorted(chosen), initial=initial)
+        initial = any("initial" in self[cell] for cell in sample.values())
+        self._learn(sample, calibrate=sorted(sample), initial=initial)
 
     def seconds(self, work: CellWork, cells: Sequence[Cell]) -> float | None:
         """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
@@ -319,7 +321,7 @@ class _Answers:
         size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
         if work.each is None or not rates:
             return None
-        step, image = rates[min(rates, key=lambda other: abs(other - size))]
+        step, image = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
         return float(work.each / 3 * step + work.evaluated * size * image)
 
     def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
@@ -363,14 +365,14 @@ def _is_answer(tree: Any) -> bool:
         }:
             numbers = [parameters, size, launches, (examples or {"train": 0})["train"]]
             numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
-            listed = isinstance(tree.get("warnings", []), list)
-            return all(map(is_number, numbers)) and size > 0 and listed
+            warnings_are_list = isinstance(tree.get("warnings", []), list)
+            return all(map(is_number, numbers)) and size > 0 and warnings_are_list
     return False
 
 
 def _key(cell: Cell, device: str) -> str:
-    what = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
+    identity = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def whole_of(tree: Mapping[str, Any]) -> str | None:

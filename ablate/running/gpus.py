@@ -80,16 +80,16 @@ def listed() -> tuple[list[Gpu], str]:
 
     Raises NoAnswer where the tool lists no GPU without saying that there is none.
     """
-    why = ""
+    reason = ""
     try:
         output = output_of("-L")
     except NoAnswer as error:
-        output, why = error.output, str(error)
+        output, reason = error.output, str(error)
     gpus: list[Gpu] = []
     index = model = board = strays = ""
     for line in output.splitlines():
-        if whole := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)\s]+)\)", line):
-            index, model, board = whole[1], whole[2], whole[3]
+        if gpu_match := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)\s]+)\)", line):
+            index, model, board = gpu_match[1], gpu_match[2], gpu_match[3]
             gpus.append(Gpu(index, board, model, board))
         elif part := re.match(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)", line):
             gpus = [gpu for gpu in gpus if gpu.uuid != board]
@@ -97,7 +97,7 @@ def listed() -> tuple[list[Gpu], str]:
         else:
             strays += f"{line}\n"
     if not gpus and NONE not in output:
-        raise NoAnswer(why or f"{TOOL} -L: {_first(output)}")
+        raise NoAnswer(reason or f"{TOOL} -L: {_first(output)}")
     return gpus, f"{TOOL}: {_first(strays)}" if gpus and strays.strip() else ""
 
 
@@ -122,24 +122,24 @@ def find(devices: str, outer: str | None) -> GpuSet:
     if names == ["cpu"] or (names == ["auto"] and outer is not None and not _visible(outer)):
         return GpuSet()
     try:
-        there, stray = listed()
+        gpus, stray = listed()
     except NoAnswer as error:
         return _unseen(names, outer, str(error))
     remarks = [stray] if stray else []
-    usable = there if outer is None else _as_cuda(outer, there)
+    usable = gpus if outer is None else _as_cuda(outer, gpus)
     if names == ["auto"]:
         if outer is not None and not usable:
             remarks.append(f"CUDA_VISIBLE_DEVICES={outer} names no GPU of {TOOL} -L: {ON_CPU}")
         return GpuSet(tuple(usable), tuple(remarks))
-    chosen: dict[Gpu, None] = {}
+    selection: dict[Gpu, None] = {}
     for name in names:
-        if not (named := _named(name, usable)):
-            if _named(name, there):
+        if not (matches := _named(name, usable)):
+            if _named(name, gpus):
                 raise _hidden(name, outer)
             alone = ["auto", "cpu"] if len(names) == 1 else []
             raise unknown_value("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
-        chosen |= dict.fromkeys(named)
-    return GpuSet(tuple(chosen), tuple(remarks))
+        selection |= dict.fromkeys(matches)
+    return GpuSet(tuple(selection), tuple(remarks))
 
 
 ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
@@ -154,8 +154,8 @@ def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
             return GpuSet()
         if not nodes:
             return GpuSet(remarks=(f"{why}: {ON_CPU}",))
-        there = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
-        return GpuSet(remarks=(f"{there}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
+        finding = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
+        return GpuSet(remarks=(f"{finding}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
     visible = names if outer is None else _visible(outer)
     if names == ["auto"]:
         names = visible
@@ -180,8 +180,8 @@ def _visible(outer: str) -> list[str]:
 def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
     """Choose the GPUs that CUDA sees: those up to the first unknown name, and of a GPU with slices
     only the first slice."""
-    named = (_named(name, there) for name in _visible(outer))
-    return [gpus[0] for gpus in itertools.takewhile(bool, named)]
+    matches = (_named(name, there) for name in _visible(outer))
+    return [gpus[0] for gpus in itertools.takewhile(bool, matches)]
 
 
 def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
@@ -212,12 +212,12 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
     lines = []
     for board, used, total in rows("uuid", "memory.used", "memory.total"):
         pids = processes.get(board, [])
-        others = [pid for pid in pids if pid not in map(str, ours)]
-        unseen = not pids and used.isdigit() and int(used) >= BUSY_MIB
-        if board in boards and (others or unseen):
+        foreign_pids = [pid for pid in pids if pid not in map(str, ours)]
+        is_hidden_use = not pids and used.isdigit() and int(used) >= BUSY_MIB
+        if board in boards and (foreign_pids or is_hidden_use):
             memory = f"{used} of {total} MiB" if used.isdigit() else "memory unknown"
-            by = f" by process {', '.join(others)}" if others else ""
-            lines.append(f"gpu:{boards[board]} is in use{by} ({memory})")
+            users = f" by process {', '.join(foreign_pids)}" if foreign_pids else ""
+            lines.append(f"gpu:{boards[board]} is in use{users} ({memory})")
     return lines
 
 

@@ -49,8 +49,8 @@ def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effe
         case "undo":
             return Effect(None, f"is {status}, so there is nothing to undo")
         case "skip" if ended or known:
-            why = "has a result" if ended else "had a result once"
-            return Effect(None, f"{why}, and a seed whose result is known can't be left out")
+            reason = "has a result" if ended else "had a result once"
+            return Effect(None, f"{reason}, and a seed whose result is known can't be left out")
         case "skip":
             return Effect(None if state.status == "skipped" else "skipped")
     return Effect(None, f"{order}: is no order")
@@ -103,10 +103,10 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
         if refusal := decide(store, ledger, order, run, states[run]).refusal:
             raise UserError(f"{label}: {refusal}")
     for plan in driven_plans(store, ledger, runs.keys()) if order == "skip" else ():
-        needed = plan.design.needed(plan)
-        for run in runs.keys() & needed.keys():
+        dependents = plan.design.needed(plan)
+        for run in runs.keys() & dependents.keys():
             raise UserError(
-                f"{runs[run]}: {needed[run]} of {plan.name} needs this run; "
+                f"{runs[run]}: {dependents[run]} of {plan.name} needs this run; "
                 f"`ablate stop` stops the sweep"
             )
 

@@ -46,18 +46,18 @@ def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[s
     slots = launcher.slots
     works = frozenset[str]().union(*(s.takes | {s.place} for s in slots if s.name in held))
     places = {s.place: s for s in slots if works.isdisjoint(s.takes | {s.place})}
-    why = launcher.unfit(list(places.values()))
-    unfit = {place: why[slot.name] for place, slot in places.items() if slot.name in why}
+    reasons = launcher.unfit(list(places.values()))
+    unfit = {place: reasons[slot.name] for place, slot in places.items() if slot.name in reasons}
     lines = [
         f"{', '.join(place for place in unfit if unfit[place] == reason)}: {reason}"
         for reason in dict.fromkeys(unfit.values())
     ]
-    left = usable(slots, unfit)
-    if not left:
+    usable_slots = usable(slots, unfit)
+    if not usable_slots:
         raise Failure(f"no device can be used: {'; '.join(lines)}")
     for line in lines:
         say(f"not used: {line}")
-    launcher.slots = left
+    launcher.slots = usable_slots
 
 
 def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
@@ -71,10 +71,10 @@ def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]
 def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
     """Raise Failure where a run would start from weights that differ from those that were
     trained."""
-    left = [run for run in runs if not store.rundir(run.id).has_result()]
-    parents = [parent for run in left if (parent := run.parent()) is not None]
-    if why := [*store.results(parents, weights=True).withheld.values()]:
-        raise Failure(f"other runs start from damaged ones: {'; '.join(why)}; {RETRY_REMEDY}")
+    unfinished = [run for run in runs if not store.rundir(run.id).has_result()]
+    parents = [parent for run in unfinished if (parent := run.parent()) is not None]
+    if reasons := [*store.results(parents, weights=True).withheld.values()]:
+        raise Failure(f"other runs start from damaged ones: {'; '.join(reasons)}; {RETRY_REMEDY}")
 
 
 def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Iterator[str]:
@@ -85,8 +85,8 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
     lost, and the next driver trains it again as such.
     """
     runs = list(runs)
-    every = dict.fromkeys(("curves", "probes", "predictions", "weights"), True)
-    for run, why in store.results(runs, **every).withheld.items():
+    checks = dict.fromkeys(("curves", "probes", "predictions", "weights"), True)
+    for run, reason in store.results(runs, **checks).withheld.items():
         folder = store.rundir(run)
         if folder.path.is_symlink() or store.liveness.alive(folder):
             continue  # its driver judges an attempt that has not ended
@@ -97,8 +97,8 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         sync_folder(store.damaged)
         sync_folder(store.runs)
         if run in ledger.states([run]):
-            ledger.record(run, "interrupted", reason=why)
-        yield f"put aside: {why}; its folder is {place} now"
+            ledger.record(run, "interrupted", reason=reason)
+        yield f"put aside: {reason}; its folder is {place} now"
 
 
 SETTLED_KEYS = ("micro_batch", "deterministic")
@@ -113,12 +113,12 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
         return
     gpus = launcher.devices.gpus
     model = gpus[0].model if gpus else ""
-    known = AnswerCache(store.cache / "rates.json", is_number).read()
+    rates = AnswerCache(store.cache / "rates.json", is_number).read()
     specs = {
         cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not is_own(cell.spec)
     }
     for precision, spec in specs.items():
-        if f"{model}, {precision}" not in known:
+        if f"{model}, {precision}" not in rates:
             question = {"spec": seeded(spec, 0), "cache": str(store.cache)}
             with contextlib.suppress(Failure):  # a run that fails, too, says why
                 launcher.ask("rate", {**question, "device": launcher.device})
@@ -140,9 +140,9 @@ def settle_auto_keys(
     slot = launcher.slots[0]
     share = sum((s.place, s.ranks) == (slot.place, slot.ranks) for s in launcher.slots)
     gpus = launcher.devices.gpus
-    where = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
+    hardware = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
     cache = _cache(store)
-    known = cache.read()
+    cached = cache.read()
     decisions: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in _columns(plan):
         open_ = [
@@ -153,8 +153,8 @@ def settle_auto_keys(
         if not open_:
             continue
         baseline = next((cell for cell in cells if cell.row == plan.baseline), cells[0])
-        name = _hash(f"{where} {shape(baseline.spec)}")
-        decision = known.get(name, {"shapes": []})
+        name = _hash(f"{hardware} {shape(baseline.spec)}")
+        decision = cached.get(name, {"shapes": []})
         new = {
             key: cell.spec
             for cell in (baseline, *cells)
@@ -172,7 +172,7 @@ def settle_auto_keys(
             }
             decision = {**decision, **launcher.ask("settle", question)}
             decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
-            known = cache.add({name: decision})
+            cached = cache.add({name: decision})
             if "memory" in decision:
                 label = ", ".join(filter(None, (baseline.row, baseline.column)))
                 say(_memory_line(label, decision, slot, cache))

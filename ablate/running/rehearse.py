@@ -67,8 +67,8 @@ def rehearse_rows(
     Asks the launcher about the rows that have no answer yet; with `own_only` only about those with
     a class of the user's own. Raises UserError for such a class that can't take a step.
     """
-    own = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
-    cells = [] if own else [cell for cell in plan.cells if spec.trains(cell.spec)]
+    has_own_trainer = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
+    cells = [] if has_own_trainer else [cell for cell in plan.cells if spec.trains(cell.spec)]
     bases = [cell for cell in cells if cell.row == plan.baseline]
     if not bases:
         return Rehearsals({}, [])
@@ -79,19 +79,23 @@ def rehearse_rows(
     device = launcher.device if not launcher.remote else "cpu"
     keys = {cell.row: _key(cell, baseline, device) for cell in rows}
     cache = AnswerCache(store.cache / "rehearsed.json", _is_answer)
-    known, tried = cache.read(), _worth(baseline, rows, size, own_only)
+    cached, tried = cache.read(), _worth(baseline, rows, size, own_only)
     untried: dict[str, str] = {}
-    if new := [cell for cell in tried if keys[cell.row] not in known]:
+    if new := [cell for cell in tried if keys[cell.row] not in cached]:
         question = {
             "baseline": _asked(baseline, size),
             "rows": {keys[cell.row]: _asked(cell, size) for cell in new},
             "cache": str(store.cache),
             "device": device,
         }
-        asked = launcher.ask("rehearse", question)
-        untried = {key: asked.pop(key)["untried"] for key in [*asked] if "untried" in asked[key]}
-        known = cache.add(asked)
-    answers = {row: known[key] for row, key in keys.items() if key in known}
+        new_answers = launcher.ask("rehearse", question)
+        untried = {
+            key: new_answers.pop(key)["untried"]
+            for key in [*new_answers]
+            if "untried" in new_answers[key]
+        }
+        cached = cache.add(new_answers)
+    answers = {row: cached[key] for row, key in keys.items() if key in cached}
     return Rehearsals(
         {(row, baseline.column): answer["step"] for row, answer in answers.items()},
         [
@@ -107,14 +111,14 @@ def _worth(
 ) -> list[Cell]:
     """Return the rows that are worth trying: those with a class of the user's own, unless they are
     too large, and all rows where these are few and small."""
-    own = [
+    user_cells = [
         cell
         for cell in rows
         if any((*parts_by_path(cell.spec), *parts_by_path(baseline.spec)))
         and max(size[cell.row], size[baseline.row]) <= OWN
     ]
     small = max(size.values()) <= SHIPPED and len(rows) <= MOST
-    return own if own_only or not small else list(rows)
+    return user_cells if own_only or not small else list(rows)
 
 
 def _asked(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
@@ -147,8 +151,8 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for row, answer in answers.items():
         paths = [*dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])]
         if paths:
-            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            idle[f"no gradient reaches {', '.join(paths[:SHOWN])}{more} in 4 steps"].append(row)
+            rest = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+            idle[f"no gradient reaches {', '.join(paths[:SHOWN])}{rest} in 4 steps"].append(row)
         if answer["bad"] is not None:
             steps = answer["bad"]
             wrong[f"the loss is not finite after {steps} steps at the full rate"].append(row)
@@ -162,9 +166,11 @@ def _failures(untried: Mapping[str, str]) -> list[str]:
     """List a line for each reason why rows could not be tried, with these rows. The machine may be
     at fault, so they are tried again next time."""
     rows = defaultdict[str, list[str]](list)
-    for row, why in untried.items():
-        rows[why].append(row)
-    return [f"{', '.join(names)}: the first 4 steps failed: {why}" for why, names in rows.items()]
+    for row, reason in untried.items():
+        rows[reason].append(row)
+    return [
+        f"{', '.join(names)}: the first 4 steps failed: {reason}" for reason, names in rows.items()
+    ]
 
 
 DIFFERS = {  # what a training of 4 steps is compared with
@@ -208,8 +214,8 @@ def _acts(key: str, keys: set[str]) -> bool:
 
 def _key(cell: Cell, baseline: Cell, device: str) -> str:
     parts = [__version__, device]
-    for each in (cell, baseline):
-        parts += [spec.tree_identity(each.spec), own_code(each.spec)]
+    for side in (cell, baseline):
+        parts += [spec.tree_identity(side.spec), own_code(side.spec)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
@@ -217,6 +223,6 @@ def _is_answer(tree: Any) -> bool:
     match tree:
         case {"same": bool(), "idle": [*names], "step": step, "bad": bad, "differs": differs}:
             plain = is_number(step) and (bad is None or is_number(bad))
-            known = differs == "" or differs in DIFFERS
-            return plain and known and all(isinstance(name, str) for name in names)
+            is_known = differs == "" or differs in DIFFERS
+            return plain and is_known and all(isinstance(name, str) for name in names)
     return False

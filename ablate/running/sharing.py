@@ -65,8 +65,8 @@ def open_to(
         run = build_run(seeded(cell.spec, 0))
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
-            most = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))
-            micro = next(size for size in batch_divisors(batch) if size <= most)
+            limit = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))
+            micro = next(size for size in batch_divisors(batch) if size <= limit)
         group = groups.setdefault(group_of(cell), [*worlds])
         for world in [*group]:
             try:
@@ -100,17 +100,17 @@ def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
     if world == 1:
         return []
     models = {gpu.model: None for gpu in launcher.devices.gpus}
-    why: dict[str, dict[str, None]] = {}
+    columns_by_reason: dict[str, dict[str, None]] = {}
     for cell in cells:
         loose = cell.spec["train"]["deterministic"] is False and launcher.device != "cpu"
         reasons = ["train.deterministic=false"] * loose
         reasons += [f"GPUs differ: {', '.join(models)}"] * (len(models) > 1)
-        why.setdefault("; ".join(reasons), {})[cell.column] = None
+        columns_by_reason.setdefault("; ".join(reasons), {})[cell.column] = None
     ranks = f"{world} ranks" if len(launcher.worlds) == 1 else "several ranks"
     return [
         f"{' '.join([', '.join(columns), 'runs']).strip()} on {ranks} equal those on one up to "
         f"rounding ({reasons})"
-        for reasons, columns in why.items()
+        for reasons, columns in columns_by_reason.items()
         if reasons
     ]
 
@@ -137,10 +137,10 @@ def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
     free = [0.0] * devices
     shares = ((work, worlds.get(group_of(work.cell), 1)) for work in works)
     runs = [(run_seconds(work, world) or 0.0, world, work.left) for work, world in shares]
-    for seconds, world, left in sorted(runs, reverse=True):
-        number = math.ceil(left)  # short trials count in part
+    for seconds, world, remaining in sorted(runs, reverse=True):
+        number = math.ceil(remaining)  # short trials count in part
         for _ in range(number):
-            free[:world] = [free[world - 1] + seconds * left / number] * world
+            free[:world] = [free[world - 1] + seconds * remaining / number] * world
             free.sort()
     return free[-1]
 
@@ -170,12 +170,13 @@ def share(
     for limit in {seconds for group in takes.values() for seconds in group.values()}:
         worlds = {
             group: next(
-                (world for world, s in of.items() if s <= limit), min(of, key=of.__getitem__)
+                (world for world, s in seconds_by_world.items() if s <= limit),
+                min(seconds_by_world, key=seconds_by_world.__getitem__),
             )
-            for group, of in takes.items()
+            for group, seconds_by_world in takes.items()
         }
         ends[limit] = end(works, devices, worlds), worlds
     if not ends:
         return {}
-    soonest = min(at for at, _ in ends.values())
-    return ends[max(limit for limit, (at, _) in ends.items() if at <= NEAR * soonest)][1]
+    soonest = min(end_s for end_s, _ in ends.values())
+    return ends[max(limit for limit, (end_s, _) in ends.items() if end_s <= NEAR * soonest)][1]

@@ -63,34 +63,37 @@ def works_of(
         # of seeds whose settings are not chosen yet the runs are to come
         runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
         ended = (*FINAL_STATUSES, "skipped")
-        left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
-        works.append(work := CellWork(cell, left))
+        runs_left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
+        works.append(work := CellWork(cell, runs_left))
         if answer["examples"] is None:
             continue
         examples, size = answer["examples"], answer["multiply_adds"]
         images = _images(cell.spec, examples)
         child = _child(plan, cell) if is_parent else cell
-        at = child.row, child.column
+        place = child.row, child.column
         if is_parent:  # one for all seeds, or one for each; those of a search are counted there
-            each = min(1.0, len(cell.ids) / max(1, len(plan.planned(child))))
-            work.seed = 0.0 if plan.tune is not None and plan.tune.parents else each
+            parents_per_seed = min(1.0, len(cell.ids) / max(1, len(plan.planned(child))))
+            work.seed = 0.0 if plan.tune is not None and plan.tune.parents else parents_per_seed
         tuned = plan.is_tuned(child)
         if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
             trials_of_search = _trial_trees(plan.tune, child)
-            if (same := repr(trials_of_search)) in searched_here:
+            if (trials_key := repr(trials_of_search)) in searched_here:
                 trials_of_search = []  # another cell has the same trials, which train once
-            searched_here.add(same)
+            searched_here.add(trials_key)
             # In trainings of this cell: of one search, and of all trials to come.
             ratio = (
                 sum(count * _images(tree, examples) for count, tree in trials_of_search) / images
             )
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
-            tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == at]
+            tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == place]
             trials = [run for trial in tried for run in trial.ids.values()]
-            known = plan.tune.parents  # trials that were asked are runs of this cell, left or not
-            done = sum(known or states.get(r, RunState()).status in FINAL_STATUSES for r in trials)
+            # trials that were asked are runs of this cell, left or not
+            counts_all = plan.tune.parents
+            ended_trials = sum(
+                counts_all or states.get(r, RunState()).status in FINAL_STATUSES for r in trials
+            )
             work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
-            work.left += ratio * (searches - done / plan.tune.trials_each)
+            work.left += ratio * (searches - ended_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
                 parent = _images(child.spec["parent"], examples) / images
@@ -145,9 +148,9 @@ def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
 def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     """Count the images that a training sees. `examples`: the size of each split. An image that only
     passes forward counts a third: a training step takes three times a forward pass."""
-    train, shown = tree["train"], spec.task_in(tree).shown
-    if shown is not None:
-        return shown(examples, spec.classes_of(tree)) / 3
+    train, count_shown = tree["train"], spec.task_in(tree).shown
+    if count_shown is not None:
+        return count_shown(examples, spec.classes_of(tree)) / 3
     epoch = examples["train"] // train["batch"] * train["batch"]
     return float(
         (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
@@ -168,8 +171,8 @@ def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
         return 0  # `_images` counts what it shows
     batch, validation = tree["train"]["batch"], examples.get("validation", 0)
     steps = math.ceil(_images(tree, examples) / batch)
-    every = max(1, tree["eval"]["every"] * (examples["train"] // batch))
-    return int(math.ceil(steps / every) * validation + examples.get("test", 0)) * task.views
+    interval = max(1, tree["eval"]["every"] * (examples["train"] // batch))
+    return int(math.ceil(steps / interval) * validation + examples.get("test", 0)) * task.views
 
 
 # --- Kernels that a GPU launches, about: what a small model takes its time for --------------------

@@ -35,27 +35,27 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     Raise UserError, one line with the dotted key, the value and what was expected, for unknown and
     missing keys, wrong types, values out of range and impossible geometry.
     """
-    whole = is_whole(tree.get("model"))
-    parts = [key for key in field_types(Run) if not (whole and key in CHOICES)]
-    if whole:
+    is_whole_model = is_whole(tree.get("model"))
+    parts = [key for key in field_types(Run) if not (is_whole_model and key in CHOICES)]
+    if is_whole_model:
         none_chosen(tree, tree["model"]["name"])
     for key in tree:
-        if key not in parts and (where := _homes(key)):
-            raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
+        if key not in parts and (candidates := _homes(key)):
+            raise UserError(f"{key}: is no key; did you mean {' or '.join(candidates)}?")
     typed = [key for key in parts if key in tree or key not in UNTYPED]
     same_keys("", tree, typed, added_fields(Run))
     data = read_section(Data, tree["data"], "data")
     model = _model(tree["model"], data)
-    made = {"data": data, "model": model, "parent": _parent(tree.get("parent"))}
+    fields = {"data": data, "model": model, "parent": _parent(tree.get("parent"))}
     for kind in CHOICES:
-        made[kind] = _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
+        fields[kind] = _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
     filled = {**tree, "text": _text(tree.get("text"))}
-    made |= {
+    fields |= {
         key: read_field(Run, key, filled[key], "from" if key == "weights" else key)
         for key in filled
-        if key not in made
+        if key not in fields
     }
-    run = Run(**{**made, "probe": _probes(made.get("probe", ()))})
+    run = Run(**{**fields, "probe": _probes(fields.get("probe", ()))})
     check(run)
     return run
 
@@ -78,10 +78,10 @@ def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     if not is_whole(tree):
         shipped: Model = read_section(Model, _expand(tree, data), "model")
         return shipped
-    own = {key: value for key, value in tree.items() if key in WHOLE_KEYS}
+    fields = {key: value for key, value in tree.items() if key in WHOLE_KEYS}
     settings = {key: value for key, value in tree.items() if key not in WHOLE_KEYS}
-    whole: Whole = read_section(Whole, {**own, "settings": settings}, "model")
-    return whole
+    model: Whole = read_section(Whole, {**fields, "settings": settings}, "model")
+    return model
 
 
 # --- Keys ----
@@ -107,12 +107,12 @@ def _homes(key: Any) -> list[str]:
     params = {
         kind: {k for c in table.values() for k in c.params} for kind, table in CHOICES.items()
     }
-    known = [(name, below) for name, own in {**fields, **params}.items() for below in own]
+    dotted_keys = [(name, below) for name, keys in {**fields, **params}.items() for below in keys]
     if nearest_name(key, field_types(Run)) is None:
         key = nearest_name(
-            key, [below for _, below in known], 0.8
+            key, [below for _, below in dotted_keys], 0.8
         )  # of so many keys one is always like it
-    return [f"{name}.{below}" for name, below in known if below == key]
+    return [f"{name}.{below}" for name, below in dotted_keys if below == key]
 
 
 def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
@@ -145,8 +145,8 @@ def _text(tree: Any) -> Any:
     sizes = {name: vars(arch) for name, arch in ARCHS.items() if arch.kind == "vit"}
     if tree["arch"] not in sizes:
         raise unknown_value("text.arch", tree["arch"], sizes, "a size among")
-    own = {key: sizes[tree["arch"]][key] for key in ("width", "depth", "heads")}
-    return {key: own.get(key) if value is None else value for key, value in tree.items()}
+    defaults = {key: sizes[tree["arch"]][key] for key in ("width", "depth", "heads")}
+    return {key: defaults.get(key) if value is None else value for key, value in tree.items()}
 
 
 def _parent(tree: Mapping[str, Any] | None) -> Run | None:
@@ -163,10 +163,10 @@ def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in PROBES and not is_plugin(name):
             raise unknown_value("probe", name, [*PROBES, "module:Class"])
-        if [probe_name(other) for other in names].count(probe_name(name)) > 1:
+        if [probe_name(probe) for probe in names].count(probe_name(name)) > 1:
             raise UserError(f"probe: {probe_name(name)} is given twice")
-    own = sorted(name for name in names if name not in PROBES)
-    return (*(name for name in PROBES if name in names), *own)
+    user_probes = sorted(name for name in names if name not in PROBES)
+    return (*(name for name in PROBES if name in names), *user_probes)
 
 
 # --- The architecture ---------------------------------------------------------------------------

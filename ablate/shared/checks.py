@@ -112,16 +112,16 @@ def _content(data: Data, place: str) -> None:
     """Check the keys of a set that a run learns from or is tested on. Raise UserError for one that
     does not fit its source; `place` begins the key in the error."""
     if data.text is not None:
-        why = f"{data.order} is for images that have classes, and those of data={data.name} have"
-        _at_default(data, {"order": "stored"}, place, f"{why} texts")
+        reason = f"{data.order} is for images that have classes, and those of data={data.name} have"
+        _at_default(data, {"order": "stored"}, place, f"{reason} texts")
     if data.source == "coloured" and data.label not in (None, "digit"):
         raise UserError(
             f"{place}label: data={data.name} has the label digit, of 10 classes, and null, of its "
             f"100 captions; got {data.label!r}"
         )
     if data.source != "datasets" or data.text is not None:
-        why = f"{data.rule} makes classes of a column of labels, and data={data.name} has none"
-        _at_default(data, {"rule": None}, place, why)
+        reason = f"{data.rule} makes classes of a column of labels, and data={data.name} has none"
+        _at_default(data, {"rule": None}, place, reason)
     if data.cache == "encoded" and data.source != "datasets":
         raise UserError(
             f"{place}cache: images of data={data.name} are in no files, so there are no bytes of "
@@ -137,23 +137,23 @@ def _also(run: Run) -> None:
     tested on, has no class beyond those that are learnt, and is shown to the model as the run's own
     set is (SHOWN_KEYS)."""
     data = run.data
-    names = [other.name for other in run.eval.also]
-    for other in run.eval.also:
-        place = f"eval.also: {other.name}"
-        if re.fullmatch(r"\w[\w.+-]*", other.name) is None:
+    names = [test_set.name for test_set in run.eval.also]
+    for test_set in run.eval.also:
+        place = f"eval.also: {test_set.name}"
+        if re.fullmatch(r"\w[\w.+-]*", test_set.name) is None:
             raise UserError(f"{place}: expected a name of letters, digits, '.', '+', '-' and '_'")
-        if [data.name, *names].count(other.name) > 1:
+        if [data.name, *names].count(test_set.name) > 1:
             raise UserError(f"{place}: two sets have this name; give one of them another")
-        if other.train is not None or not isinstance(other.test, str):
+        if test_set.train is not None or not isinstance(test_set.test, str):
             raise UserError(f"{place}: expected a set that is only tested on, with a split `test`")
-        if other.classes > TASKS[run.task].among(data.classes, other.classes):
+        if test_set.classes > TASKS[run.task].among(data.classes, test_set.classes):
             raise UserError(
-                f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
-                f"labels must be among the classes that are learnt"
+                f"{place}: has {test_set.classes} classes, data={data.name} has {data.classes}: "
+                f"its labels must be among the classes that are learnt"
             )
-        _content(other, f"{place}: ")
+        _content(test_set, f"{place}: ")
         for key in SHOWN_KEYS:
-            theirs, ours = getattr(other, key), getattr(data, key)
+            theirs, ours = getattr(test_set, key), getattr(data, key)
             if theirs != ours:
                 raise UserError(
                     f"{place}: data.{key} is {theirs}, and {ours} in data={data.name}; give both "
@@ -162,13 +162,13 @@ def _also(run: Run) -> None:
 
 
 def _view(run: Run) -> None:
-    whole = run.data.cache == "encoded"
-    if run.eval.aspect == "squeeze" and run.data.cache_size is None and not whole:
+    is_encoded = run.data.cache == "encoded"
+    if run.eval.aspect == "squeeze" and run.data.cache_size is None and not is_encoded:
         raise UserError(
             f"eval.aspect: images of data={run.data.name} are cut to squares, so there is nothing "
             f"to squeeze; set data.cache_size, or data.cache=encoded"
         )
-    if run.eval.augment and whole:
+    if run.eval.augment and is_encoded:
         raise UserError(
             "eval.augment: changes a whole set once, so it must be decoded; give data.cache=decoded"
         )
@@ -222,11 +222,11 @@ def _choices(run: Run, model: Model) -> None:
     brought = dict.fromkeys(block.brings if block else (), f"block={name}")
     if model.kind == "mlp":
         brought |= dict.fromkeys(("stem", "block"), f"model.arch={model.arch}")
-    for group, by in brought.items():
+    for group, setting in brought.items():
         default = _default(group, model)
         if getattr(run, group) != default:
             raise UserError(
-                f"{group}: {by} has none to choose; "
+                f"{group}: {setting} has none to choose; "
                 f"leave {group} out (it is {default.name} by default)"
             )
 
@@ -243,25 +243,25 @@ def _default(group: str, model: Model) -> Chosen:
 
 
 def _mlp(run: Run, model: Model) -> None:
-    own = {"arch", "kind", "patch", "width", "depth", "head_bias", "init", "norm_eps", "input"}
-    none = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
-    none |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
-    none |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
-    none |= {"head_dim": model.width}  # of the one head that its size says
-    none |= dict.fromkeys((ACTIVATION.settings, *ACTIVATION.computed))
-    defaults = {key: none[key] for key in vars(model) if key not in own}
-    why = f"model.arch={model.arch} has none"
-    _at_default(model, defaults, "model.", why)
-    _no_probes(run, why, {*run.probe} - {"attention", "tokens"})
+    mlp_keys = {"arch", "kind", "patch", "width", "depth", "head_bias", "init", "norm_eps", "input"}
+    neutral_values = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
+    neutral_values |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    neutral_values |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
+    neutral_values |= {"head_dim": model.width}  # of the one head that its size says
+    neutral_values |= dict.fromkeys((ACTIVATION.settings, *ACTIVATION.computed))
+    defaults = {key: neutral_values[key] for key in vars(model) if key not in mlp_keys}
+    reason = f"model.arch={model.arch} has none"
+    _at_default(model, defaults, "model.", reason)
+    _no_probes(run, reason, {*run.probe} - {"attention", "tokens"})
 
 
 def _class_token(model: Model) -> None:
     if model.pool != "tok":
-        why = f"there is no class token with model.pool={model.pool}"
-        _at_default(model, NO_CLS, "model.", why)
+        reason = f"there is no class token with model.pool={model.pool}"
+        _at_default(model, NO_CLS, "model.", reason)
     if model.cls != "late":
-        why = f"is for model.cls=late, got model.cls={model.cls}"
-        _at_default(model, {"cls_at": None}, "model.", why)
+        reason = f"is for model.cls=late, got model.cls={model.cls}"
+        _at_default(model, {"cls_at": None}, "model.", reason)
     elif model.cls_at is None or not 0 < model.cls_at < model.depth:
         raise UserError(
             f"model.cls_at: the class token must join before a block from 1 to depth - 1, got "
@@ -287,12 +287,12 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
     for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
         if readers and optim.name not in readers:
-            why = f"is for optim.name={' or '.join(readers)}, got optim.name={optim.name}"
-            _at_default(optim, {key: default}, "optim.", why)
+            reason = f"is for optim.name={' or '.join(readers)}, got optim.name={optim.name}"
+            _at_default(optim, {key: default}, "optim.", reason)
     if optim.name == "muon" and (isinstance(model, Whole) or model.kind == "mlp"):
-        named = f"={model.name}" if isinstance(model, Whole) else f".arch={model.arch}"
+        suffix = f"={model.name}" if isinstance(model, Whole) else f".arch={model.arch}"
         raise UserError(
-            f"optim.name: muon moves matrices in blocks, and model{named} has none; "
+            f"optim.name: muon moves matrices in blocks, and model{suffix} has none; "
             f"give another, such as adamw"
         )
 
@@ -303,14 +303,16 @@ def _parts(run: Run) -> None:
     for part in PARTS:
         section = getattr(run, part.section)
         name = getattr(section, part.field, None)  # a whole model has no fields
-        for each in name or () if part.several else ():
-            if not is_plugin(each):
-                raise UserError(f"{part.key}: expected names such as module:name, got {each!r}")
+        for import_path in name or () if part.several else ():
+            if not is_plugin(import_path):
+                raise UserError(
+                    f"{part.key}: expected names such as module:name, got {import_path!r}"
+                )
         if name is None or part.several or is_plugin(name):
             continue
-        beside = dict.fromkeys((part.settings, *part.computed))
-        why = f"is for {part.key}=module:name, got {part.key}={name}"
-        _at_default(section, beside, f"{part.section}.", why)
+        defaults = dict.fromkeys((part.settings, *part.computed))
+        reason = f"is for {part.key}=module:name, got {part.key}={name}"
+        _at_default(section, defaults, f"{part.section}.", reason)
 
 
 def _steps(train: Train, augment: Augment) -> None:
@@ -363,11 +365,11 @@ def _masks(run: Run) -> None:
             f"{_LEARNT[data.labels]}; give task={', '.join(tasks_for_labels(data.labels))}, or "
             f"other data"
         )
-    of = "images without masks" if masks else "images with masks (data.labels=masks)"
+    image_kind = "images without masks" if masks else "images with masks (data.labels=masks)"
     for section, keys in (_OF_IMAGES if masks else _OF_MASKS).items():
-        before = added_fields({"data": Data, "augment": Augment, "eval": Eval}[section])
-        defaults = {key: before[key] for key in keys}
-        _at_default(getattr(run, section), defaults, f"{section}.", f"is for {of}")
+        field_defaults = added_fields({"data": Data, "augment": Augment, "eval": Eval}[section])
+        defaults = {key: field_defaults[key] for key in keys}
+        _at_default(getattr(run, section), defaults, f"{section}.", f"is for {image_kind}")
     if masks:
         _masked(run, data)
 
@@ -396,8 +398,8 @@ def _masked(run: Run, data: Data) -> None:
         if value != expected:
             raise UserError(f"{place}: task={run.task} has none, got {value!r}; give {expected}")
     if data.channels != 3:
-        why = f"moves hues, and data={data.name} is grey"
-        _at_default(run.augment, {"photometric": False}, "augment.", why)
+        reason = f"moves hues, and data={data.name} is grey"
+        _at_default(run.augment, {"photometric": False}, "augment.", reason)
     _no_probes(run, "reads one vector an image", TASKS[run.task].probed)
     stem = "" if run.stem is None else run.stem.name
     if stem.startswith("whiten") and run.parent is None and run.weights is None:

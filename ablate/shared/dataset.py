@@ -61,13 +61,13 @@ def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
     """
     hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
     if not path.is_dir():
-        what = "is not a folder" if path.exists() else "no such folder"
-        raise UserError(f"data.path: {path}: {what}{hint}")
+        detail = "is not a folder" if path.exists() else "no such folder"
+        raise UserError(f"data.path: {path}: {detail}{hint}")
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet and not captions:
         return Listing(path, "parquet", [str(file) for file in parquet])
     images: list[str] = []
-    others: Counter[str] = Counter()
+    suffix_counts: Counter[str] = Counter()
     for folder, files in _walk(path):
         inside = os.path.join(folder, "")
         for file in files:
@@ -75,28 +75,32 @@ def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
             if suffix in IMAGES:
                 images.append(inside + file)
             elif suffix in UNREAD:
-                others[suffix] += 1
-    unread = None
-    if others:
-        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in sorted(others.items()))
-        unread = f"images that are not read: {kinds}; convert them to PNG or JPEG"
+                suffix_counts[suffix] += 1
+    warning = None
+    if suffix_counts:
+        kinds = ", ".join(
+            f"{number:,} {suffix}" for suffix, number in sorted(suffix_counts.items())
+        )
+        warning = f"images that are not read: {kinds}; convert them to PNG or JPEG"
     if captions:
         tables = sorted(file for file in path.glob("*.csv") if not file.name.startswith("."))
         if not (tables or parquet):
             raise UserError(f"data.path: {path}: holds neither *.csv nor *.parquet{hint}")
-        listed = [str(file) for file in (*tables, *parquet)]
-        return Listing(path, "captions", [*listed, *sorted(images)], unread)
+        table_files = [str(file) for file in (*tables, *parquet)]
+        return Listing(path, "captions", [*table_files, *sorted(images)], warning)
     if images:
-        return Listing(path, "folder", sorted(images), unread)
-    what = f" ({unread})" if unread else ""
-    raise UserError(f"data.path: {path}: holds neither *.parquet nor images in folders{what}{hint}")
+        return Listing(path, "folder", sorted(images), warning)
+    detail = f" ({warning})" if warning else ""
+    raise UserError(
+        f"data.path: {path}: holds neither *.parquet nor images in folders{detail}{hint}"
+    )
 
 
 def _suffix(file: str) -> str:
     """Return the suffix of a file's name with its dot, in lower case; "" for a name without one, or
     one that begins with a dot."""
-    _, dot, last = file.rpartition(".")
-    return dot + last.lower() if dot and file[0] != "." else ""
+    _, dot, extension = file.rpartition(".")
+    return dot + extension.lower() if dot and file[0] != "." else ""
 
 
 def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -124,7 +128,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
                     f"data.path: {os.path.join(folder, entry)}: is a folder with an image's name; "
                     f"rename or remove it"
                 )
-        folders[:] = [entry for entry, this in inside.items() if this not in ancestors]
+        folders[:] = [entry for entry, identity in inside.items() if identity not in ancestors]
         for entry in folders:
             above[os.path.join(folder, entry)] = ancestors | {inside[entry]}
         yield folder, files
@@ -162,7 +166,7 @@ BUNDLED = {
 def select_splits(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
     """List the stored splits that a `data` section names. Raise UserError for one that is not
     present, and for a validation or test split that is the one to train on."""
-    found: list[str] = []
+    splits: list[str] = []
     for name in ("train", "validation", "test"):
         if not isinstance(data[name], str):
             continue
@@ -178,9 +182,9 @@ def select_splits(data: Mapping[str, Any], present: Collection[str]) -> list[str
                 f"data.{name}: {part.text!r} is the split to train on; "
                 f"give a count or a share to cut from it"
             )
-        if part.split not in found:
-            found.append(part.split)
-    return found
+        if part.split not in splits:
+            splits.append(part.split)
+    return splits
 
 
 def split_of(file: str) -> str:
@@ -208,11 +212,11 @@ class Slice:
 
         A percentage is rounded to the closest row, as by `datasets` (arrow_reader.py).
         """
-        first, last = (
+        start, stop = (
             default if bound is None else round(bound * stored / 100) if self.percent else bound
             for bound, default in ((self.first, 0), (self.last, stored))
         )
-        return range(stored)[first:last]
+        return range(stored)[start:stop]
 
 
 def parse_slice(key: str, text: str) -> Slice:
@@ -227,14 +231,14 @@ def parse_slice(key: str, text: str) -> Slice:
             f"train[1000:2000], got {text!r}"
         )
     split, *bounds = parts.groups()
-    first, last = (None if bound is None else int(bound) for bound in bounds[::2])
-    units = {unit == "%" for unit, bound in ((bounds[1], first), (bounds[3], last)) if bound}
+    start, stop = (None if bound is None else int(bound) for bound in bounds[::2])
+    units = {unit == "%" for unit, bound in ((bounds[1], start), (bounds[3], stop)) if bound}
     if len(units) > 1:
         raise UserError(f"data.{key}: {text!r} mixes rows and per cent; give both bounds in one")
     percent = units == {True}
-    if percent and max(abs(first or 0), abs(last or 0)) > 100:
+    if percent and max(abs(start or 0), abs(stop or 0)) > 100:
         raise UserError(f"data.{key}: {text!r} goes beyond 100 %")
-    return Slice(text, split, first, last, percent)
+    return Slice(text, split, start, stop, percent)
 
 
 def split_folder(path: Path, split: str) -> Path:
@@ -272,9 +276,9 @@ def caption_files(found: Listing, split: str) -> list[Path]:
 def caption_column(file: Path, key: str, name: str) -> Iterator[Any]:
     """Yield the values of a column, row by row. Raise UserError where the column is missing (`key`
     begins that error), and for a file that can't be read."""
-    read = _of_parquet if file.suffix == ".parquet" else _of_csv
+    reader = _of_parquet if file.suffix == ".parquet" else _of_csv
     try:
-        yield from read(file, key, name)
+        yield from reader(file, key, name)
     except (OSError, ValueError, csv.Error) as error:  # pyarrow's are ValueErrors
         raise UserError(f"data.path: {file}: can't be read: {error}") from error
 
@@ -310,20 +314,20 @@ def _check(file: Path, key: str, name: str, there: Collection[str]) -> None:
 def caption_texts(found: Listing, split: str, name: str) -> list[str]:
     """Return the texts of a split, one for each row. Raise UserError, naming the row, where the
     text is missing or blank."""
-    read: list[str] = []
+    texts: list[str] = []
     for file in caption_files(found, split):
         for number, text in enumerate(caption_column(file, "data.text", name)):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"data.text: row {number} of {file} has no text")
-            read.append(text)
-    return read
+            texts.append(text)
+    return texts
 
 
 def caption_classes(found: Listing, splits: Iterable[str], name: str) -> list[str]:
     """List the distinct texts of these splits in the order of their first rows. The index of a text
     is its class."""
-    each = (caption_texts(found, split, name) for split in splits)
-    return [*dict.fromkeys(itertools.chain.from_iterable(each))]
+    texts = (caption_texts(found, split, name) for split in splits)
+    return [*dict.fromkeys(itertools.chain.from_iterable(texts))]
 
 
 def test_classes(found: Listing, data: Mapping[str, Any]) -> int | None:
@@ -332,5 +336,5 @@ def test_classes(found: Listing, data: Mapping[str, Any]) -> int | None:
     if not isinstance(data["test"], str):
         return None
     part = parse_slice("test", data["test"])
-    every = caption_texts(found, part.split, str(data["text"]))
-    return len({every[row] for row in part.rows(len(every))})
+    texts = caption_texts(found, part.split, str(data["text"]))
+    return len({texts[row] for row in part.rows(len(texts))})

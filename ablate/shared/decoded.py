@@ -43,12 +43,12 @@ def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
 
     Files are read as fast as they can be: hashing waits for no other thread.
     """
-    blocks = [(name, at) for name, size in names.items() for at in range(0, size, BLOCK)]
-    found: dict[str, list[str]] = {name: [] for name in names}
+    blocks = [(name, offset) for name, size in names.items() for offset in range(0, size, BLOCK)]
+    digests: dict[str, list[str]] = {name: [] for name in names}
     for (name, _), digest in _each(home, blocks, math.inf).items():
         assert digest is not None
-        found[name].append(digest)
-    return found
+        digests[name].append(digest)
+    return digests
 
 
 _Block = tuple[str, int]  # file, first byte
@@ -65,10 +65,10 @@ def _each(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | 
 def _hash(path: Path, first: int, until: float) -> str | None:
     if time.monotonic() > until:
         return None
-    digest, last = hashlib.sha256(), first + BLOCK
+    digest, end = hashlib.sha256(), first + BLOCK
     with open(path, "rb", buffering=0) as file:
         file.seek(first)
-        while part := file.read(min(_READ, last - file.tell())):
+        while part := file.read(min(_READ, end - file.tell())):
             digest.update(part)
     return digest.hexdigest()
 
@@ -76,8 +76,8 @@ def _hash(path: Path, first: int, until: float) -> str | None:
 def sealed(meta: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """Return the content of meta.json with the hashes of the files in `home` that its "bytes" name,
     and its seal."""
-    whole = {**meta, "sha256": hashes(home, meta["bytes"])}
-    return {**whole, "seal": _seal(whole)}
+    content = {**meta, "sha256": hashes(home, meta["bytes"])}
+    return {**content, "seal": _seal(content)}
 
 
 def digest(meta: Mapping[str, Any]) -> str:
@@ -94,11 +94,11 @@ def decoding_facts(meta: Any) -> dict[str, dict[str, list[int]]]:
     counts = meta["counts"]
     left_out = {split: len(lines) for split, lines in meta.get("left_out", {}).items()}
     overlap = meta.get("overlap", {})
-    found = {
+    facts = {
         "left_out": {split: [n, counts[split] + n] for split, n in left_out.items()},
         "overlap": {split: [n, counts[split]] for split, n in overlap.items()},
     }
-    return {key: splits for key, splits in found.items() if splits}
+    return {key: splits for key, splits in facts.items() if splits}
 
 
 def decoding_words(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -124,8 +124,8 @@ def _share(split: str, number: int, of: int) -> str:
 
 def first_of_lines(lines: Sequence[str]) -> str:
     """Join the first lines, at most _NAMED, and say how many more there are."""
-    more = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
-    return "; ".join(lines[:_NAMED]) + more
+    remainder = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
+    return "; ".join(lines[:_NAMED]) + remainder
 
 
 def _seal(meta: Mapping[str, Any]) -> str:
@@ -161,13 +161,15 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
     }
     blocks = random.Random().sample([*expected], len(expected))  # of all ranks, others each time
     try:
-        found = _each(home, blocks, time.monotonic() + within_s)
+        actual_digests = _each(home, blocks, time.monotonic() + within_s)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:  # a disk that fails reads no bytes at all
         return f"{Path(error.filename or home).name} can't be read ({error.strerror})"
     differ = {
-        name for (name, at), digest in found.items() if digest not in (None, expected[name, at])
+        name
+        for (name, offset), digest in actual_digests.items()
+        if digest not in (None, expected[name, offset])
     }
     wrong = [name for name in meta["bytes"] if name in differ]
     return f"{' and '.join(wrong)}: not the bytes that were written" if wrong else None

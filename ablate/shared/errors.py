@@ -64,16 +64,16 @@ def unknown_value(
 def expected_words(value: object, choices: Iterable[object], what: str = "one of") -> str:
     """Return the message of `unknown_value` without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
-    listed = ", ".join(names) or "(there is none)"
+    choice_list = ", ".join(names) or "(there is none)"
     if what != "one of" and len(names) > MANY and (guess := nearest_name(value, names)) is not None:
-        return f"got {value!r} (did you mean {guess!r}?), expected {what} {listed}"
-    return f"expected {what} {listed}, got {value!r}{did_you_mean(value, names)}"
+        return f"got {value!r} (did you mean {guess!r}?), expected {what} {choice_list}"
+    return f"expected {what} {choice_list}, got {value!r}{did_you_mean(value, names)}"
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str:
     """Return " (did you mean 'name'?)" with the nearest of the names; "" where none is near."""
-    found = nearest_name(value, names)
-    return f" (did you mean {found!r}?)" if found else ""
+    match = nearest_name(value, names)
+    return f" (did you mean {match!r}?)" if match else ""
 
 
 def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
@@ -83,13 +83,13 @@ def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str
     cifar1."""
     if not isinstance(value, str):
         return None
-    found = difflib.get_close_matches(value, names, 3, share)
-    return next((name for name in found if not _of_another_number(value, name)), None)
+    matches = difflib.get_close_matches(value, names, 3, share)
+    return next((name for name in matches if not _of_another_number(value, name)), None)
 
 
 def _of_another_number(value: str, name: str) -> bool:
-    one, other = (re.sub(r"\D", "", text) for text in (value, name))
-    begins = one.startswith(other) or other.startswith(one)
+    value_digits, name_digits = (re.sub(r"\D", "", text) for text in (value, name))
+    begins = value_digits.startswith(name_digits) or name_digits.startswith(value_digits)
     return re.sub(r"\d", "", value) == re.sub(r"\d", "", name) and not begins
 
 
@@ -102,4 +102,6 @@ def printable(text: str) -> str:
     \\x1b."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )

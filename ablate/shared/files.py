@@ -62,12 +62,12 @@ def file_identity(file: Path | str | int) -> tuple[int, int] | None:
     """Return (device, inode) of a file, which stay the same when it is renamed; None where no file
     has this name any more."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
             return None
         raise
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def sync_folder(folder: Path) -> None:
@@ -153,8 +153,8 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
     seal = tree.pop("seal", None) if isinstance(tree, dict) else None
     if not isinstance(seal, str):  # other JSON
         return None
-    whole = _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal
-    return tree if whole else None
+    is_intact = _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal
+    return tree if is_intact else None
 
 
 def _sealed(content: bytes) -> str:

@@ -60,8 +60,8 @@ def data_fingerprint(
             raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
     found = found or list_local(Path(path).expanduser(), name, data.get("text") is not None)
-    known = FileHashes(memo)
-    hashes = known.hashes(found.files, name)
+    file_hashes = FileHashes(memo)
+    hashes = file_hashes.hashes(found.files, name)
     prefix = os.path.join(found.path, "")
     names = [file.removeprefix(prefix) for file in found.files]
     return _digest([*zip(names, hashes, strict=True)], data)
@@ -69,8 +69,8 @@ def data_fingerprint(
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
-    before = added_fields(Data)
-    reading |= {key: data[key] for key in _ADDED if data.get(key, before[key]) != before[key]}
+    defaults = added_fields(Data)
+    reading |= {key: data[key] for key in _ADDED if data.get(key, defaults[key]) != defaults[key]}
     if "cache" in reading:  # one file serves all sizes
         del reading["size"]
     if "labels" in reading:  # pixels are counted by class
@@ -100,12 +100,12 @@ class FileHashes:
         self.stamps = [_stamp(file) for file in files]
         keys = _keys(files)
         remembered = map(self._known.get, keys)
-        found = [*map(_remembered, remembered, self.stamps)]
-        new = [n for n, digest in enumerate(found) if digest == ""]
+        digests = [*map(_remembered, remembered, self.stamps)]
+        new = [n for n, digest in enumerate(digests) if digest == ""]
         fresh = False
         try:
             for n, digest in zip(new, self._read(files, new, name), strict=True):
-                found[n], stamp = digest, self.stamps[n]
+                digests[n], stamp = digest, self.stamps[n]
                 # A file this young may change again within one tick of the file system's clock.
                 if time.time_ns() - stamp[2] > 2_000_000_000:
                     self._known[keys[n]] = [*stamp, digest]
@@ -113,26 +113,29 @@ class FileHashes:
         finally:  # what was read is known, whatever ends the reading
             if fresh:
                 self._write()
-        return found
+        return digests
 
     def _read(self, files: list[str], new: list[int], name: str) -> Iterator[str]:
         """Yield the hash of each new file, read as fast as they can be; print progress where that
         takes a while."""
         files, sizes = [files[n] for n in new], [self.stamps[n][0] for n in new]
-        size, done = sum(sizes), 0
+        size, bytes_read = sum(sizes), 0
         slow = size > LARGE or len(files) > MANY
-        what = f"{len(files):,} files, {size / 1e9:,.1f} GB"
+        amount = f"{len(files):,} files, {size / 1e9:,.1f} GB"
         if slow:
-            print(f"data={name}: reading its {what} once, to know them", file=sys.stderr)
-        said = time.monotonic()
+            print(f"data={name}: reading its {amount} once, to know them", file=sys.stderr)
+        reported_at = time.monotonic()
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             try:
-                for read, digest in zip(sizes, pool.map(_sha256, files), strict=True):
+                for file_size, digest in zip(sizes, pool.map(_sha256, files), strict=True):
                     yield digest
-                    done += read
-                    if slow and time.monotonic() - said > _SAID_S:
-                        said = time.monotonic()
-                        print(f"data={name}: read {done / 1e9:,.1f} GB of {what}", file=sys.stderr)
+                    bytes_read += file_size
+                    if slow and time.monotonic() - reported_at > _SAID_S:
+                        reported_at = time.monotonic()
+                        print(
+                            f"data={name}: read {bytes_read / 1e9:,.1f} GB of {amount}",
+                            file=sys.stderr,
+                        )
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -181,12 +184,12 @@ def _stamp(file: str) -> list[int]:
     anything but a regular file, and for a file that is not there.
     """
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError as error:
         raise UserError(f"data.path: {file}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"data.path: {file}: is no regular file")
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _remembered(entry: Any, stamp: list[int]) -> str:

@@ -26,9 +26,11 @@ LENGTH_KEYS = (
 def idle_keys(tree: Tree) -> dict[str, Any]:
     """Name the keys that a run of this plain tree doesn't read, dotted, each with the one value
     that it has in the run's id."""
-    beside = {key: None for keys in LENGTH_KEYS for key in keys if key != _length(tree, keys)}
+    unused_lengths = {
+        key: None for keys in LENGTH_KEYS for key in keys if key != _length(tree, keys)
+    }
     rules = (rule.values for rule in RULES if not rule.without and rule.holds(tree))
-    return {**beside, **{key: value for values in rules for key, value in values.items()}}
+    return {**unused_lengths, **{key: value for values in rules for key, value in values.items()}}
 
 
 def switched_off(tree: Tree) -> dict[str, tuple[str, ...]]:
@@ -40,23 +42,25 @@ def switched_off(tree: Tree) -> dict[str, tuple[str, ...]]:
 def unread_by(optimizer: str) -> tuple[str, ...]:
     """Name the keys of `optim` that every recipe gives and this optimiser doesn't read. An
     optimiser given by import path reads none of them."""
-    read: Collection[str] = OPTIMIZERS[optimizer].keys if optimizer in OPTIMIZERS else ()
-    return tuple(key for key in PER_RECIPE if key not in read)
+    optimizer_keys: Collection[str] = OPTIMIZERS[optimizer].keys if optimizer in OPTIMIZERS else ()
+    return tuple(key for key in PER_RECIPE if key not in optimizer_keys)
 
 
 def without_idle(tree: Tree) -> dict[str, Any]:
     """Copy the plain tree of a run as its id has it: without what its optimiser doesn't read, other
     keys that nothing reads at one value, and a whole batch at once spelled null."""
-    shown = dict(tree)
-    unread = unread_by(tree["optim"].get("name", "adamw"))
-    shown["optim"] = {key: value for key, value in tree["optim"].items() if key not in unread}
+    id_tree = dict(tree)
+    unread_keys = unread_by(tree["optim"].get("name", "adamw"))
+    id_tree["optim"] = {
+        key: value for key, value in tree["optim"].items() if key not in unread_keys
+    }
     for key, value in idle_keys(tree).items():
         section, _, name = key.partition(".")
-        if name in shown.get(section, ()):
-            shown[section] = {**shown[section], name: value}
+        if name in id_tree.get(section, ()):
+            id_tree[section] = {**id_tree[section], name: value}
     if tree["train"].get("micro_batch") == tree["train"].get("batch"):
-        shown["train"] = {**shown["train"], "micro_batch": None}
-    return shown
+        id_tree["train"] = {**id_tree["train"], "micro_batch": None}
+    return id_tree
 
 
 # --- Rules --------------------------------------------------------------------------------------
@@ -79,8 +83,8 @@ class IdleRule:
 
 def _length(tree: Tree, keys: tuple[str, ...]) -> str:
     """Name the key that sets one length: the first that is given, else the last."""
-    given = (key for key in keys if _at(tree, key) is not None)
-    return next(given, keys[-1])
+    present_keys = (key for key in keys if _at(tree, key) is not None)
+    return next(present_keys, keys[-1])
 
 
 def _at(tree: Tree, key: str, default: Any = None) -> Any:
@@ -144,8 +148,8 @@ def _has_no_class_token(tree: Tree) -> bool:
 def _task(tree: Tree) -> metrics.TaskChoice | None:
     """Return the task of a run of the shipped model; None for a whole model, or a task unknown
     here."""
-    whole = "name" in tree["model"]
-    return None if whole else metrics.TASKS.get(tree.get("task", metrics.DEFAULT_TASK))
+    is_whole_model = "name" in tree["model"]
+    return None if is_whole_model else metrics.TASKS.get(tree.get("task", metrics.DEFAULT_TASK))
 
 
 def _takes_no_steps(tree: Tree) -> bool:
@@ -174,9 +178,9 @@ def _has_no_plain_norm(tree: Tree) -> bool:
     if norm is None or block is None or _at(tree, "model.kind", "vit") != "vit":
         return False
     past = _at(tree, "model.cls") != "include" and not _norms_tokens_alone(tree)
-    beside = past or _at(tree, "model.qk_norm") or _at(tree, "model.pool") == "map"
+    other_norms = past or _at(tree, "model.qk_norm") or _at(tree, "model.pool") == "map"
     dropped = _at(tree, "model.final_norm") == "drop" or _decodes_tokens(tree)
-    return not beside and (dropped or norm.everywhere or block.everywhere)
+    return not other_norms and (dropped or norm.everywhere or block.everywhere)
 
 
 RULES: tuple[IdleRule, ...] = (

@@ -62,16 +62,16 @@ MEASURES = ("result", "predictions")  # of a program: where its result is read
 def identity(tree: Mapping[str, Any]) -> str:
     """Return canonical JSON of everything in the id but the seed. It leaves out where files lie,
     and how metrics are named and printed."""
-    kept = {
+    content = {
         TRAINER: tree[TRAINER],
         "code": {key: tree["code"][key] for key in ("files", "packages")},
-        "metrics": [{name: said[name] for name in READS} for said in tree["metrics"]],
+        "metrics": [{name: declaration[name] for name in READS} for declaration in tree["metrics"]],
     }
     if is_command(tree):
         program = tree["code"]["program"]
-        kept["program"] = {key: program[key] for key in MEASURES}
-        kept["data"] = tree["code"]["data"]
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+        content["program"] = {key: program[key] for key in MEASURES}
+        content["data"] = tree["code"]["data"]
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def code_file_hash(content: bytes) -> str:
@@ -180,17 +180,17 @@ class _Chance:
 def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
     """Make the metric of this name from what it declares; `more`: other fields. A metric without a
     direction is neutral: its rows are called higher or lower, never better."""
-    known = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
-    least, most = known["range"] or (None, None)
+    declaration = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
+    low, high = declaration["range"] or (None, None)
     return Metric(
         key=key,
-        chance=_Chance(known["chance"]),
-        guessed=known["chance"] is not None,
-        sign=DIRECTIONS.get(known["direction"], 1),
-        most=known["scale"] * most if least == 0 and most is not None else None,
-        neutral=known["direction"] is None,
-        **{name: known[name] for name in PRINTED},
-        **{"of_shares": is_share(known) and known["range"] is None, **more},
+        chance=_Chance(declaration["chance"]),
+        guessed=declaration["chance"] is not None,
+        sign=DIRECTIONS.get(declaration["direction"], 1),
+        most=declaration["scale"] * high if low == 0 and high is not None else None,
+        neutral=declaration["direction"] is None,
+        **{name: declaration[name] for name in PRINTED},
+        **{"of_shares": is_share(declaration) and declaration["range"] is None, **more},
     )
 
 
@@ -202,27 +202,27 @@ def declared_metric(key: Any, said: Any) -> dict[str, Any]:
         raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
     if not isinstance(said, Mapping):
         raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {said!r}")
-    known = _unsaid(key, said.get("unit", ""))
+    declaration = _unsaid(key, said.get("unit", ""))
     for name in said:
-        if name not in known:
-            raise unknown_value(f"{place}.{name}", name, known, "a key among")
+        if name not in declaration:
+            raise unknown_value(f"{place}.{name}", name, declaration, "a key among")
     if (direction := said.get("direction")) is None:
         raise UserError(f"{place}.direction: missing; which values are better: more or less?")
     if direction not in DIRECTIONS:
         raise unknown_value(f"{place}.direction", direction, DIRECTIONS)
-    known |= {
+    declaration |= {
         name: read_attribute(name, value, f"{place}.{name}")
         for name, value in said.items()
-        if value is not None or known[name] is not None
+        if value is not None or declaration[name] is not None
     }
     for name in ("scale", "chance"):
-        known[name] = None if known[name] is None else float(known[name])
-    if known["range"] is not None:
-        known["range"] = [None if end is None else float(end) for end in known["range"]]
-    if known["chance"] is not None and not in_range(known, known["chance"]):
-        raise UserError(f"{place}.chance: {known['chance']:g} lies outside its range")
-    check_shares(known, f"{place}.")
-    return {"key": key, **known}
+        declaration[name] = None if declaration[name] is None else float(declaration[name])
+    if declaration["range"] is not None:
+        declaration["range"] = [None if end is None else float(end) for end in declaration["range"]]
+    if declaration["chance"] is not None and not in_range(declaration, declaration["chance"]):
+        raise UserError(f"{place}.chance: {declaration['chance']:g} lies outside its range")
+    check_shares(declaration, f"{place}.")
+    return {"key": key, **declaration}
 
 
 def in_range(said: Mapping[str, Any], value: float) -> bool:
@@ -259,10 +259,10 @@ def no_better_than_chance(said: Mapping[str, Any], value: float) -> bool:
 def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
     """Return the raw value as which a diverged run counts in a search: chance, else the worse end
     of the range; None where neither is declared."""
-    said = next(said for said in tree["metrics"] if said["key"] == key)
-    low, high = said["range"] or (None, None)
-    worse = low if said["direction"] == "more" else high
-    return worse if said["chance"] is None else said["chance"]
+    declaration = next(declaration for declaration in tree["metrics"] if declaration["key"] == key)
+    low, high = declaration["range"] or (None, None)
+    worse = low if declaration["direction"] == "more" else high
+    return worse if declaration["chance"] is None else declaration["chance"]
 
 
 # --- Its task -----------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def task_name(tree: Mapping[str, Any]) -> str:
     """Return a name for the task, for sentences: the same for runs that measure the same in the
     same way."""
     content = json.dumps(tree["metrics"], sort_keys=True)
-    keys = ", ".join(said["key"] for said in tree["metrics"])
+    keys = ", ".join(declaration["key"] for declaration in tree["metrics"])
     return f"trainer ({keys}; declared as {code_file_hash(content.encode())[:6]})"
 
 
@@ -284,8 +284,8 @@ def task(tree: Mapping[str, Any]) -> TaskChoice:
         line=f"what {trainer_name(tree)} declares",
         path=trainer_name(tree),
         metrics=tuple(
-            metric_of(said["key"], {"short": said["name"], **said}, **foreign)
-            for said in tree["metrics"]
+            metric_of(declaration["key"], {"short": declaration["name"], **declaration}, **foreign)
+            for declaration in tree["metrics"]
         ),
         score=_not_made_again,
         prior="guessing",
@@ -313,15 +313,15 @@ def own_result_of(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
     """Return what `metrics.jsonl` says of a finished run's result: the last step, the last values
     on validation, the test, and whether the run collapsed. The last of `lines` is that of the
     test."""
-    keys = [said["key"] for said in tree["metrics"]]
-    last = lines[-1] if lines else {}
-    test = {key: last[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in last}
-    judged = tree["metrics"][0]
+    keys = [declaration["key"] for declaration in tree["metrics"]]
+    final_line = lines[-1] if lines else {}
+    test = {key: final_line[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in final_line}
+    main_metric = tree["metrics"][0]
     return {
-        "step": last.get("step"),
+        "step": final_line.get("step"),
         "validation": last_validation(keys, lines[:-1]),
         "test": test,
-        "collapsed": no_better_than_chance(judged, test.get(keys[0], math.nan)),
+        "collapsed": no_better_than_chance(main_metric, test.get(keys[0], math.nan)),
     }
 
 

@@ -78,25 +78,31 @@ class PartKind:
     def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
         """List the parts of this kind that the completed plain tree of a run has by import path."""
         if self is PROBE:
-            own = tree.get("own_probes") or {"versions": {}}
+            probes = tree.get("own_probes") or {"versions": {}}
             return [
-                UsedPart(self.key, name, {}, of, own["folder"])
-                for name, of in own["versions"].items()
+                UsedPart(self.key, name, {}, probe_version, probes["folder"])
+                for name, probe_version in probes["versions"].items()
             ]
         section = tree.get(self.section) or {}
         version, folder = (section.get(key) for key in self.computed)
         if version is None:
             return []
-        named, settings = section[self.field], section.get(self.settings) or {}
+        part_names, settings = section[self.field], section.get(self.settings) or {}
         if self.making is None:
-            beside = (self.field, *self.computed, *["input"] * (self is MODEL))
-            settings = {key: section[key] for key in section if key not in beside}
+            reserved_keys = (self.field, *self.computed, *["input"] * (self is MODEL))
+            settings = {key: section[key] for key in section if key not in reserved_keys}
         if not self.several:
-            return [UsedPart(self.key, named, settings, version, folder)]
+            return [UsedPart(self.key, part_names, settings, version, folder)]
         return [
-            UsedPart(self.key, name, settings.get(own, {}), version[own], (folder or {}).get(own))
-            for name in named or ()
-            for own in [part_name(name)]
+            UsedPart(
+                self.key,
+                name,
+                settings.get(short_name, {}),
+                version[short_name],
+                (folder or {}).get(short_name),
+            )
+            for name in part_names or ()
+            for short_name in [part_name(name)]
         ]
 
 
@@ -164,8 +170,8 @@ def extend(table: dict[str, Any], folder: str, kind: Any) -> None:
 
 def files(folder: str) -> Iterator[Path]:
     """Yield every Python file of the namespace package, by name."""
-    found = (file for place in _places(folder) for file in Path(place).rglob("*.py"))
-    yield from sorted(found, key=lambda file: file.name)
+    python_files = (file for place in _places(folder) for file in Path(place).rglob("*.py"))
+    yield from sorted(python_files, key=lambda file: file.name)
 
 
 def _places(folder: str) -> list[str]:

@@ -63,8 +63,8 @@ def own_code(tree: Mapping[str, Any]) -> str:
     """Return a hash of the user's own files that the completed plain tree of a run names; "" where
     there are none. Versions do not suffice: a class may declare its own, and what it imports has
     none."""
-    own = [(used.name, Path(used.folder)) for used in parts_by_path(tree) if used.folder]
-    return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in own)
+    user_parts = [(used.name, Path(used.folder)) for used in parts_by_path(tree) if used.folder]
+    return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
 
 
 def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
@@ -76,33 +76,38 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
     for an installed package, it is that of the distribution. Raise UserError for a file or class
     that is missing or can't be read, and for settings that it does not take.
     """
-    made: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for kind in PART_KINDS:
-        section = made.get(kind.section, tree.get(kind.section))
+        section = sections.get(kind.section, tree.get(kind.section))
         if isinstance(section, Mapping) and _is_used(kind, section.get(kind.field)):
             completed = _section if kind.making is None else _fields
-            made[kind.section] = completed(kind, section, folder)
-    return made
+            sections[kind.section] = completed(kind, section, folder)
+    return sections
 
 
 def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Complete a section that holds its settings itself. Only timm knows the settings of its
     models: they are checked where the model is built."""
-    name, own = section["name"], ("name", *["input"] * (kind is MODEL))
-    given = {key: value for key, value in section.items() if key not in own}
+    name, reserved_keys = section["name"], ("name", *["input"] * (kind is MODEL))
+    settings = {key: value for key, value in section.items() if key not in reserved_keys}
     timm = kind is MODEL and name.startswith(TIMM)
-    for key in given:
+    for key in settings:
         if key in PLUGIN_KEYS:
             raise UserError(f"{kind.key}.{key}: is read from {name}; leave it out")
         if timm and key in GIVEN:
             raise UserError(f"model.{key}: {GIVEN[key]}; leave it out")
     if not timm:
-        given, version, place = _completed(kind, name, given, kind.key, section, folder)
+        settings, version, place = _completed(kind, name, settings, kind.key, section, folder)
     elif (version := distribution_of("timm") or "") == "":
         raise UserError(f"model: {name}: timm is not installed; {install_command('timm')}")
     else:
         place = None
-    return {**{key: section[key] for key in own}, "folder": place, "version": version, **given}
+    return {
+        **{key: section[key] for key in reserved_keys},
+        "folder": place,
+        "version": version,
+        **settings,
+    }
 
 
 def _is_used(kind: PartKind, value: Any) -> bool:
@@ -116,34 +121,41 @@ def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[st
     value, place = section[kind.field], f"{kind.section}.{kind.settings}"
     for key in kind.computed:
         if section.get(key) is not None:
-            shown = f"[{', '.join(value)}]" if kind.several else value
-            raise UserError(f"{kind.section}.{key}: is read from {shown}; leave it out")
-    beside, given = (kind.settings, *kind.computed), section.get(kind.settings) or {}
-    if not isinstance(given, Mapping):
-        raise UserError(f"{place}: expected settings (key: value), got {given!r}")
+            value_text = f"[{', '.join(value)}]" if kind.several else value
+            raise UserError(f"{kind.section}.{key}: is read from {value_text}; leave it out")
+    keys, given_settings = (kind.settings, *kind.computed), section.get(kind.settings) or {}
+    if not isinstance(given_settings, Mapping):
+        raise UserError(f"{place}: expected settings (key: value), got {given_settings!r}")
     if not kind.several:
-        settings, *code = _completed(kind, value, given, place, section, folder)
-        return {**section, **dict(zip(beside, (_plain(settings), *code), strict=True))}
+        settings, *code = _completed(kind, value, given_settings, place, section, folder)
+        return {**section, **dict(zip(keys, (_plain(settings), *code), strict=True))}
     names = [part_name(name) for name in value]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{kind.key}: two are called {name!r}; rename one of them")
-    check_keys(place, given, names, what="a name among")
-    each: list[dict[str, Any]] = [{}, {}, {}]
-    for own, name in zip(names, value, strict=True):
+    check_keys(place, given_settings, names, what="a name among")
+    fields: list[dict[str, Any]] = [{}, {}, {}]
+    for short_name, name in zip(names, value, strict=True):
         settings, *code = _completed(
-            kind, name, given.get(own) or {}, f"{place}.{own}", section, folder
+            kind,
+            name,
+            given_settings.get(short_name) or {},
+            f"{place}.{short_name}",
+            section,
+            folder,
         )
-        for found, of in zip(each, (_plain(settings), *code), strict=True):
-            found |= {} if of is None else {own: of}
-    return {**section, **{key: found or None for key, found in zip(beside, each, strict=True)}}
+        for field, part_value in zip(fields, (_plain(settings), *code), strict=True):
+            field |= {} if part_value is None else {short_name: part_value}
+    return {**section, **{key: field or None for key, field in zip(keys, fields, strict=True)}}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the settings as JSON holds them, without those that are left to the code; None where
     none remain."""
-    found = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...}
-    return found or None
+    json_settings = {
+        k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...
+    }
+    return json_settings or None
 
 
 def _completed(
@@ -156,9 +168,9 @@ def _completed(
         raise UserError(f"{place}: expected settings (key: value), got {given!r}")
     if kind is OPTIMIZER:
         _without_rates(name, params, given, section)
-    whole = {key: param.default for key, param in params.items()} | dict(given)
-    same_keys(place, whole, params)
-    return read_settings(place, params, whole), version_of(kind, name, origin), origin
+    all_settings = {key: param.default for key, param in params.items()} | dict(given)
+    same_keys(place, all_settings, params)
+    return read_settings(place, params, all_settings), version_of(kind, name, origin), origin
 
 
 def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
@@ -205,14 +217,14 @@ def _installed(module: str) -> Path | None:
     Python file."""
     top, *rest = module.split(".")
     try:
-        found = importlib.util.find_spec(top)  # of a name without dots: nothing runs
+        spec = importlib.util.find_spec(top)  # of a name without dots: nothing runs
     except ValueError:
         return None
-    if found is None:
+    if spec is None:
         return None
-    if rest and (places := found.submodule_search_locations):
+    if rest and (places := spec.submodule_search_locations):
         return module_file(Path(places[0]), rest)
-    file = Path(found.origin or "")
+    file = Path(spec.origin or "")
     return file if file.suffix == ".py" else None
 
 
@@ -235,14 +247,17 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             names = {alias.asname or alias.name: alias.name for alias in node.names}
-            wanted = names.get(name, name if "*" in names else None)
-            if wanted is None:
+            imported_name = names.get(name, name if "*" in names else None)
+            if imported_name is None:
                 continue
             parts = (node.module or "").split(".") if node.module else []
             near = module_file(file.parents[node.level - 1], parts) if node.level else None
-            other = near or (None if node.level else _installed(".".join(parts)))
-            if other is not None and (found := _defined(other, wanted, seen)) is not None:
-                return found
+            imported_file = near or (None if node.level else _installed(".".join(parts)))
+            if (
+                imported_file is not None
+                and (definition := _defined(imported_file, imported_name, seen)) is not None
+            ):
+                return definition
     return None
 
 
@@ -251,13 +266,13 @@ def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str |
     UserError as `complete` does."""
     place = f"{kind.key}: {name}"
     either = (ast.ClassDef,) if kind.given is None else (ast.ClassDef, ast.FunctionDef)
-    wanted = find_definition(kind.key, name, file, *either)
-    if isinstance(wanted, ast.FunctionDef):
-        return dict(_params(wanted, place, kind.given)), None
+    definition = find_definition(kind.key, name, file, *either)
+    if isinstance(definition, ast.FunctionDef):
+        return dict(_params(definition, place, kind.given)), None
     classes = {
         node.name: node for node in parse_source(file).body if isinstance(node, ast.ClassDef)
     }
-    lineage = list(_lineage(wanted, classes))
+    lineage = list(_lineage(definition, classes))
     version: object = None
     for node in reversed(lineage):
         version = _version(node, version)
@@ -303,13 +318,13 @@ def _params(
     `skipped`: also yield parameters that may be given by position, except so many of the first. A
     default that is no plain value is then `...`, left to the code.
     """
-    said = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
+    pairs = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
     if skipped is not None:
         args, defaults = function.args.args, function.args.defaults
-        none: list[ast.expr | None] = [None] * (len(args) - len(defaults))
-        first = max(0, skipped - len(function.args.posonlyargs))
-        said = [*zip(args, [*none, *defaults[-len(args) :]], strict=False)][first:] + said
-    for parameter, default in said:
+        padding: list[ast.expr | None] = [None] * (len(args) - len(defaults))
+        start = max(0, skipped - len(function.args.posonlyargs))
+        pairs = [*zip(args, [*padding, *defaults[-len(args) :]], strict=False)][start:] + pairs
+    for parameter, default in pairs:
         value: Any = "???"
         if default is not None:
             try:

@@ -122,7 +122,7 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
             f"nothing"
         )
     files = [program.result.get("file"), program.predictions, program.curves]
-    if FOLDER_PLACE not in used and any(each is not None for each in files):
+    if FOLDER_PLACE not in used and any(file is not None for file in files):
         raise UserError(
             f"{TRAINER}.command: has no {{{FOLDER_PLACE}}}, where its files are looked for: "
             f"add it, or read the output by result: {{lines: ...}}"
@@ -195,8 +195,8 @@ def fill_command(
     words: list[str] = []
     for word in split_command(command, "command"):
         if word == f"{{{OVERRIDES}}}":
-            own = [hydra_override(key, value) for key, value in settings.items()]
-            words += own if overrides is None else overrides
+            default_overrides = [hydra_override(key, value) for key, value in settings.items()]
+            words += default_overrides if overrides is None else overrides
         else:
             words.append(word.format_map(values))
     return words
@@ -211,8 +211,10 @@ def resume_words(
         return []
     words = split_command(program.resume, "resume")
     full = fill_command(words, settings, places)
-    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER_PLACE)]
-    return full if all(os.path.exists(each.rpartition("=")[2]) for each in named) else []
+    folder_words = [
+        new for word, new in zip(words, full, strict=True) if takes([word], FOLDER_PLACE)
+    ]
+    return full if all(os.path.exists(word.rpartition("=")[2]) for word in folder_words) else []
 
 
 def written(value: Any) -> str:
@@ -224,11 +226,11 @@ def hydra_override(key: str, value: Any) -> str:
     """Return KEY=VALUE in Hydra's grammar. A text that it would read as something else is
     quoted."""
     if isinstance(value, list):
-        return f"{key}=[{','.join(hydra_override('', each)[1:] for each in value)}]"
+        return f"{key}=[{','.join(hydra_override('', element)[1:] for element in value)}]"
     if not isinstance(value, str) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
         return f"{key}={written(value)}"
     # A backslash is doubled where it stands before a quote.
-    text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    text = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value)
     return f"{key}='{text}'"
 
 
@@ -294,13 +296,13 @@ def _matching(
 def _by_git(folder: Path) -> Iterator[str]:
     """Yield the files that git tracks, and those that it would add, without logs."""
     for options in (("--cached",), ("--others", "--exclude-standard")):
-        listed = system.ask_git("ls-files", "-z", *options, cwd=folder)
-        if listed is None:
+        listing = system.ask_git("ls-files", "-z", *options, cwd=folder)
+        if listing is None:
             raise UserError(
                 f"{TRAINER}.code: missing, and git knows nothing of {folder}; write "
                 f"`code: [FILE, ...]` into the yaml of the trainer, or type `git init`"
             )
-        for name in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
+        for name in filter(None, listing.decode("utf-8", "surrogateescape").split("\0")):
             if (path := folder / name).is_file():
                 if options[0] == "--cached" or not name.endswith(LOGS):
                     yield name

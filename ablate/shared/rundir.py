@@ -77,9 +77,11 @@ def parse_result(content: bytes) -> tuple[dict[str, Any] | None, str]:
     if not isinstance(tree, dict) or tree.get("status") not in FINAL_STATUSES:
         return None, f"has no status: expected one of {', '.join(FINAL_STATUSES)}"
     for key, value in tree.items():
-        held = fits_type(value, _RESULT[key] | None) if key in _RESULT else is_shallow(value)
-        also = (value or {}).values() if key == "also" and held else ()
-        if not held or not all(fits_type(one.get(k), t) for one in also for k, t in _ALSO.items()):
+        is_valid = fits_type(value, _RESULT[key] | None) if key in _RESULT else is_shallow(value)
+        also = (value or {}).values() if key == "also" and is_valid else ()
+        if not is_valid or not all(
+            fits_type(set_result.get(k), t) for set_result in also for k, t in _ALSO.items()
+        ):
             return None, f"{key}: {value!r:.60} is none that a result can hold"
     return tree, ""
 
@@ -89,8 +91,8 @@ def is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
-    if declared := result.get("declared"):  # by a trainer of the user's own
-        return all(test.get(name) is not None for name in declared)
+    if metric_names := result.get("declared"):  # by a trainer of the user's own
+        return all(test.get(name) is not None for name in metric_names)
     return any(all(test.get(name) is not None for name in names) for names in _MEASURED)
 
 
@@ -180,12 +182,12 @@ def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
 
 def lines_until(content: bytes | bytearray, step: int) -> bytes:
     """Return the lines of a `metrics.jsonl` up to `step`, that one included."""
-    kept = [
+    kept_lines = [
         line
         for line in parse_lines(content)
         if isinstance(line.get("step"), int) and line["step"] <= step
     ]
-    return b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in kept_lines)
 
 
 class _File:
@@ -234,11 +236,11 @@ class RunDir:
     def attempt(self) -> str | None:
         """The name "N/ID" of an attempt off the driver's host, from its path or from the link to it
         in `runs/`; None where the run is trained in its own folder."""
-        own = _attempt_of(str(self.path))
-        if own is None:
+        attempt_name = _attempt_of(str(self.path))
+        if attempt_name is None:
             with contextlib.suppress(OSError):
                 return _attempt_of(os.readlink(self.path))
-        return own
+        return attempt_name
 
     def foreign(self) -> list[str]:
         """List the names in the folder that no run uses: files of somebody else."""
@@ -348,10 +350,15 @@ class RunDir:
             return None, f"{self.result}: missing or not whole"
         if edited:
             return None, f"{self.result} was edited since it was recorded"
-        asked = {"curves": curves, "probes": probes, "predictions": predictions, "weights": weights}
+        checks = {
+            "curves": curves,
+            "probes": probes,
+            "predictions": predictions,
+            "weights": weights,
+        }
         for kind, path, hashed in self._hashed(result):
             may_lack = kind in ("predictions", "weights")
-            if not asked[kind] or (may_lack and hashed is None):
+            if not checks[kind] or (may_lack and hashed is None):
                 continue
             try:
                 if self.hash_of(path) != hashed:
@@ -368,8 +375,8 @@ class RunDir:
         for name, hashed in (result.get("probes_sha256") or {}).items():
             yield "probes", self.probe(name), hashed
         yield "predictions", self.predictions, result.get("predictions_sha256")
-        for name, told in (result.get("also") or {}).items():
-            yield "predictions", self.predictions_on(name), told.get("predictions_sha256")
+        for name, set_result in (result.get("also") or {}).items():
+            yield "predictions", self.predictions_on(name), set_result.get("predictions_sha256")
         yield "weights", self.weights, result.get("weights_sha256")
 
     def has_result(self) -> bool:
@@ -407,8 +414,8 @@ class RunDir:
 
     def prune_step(self) -> int | None:
         """Return the step up to which a training counts; None where it is not pruned."""
-        said = read_json(self.prune)
-        step = said.get("step") if isinstance(said, dict) else None
+        request = read_json(self.prune)
+        step = request.get("step") if isinstance(request, dict) else None
         return step if isinstance(step, int) else None
 
     def ask_to_stop(self) -> None:
@@ -426,12 +433,12 @@ class RunDir:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """List (step, file) of every checkpoint, newest first."""
-        found = []
+        step_files = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(self.path):
                 if match := re.fullmatch(r"checkpoint-(\d+)\.safetensors", entry.name):
-                    found.append((int(match[1]), Path(entry.path)))
-        return sorted(found, reverse=True)
+                    step_files.append((int(match[1]), Path(entry.path)))
+        return sorted(step_files, reverse=True)
 
     def newest_step(self) -> int:
         """Return the step of the newest checkpoint, 0 where there is none."""
@@ -445,8 +452,8 @@ class RunDir:
         training could not resume from it.
         """
         write_whole(self.path / f"checkpoint-{step}.safetensors", *content)
-        for other, path in self.checkpoints():
-            if other not in (step, before):
+        for checkpoint_step, path in self.checkpoints():
+            if checkpoint_step not in (step, before):
                 path.unlink()
 
     def drop_checkpoints(self) -> None:

@@ -96,10 +96,10 @@ def field_types(cls: Any) -> dict[str, Any]:
 def field_keys(cls: Any) -> dict[str, Key]:
     """Return the `Key` of each field of a dataclass that has one, by the field's name."""
     return {
-        name: said
+        name: annotation
         for name, hint in typing.get_type_hints(cls, include_extras=True).items()
-        for said in getattr(hint, "__metadata__", ())
-        if isinstance(said, Key)
+        for annotation in getattr(hint, "__metadata__", ())
+        if isinstance(annotation, Key)
     }
 
 
@@ -108,16 +108,20 @@ def added_fields(cls: Any) -> dict[str, Any]:
     """Return the defaults of those fields of a dataclass that have one. An id leaves out a field
     with its default."""
     makers = {field.name: field.default_factory for field in dataclasses.fields(cls)}
-    given = {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
+    factory_defaults = {
+        name: make() for name, make in makers.items() if make is not dataclasses.MISSING
+    }
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    return given | {k: value for k, value in defaults.items() if value is not dataclasses.MISSING}
+    return factory_defaults | {
+        k: value for k, value in defaults.items() if value is not dataclasses.MISSING
+    }
 
 
 @functools.cache
 def computed(cls: Any) -> frozenset[str]:
     """Return the fields of a dataclass that are computed from others, as their lines say."""
     return frozenset(
-        name for name, said in field_keys(cls).items() if said.line.endswith("computed")
+        name for name, annotation in field_keys(cls).items() if annotation.line.endswith("computed")
     )
 
 
@@ -173,20 +177,20 @@ def read_section(cls: Any, tree: Any, place: str) -> Any:
     value and what was expected."""
     types = field_types(cls)
     # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
-    given = dict.fromkeys(tree) if isinstance(tree, Mapping) else tree
-    same_keys(place, given, types, added_fields(cls), computed(cls))
+    keys = dict.fromkeys(tree) if isinstance(tree, Mapping) else tree
+    same_keys(place, keys, types, added_fields(cls), computed(cls))
     return cls(**{k: read_field(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
 
 
 def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
     """Return the value of a field, read as its type and within its bounds. Raise UserError as
     `read_section` does."""
-    said, hint = field_keys(cls).get(key), field_types(cls)[key]
-    if said is None:
+    annotation, hint = field_keys(cls).get(key), field_types(cls)[key]
+    if annotation is None:
         return read_value(value, hint, place)
-    if said.form and not isinstance(value, list | tuple | None):
-        raise UserError(f"{place}: expected {said.form}, got {value!r}")
-    return said.read(value, hint, place)
+    if annotation.form and not isinstance(value, list | tuple | None):
+        raise UserError(f"{place}: expected {annotation.form}, got {value!r}")
+    return annotation.read(value, hint, place)
 
 
 def read_settings(
@@ -212,7 +216,9 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
     if hint is Any or (hint is str and type(value) is str):
         return value
     options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    names = [name for each in options if get_origin(each) is Literal for name in get_args(each)]
+    names = [
+        name for option in options if get_origin(option) is Literal for name in get_args(option)
+    ]
     if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
         return "pre+post"
     if value is not None and (parts := _parts(value, options, place)) is not None:
@@ -230,8 +236,8 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
         return value
     if float in options and type(value) is int:
         return float(value)
-    *first, last = " or ".join(map(_type_name, options)).split(" or ")
-    expected = " or ".join(filter(None, (", ".join(first), last)))
+    *type_names, final_type = " or ".join(map(_type_name, options)).split(" or ")
+    expected = " or ".join(filter(None, (", ".join(type_names), final_type)))
     raise UserError(f"{place}: expected {expected}, got {value!r}{_spelling(value, options)}")
 
 
@@ -254,14 +260,15 @@ def _parts(value: Any, options: Collection[Any], place: str) -> Any:
     """Return a mapping or a list, read as the first type that fits its kind; None where none
     does."""
     for option in options:
-        of, args = get_origin(option), get_args(option)
-        if of is tuple and isinstance(value, list | tuple):
+        origin, args = get_origin(option), get_args(option)
+        if origin is tuple and isinstance(value, list | tuple):
             of_each = args[:1] * len(value) if args[1] is ... else args
             pairs = zip(value, of_each, strict=True)
             return tuple(
-                read_value(part, one, f"{place}[{n}]") for n, (part, one) in enumerate(pairs)
+                read_value(part, item_type, f"{place}[{n}]")
+                for n, (part, item_type) in enumerate(pairs)
             )
-        if of is Mapping and isinstance(value, Mapping):
+        if origin is Mapping and isinstance(value, Mapping):
             if args == (str, float) and type(None) in options:
                 return dict(sorted(_factors(value, place)))
             return {

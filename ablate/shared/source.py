@@ -65,11 +65,13 @@ def _parsed(content: bytes, file: str) -> ast.Module:
 def find_definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Definition:
     """Return the class or function `module:name` of a file. Raise UserError where there is none."""
     body = parse_source(file, f"{key}: {name}: ").body
-    known = {node.name: node for node in body if isinstance(node, kinds)}
-    if part_name(name) not in known:
-        what = " or ".join(WORDS[kind] for kind in kinds)
-        raise unknown_value(f"{key}: {name}: {file}", part_name(name), known, f"a {what} among")
-    return known[part_name(name)]
+    definitions = {node.name: node for node in body if isinstance(node, kinds)}
+    if part_name(name) not in definitions:
+        kind_words = " or ".join(WORDS[kind] for kind in kinds)
+        raise unknown_value(
+            f"{key}: {name}: {file}", part_name(name), definitions, f"a {kind_words} among"
+        )
+    return definitions[part_name(name)]
 
 
 def literal_value(node: ast.expr, what: str) -> Any:
@@ -92,9 +94,9 @@ def code_hash(file: Path, folder: Path) -> str:
     if len(files) == 1:
         return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     text = hashlib.sha256()
-    for each in files:
-        name = each.relative_to(folder).as_posix()
-        text.update(name.encode() + b"\0" + hashlib.sha256(each.read_bytes()).digest())
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        text.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return text.hexdigest()[:12]
 
 
@@ -105,15 +107,15 @@ def local_files(file: Path, folder: Path) -> list[Path]:
     Imports within functions count, too. The folder is last on the import path: a name that is
     installed, or Python's own, is not taken from it. Raise UserError for a file that is no Python.
     """
-    found = {file}
+    modules = {file}
     waiting = [file]
     while waiting:
         importer = waiting.pop()
-        for other in _imported(importer, folder):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    return [file, *sorted(found - {file})]
+        for module in _imported(importer, folder):
+            if module not in modules:
+                modules.add(module)
+                waiting.append(module)
+    return [file, *sorted(modules - {file})]
 
 
 def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
@@ -181,29 +183,29 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
         if level:
             inside = file.relative_to(folder).parts
             package = inside[: max(0, len(inside) - level)]
-        whole = (*package, *module)
-        if not level and _is_elsewhere(whole[0], folder):
+        full_name = (*package, *module)
+        if not level and _is_elsewhere(full_name[0], folder):
             continue
-        wanted = [whole[:n] for n in range(1, len(whole) + 1)]
-        wanted += [(*whole, name) for name in names]
-        for parts in wanted:
-            if (other := module_file(folder, parts)) is not None:
-                yield other
+        candidates = [full_name[:n] for n in range(1, len(full_name) + 1)]
+        candidates += [(*full_name, name) for name in names]
+        for parts in candidates:
+            if (imported_file := module_file(folder, parts)) is not None:
+                yield imported_file
 
 
 @functools.cache
 def _statements(tree: ast.Module) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
     """Return (number of leading dots, parts of the module's name, names taken from it) for each
     import in a file."""
-    found: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
+    imports: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(0, tuple(alias.name.split(".")), ()) for alias in node.names]
+            imports += [(0, tuple(alias.name.split(".")), ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = tuple(node.module.split(".")) if node.module else ()
             names = tuple(alias.name for alias in node.names if alias.name != "*")
-            found.append((node.level, module, names))
-    return tuple(found)
+            imports.append((node.level, module, names))
+    return tuple(imports)
 
 
 @functools.cache
@@ -213,12 +215,12 @@ def _is_elsewhere(top: str, folder: Path) -> bool:
     if top in sys.stdlib_module_names or top == "ablate":
         return True
     try:
-        found = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return False
-    if found is None:
+    if spec is None:
         return False
-    places = [found.origin, *(found.submodule_search_locations or ())]
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
     home = folder.resolve()
     return not any(Path(place).resolve().is_relative_to(home) for place in places if place)
 
@@ -243,8 +245,8 @@ def own_line(error: BaseException, folders: Sequence[str]) -> str | None:
 
 def raising_line(error: BaseException) -> str:
     """Return the place where an error was raised, as "FILE, line 7"."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.filename}, line {last.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def is_own_file(file: Path, folder: Path) -> bool:

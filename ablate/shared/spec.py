@@ -122,29 +122,29 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     be added and ids stay."""
     if own.is_own(tree):
         return own.identity(tree)
-    apart = ("seed", "probe", *LEFT_OUT)
-    kept = {key: value for key, value in effective(tree).items() if key not in apart}
+    excluded_keys = ("seed", "probe", *LEFT_OUT)
+    content = {key: value for key, value in effective(tree).items() if key not in excluded_keys}
     if trains(tree):
-        kept["train"] = {**kept["train"], "draws": DRAWS}
+        content["train"] = {**content["train"], "draws": DRAWS}
         if _may_split(tree["train"]):
-            kept["train"]["sum"] = "tree"
-    more = {"probe": tree["probe"]} if tree.get("probe") else {}
+            content["train"]["sum"] = "tree"
+    extra = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
-        more["own_probes"] = probes["versions"]
+        extra["own_probes"] = probes["versions"]
     if task_of(tree) != metrics.DEFAULT_TASK:
-        more["task"] = tree["task"]
+        extra["task"] = tree["task"]
     if (parent := tree.get("parent")) is not None:
-        more["parent"] = json.loads(tree_identity(parent))
+        extra["parent"] = json.loads(tree_identity(parent))
         if parent.get("seed") not in (None, tree.get("seed")):
-            more["parent"]["seed"] = parent["seed"]
+            extra["parent"]["seed"] = parent["seed"]
     if (weights := tree.get("weights")) is not None:
-        more["weights"] = {key: value for key, value in weights.items() if key != "path"}
+        extra["weights"] = {key: value for key, value in weights.items() if key != "path"}
     if (text := tree.get("text")) is not None:
-        more["text"] = {key: value for key, value in text.items() if key != "arch"}
-    kept = {section: _counted(section, settings) for section, settings in kept.items()}
+        extra["text"] = {key: value for key, value in text.items() if key != "arch"}
+    content = {section: _counted(section, settings) for section, settings in content.items()}
     if also := also_of(tree):
-        kept["eval"]["also"] = [_counted("data", data) for data in also]
-    return json.dumps(kept | more, sort_keys=True, separators=(",", ":"))
+        content["eval"]["also"] = [_counted("data", data) for data in also]
+    return json.dumps(content | extra, sort_keys=True, separators=(",", ":"))
 
 
 def _may_split(train: Mapping[str, Any]) -> bool:
@@ -157,23 +157,23 @@ def _may_split(train: Mapping[str, Any]) -> bool:
 def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a section of a run's tree that are part of its id, but for the sets of
     `eval.also`."""
-    before = _added_in(section, settings)
+    defaults = _added_in(section, settings)
     return {
         key: value
         for key, value in settings.items()
         if (section, key) not in NOT_IDENTITY
         and (section, key) != ("eval", "also")
-        and not (key in before and value == before[key])
+        and not (key in defaults and value == defaults[key])
     }
 
 
 def seeded(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return the whole tree of a cell's run with this seed. A parent without a seed of its own
     takes its child's."""
-    whole = {**tree, "seed": seed}
+    run_tree = {**tree, "seed": seed}
     if (parent := tree.get("parent")) is not None:
-        whole["parent"] = seeded(parent, parent.get("seed", seed))
-    return whole
+        run_tree["parent"] = seeded(parent, parent.get("seed", seed))
+    return run_tree
 
 
 def pinned(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -271,15 +271,17 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
 def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of a run, and of its ancestors in it, without the keys of `optim` that only
     other optimisers read."""
-    shown = dict(tree)
+    reduced_tree = dict(tree)
     if "optim" in tree:
         moves = OPTIMIZERS.get(str(tree["optim"]["name"]))
-        others = {key for each in OPTIMIZERS.values() for key in each.keys}
-        idle = others - {*(moves.keys if moves else ())}
-        shown["optim"] = {key: value for key, value in tree["optim"].items() if key not in idle}
+        all_keys = {key for optimizer in OPTIMIZERS.values() for key in optimizer.keys}
+        idle = all_keys - {*(moves.keys if moves else ())}
+        reduced_tree["optim"] = {
+            key: value for key, value in tree["optim"].items() if key not in idle
+        }
     if tree.get("parent") is not None:
-        shown["parent"] = as_read(tree["parent"])
-    return shown
+        reduced_tree["parent"] = as_read(tree["parent"])
+    return reduced_tree
 
 
 def run_id(identity: str, seed: int) -> str:
@@ -298,8 +300,8 @@ def to_tree(spec: Any) -> dict[str, Any]:
         if isinstance(spec, Run) and field.name in CHOICES and value is None:
             continue
         if isinstance(value, Chosen):
-            own = dataclasses.asdict(value.plugin) if value.plugin else {}
-            tree[field.name] = {"name": value.name, **own, **value.settings}
+            plugin_fields = dataclasses.asdict(value.plugin) if value.plugin else {}
+            tree[field.name] = {"name": value.name, **plugin_fields, **value.settings}
         elif isinstance(value, Whole):
             tree[field.name] = whole_tree(value)
         elif dataclasses.is_dataclass(value):
@@ -311,8 +313,8 @@ def to_tree(spec: Any) -> dict[str, Any]:
 
 def whole_tree(model: Whole) -> dict[str, Any]:
     """Return the section of a whole model: its settings next to the fields that every one has."""
-    own = {key: value for key, value in vars(model).items() if key != "settings"}
-    return {**own, **model.settings}
+    fields = {key: value for key, value in vars(model).items() if key != "settings"}
+    return {**fields, **model.settings}
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,7 @@ GIT_S = 10.0  # a question that takes longer is given up
 def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | None:
     """Return git's answer; None outside a repository, without git, or past the limit."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *words],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | N
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None
 
 
 def signal_words(number: int) -> str:
@@ -83,9 +83,9 @@ def noted_signals(*numbers: signal.Signals) -> Iterator[list[int]]:
     """
     heard: list[int] = []
     listening = [s for s in numbers if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in listening}
+    previous_handlers = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in listening}
     try:
         yield heard
     finally:
-        for s, handler in before.items():
+        for s, handler in previous_handlers.items():
             signal.signal(s, handler)

@@ -53,8 +53,8 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
     if is_command(tree):
         program.check_settings(settings)
-    whole = {"name": trainer["name"], **settings}
-    return OwnRun(whole, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
+    section = {"name": trainer["name"], **settings}
+    return OwnRun(section, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
 
 
 def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
@@ -85,10 +85,10 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
             f"instead"
         )
     keys, defaults = {}, {}
-    for key, said in _mapping(section.get("keys", {}), "keys").items():
+    for key, declaration in _mapping(section.get("keys", {}), "keys").items():
         if not (isinstance(key, str) and _KEY.fullmatch(key)) or key == "name":
             raise UserError(f"{TRAINER}.keys.{key}: expected a name such as width, got {key!r}")
-        keys[key], defaults[key] = _key(key, said)
+        keys[key], defaults[key] = _key(key, declaration)
     metrics = _mapping(section.get("metrics", {}), "metrics")
     if not metrics:
         raise UserError(
@@ -113,7 +113,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
         # a list: which is the first counts, and JSON sorts keys
-        "metrics": [declared_metric(key, said) for key, said in metrics.items()],
+        "metrics": [declared_metric(key, metric) for key, metric in metrics.items()],
         "code": code,
     }
 
@@ -147,15 +147,15 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
     example = choices[0] if choices else default
     name = said.get("type", kinds.get(type(example)) if example != "???" else None)
     if name is None:
-        why = "null has no type" if default is None else "it has no default"
-        raise UserError(f"{place}: {why}: write {FORM}")
+        reason = "null has no type" if default is None else "it has no default"
+        raise UserError(f"{place}: {reason}: write {FORM}")
     if name not in TYPES:
         raise unknown_value(f"{place}.type", name, TYPES)
     nullable = read_value(said.get("nullable", default is None), bool, f"{place}.nullable")
-    found = {"type": name, "choices": choices, "nullable": nullable}
+    domain = {"type": name, "choices": choices, "nullable": nullable}
     if default != "???":
-        default = _checked(default, found, f"{place}.default")
-    return found, default
+        default = _checked(default, domain, f"{place}.default")
+    return domain, default
 
 
 # --- Its code -----------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any
             "folder": str(folder),
         }
     name = trainer_name(tree)
-    first = find_source(TRAINER, name, folder)
-    files = local_files(first, folder)
-    _check_function(name, first)
+    main_file = find_source(TRAINER, name, folder)
+    files = local_files(main_file, folder)
+    _check_function(name, main_file)
     hashes = {
         file.relative_to(folder).as_posix(): code_file_hash(file.read_bytes()) for file in files
     }

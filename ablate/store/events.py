@@ -109,8 +109,8 @@ def plan_detail(text: str) -> dict[str, Any] | None:
         detail: dict[str, Any] = json.loads(text)
         match detail:
             case {"sha256": str(), "with": str(), **rest}:
-                left = rest.get("left", [])
-                if isinstance(left, list) and all(map(is_id, left)):
+                dropped_runs = rest.get("left", [])
+                if isinstance(dropped_runs, list) and all(map(is_id, dropped_runs)):
                     return detail
     return None
 
@@ -133,16 +133,18 @@ def event_detail(kind: str, text: str) -> dict[str, Any]:
     try:
         tree = json.loads(text)
         if kind == LOOK:
-            whole = is_look(tree)
+            is_valid = is_look(tree)
         elif kind in (PLANNING_EVENTS, PLAN, FORGOTTEN):
-            whole = plan_detail(text) is not None
+            is_valid = plan_detail(text) is not None
         else:
             fold(RunState(), kind, tree)
-            whole = is_number(tree.get("step", 0))
-            whole = whole and (kind not in FINAL_STATUSES or isinstance(tree["result_sha256"], str))
+            is_valid = is_number(tree.get("step", 0))
+            is_valid = is_valid and (
+                kind not in FINAL_STATUSES or isinstance(tree["result_sha256"], str)
+            )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
-    if not whole:
+    if not is_valid:
         raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
     result: dict[str, Any] = tree
     return result

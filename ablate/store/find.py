@@ -29,10 +29,10 @@ def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) 
     ids = ledger.states().keys() | store.folders()
     if text in ids:
         return text
-    found = sorted(run for run in ids if run.startswith(text))
-    if len(found) > 1:
-        raise UserError(f"run: {text}: matches several runs, {_some(found)}; give one of them")
-    if not found:
+    matches = sorted(run for run in ids if run.startswith(text))
+    if len(matches) > 1:
+        raise UserError(f"run: {text}: matches several runs, {_some(matches)}; give one of them")
+    if not matches:
         planned = (run.label for plan in driven_plans(store, ledger) for run in plan.runs())
         labels = list(dict.fromkeys(planned))
         near = [label for label in labels if label.startswith(text)]
@@ -41,19 +41,19 @@ def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) 
             f"run: no id of {store.root} begins with {text!r}; "
             f"give the first letters of one, or a label: {form}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str:
-    known: dict[str, str] = {}
+    ids_by_label: dict[str, str] = {}
     for name in ledger.sweeps():
         if sweep not in (None, name):
             continue
         names = _names_there(store, name)
         if text in names and (plan := ledger.sealed_plan(store, name)) is not None:
             return _names(plan).get(text, names[text])
-        known |= names
-    near = difflib.get_close_matches(text, known, n=SHOWN) or list(known)[:SHOWN]
+        ids_by_label |= names
+    near = difflib.get_close_matches(text, ids_by_label, n=SHOWN) or list(ids_by_label)[:SHOWN]
     raise unknown_value("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
 
 
@@ -92,14 +92,14 @@ def sweep_names(store: Store, ledger: Ledger) -> list[str]:
     Raises NotThere (a UserError) if there are none, and Failure if there are plans but none is
     readable.
     """
-    known = ledger.sweeps()
-    if not known and (lost := store.plans()):
+    sweeps = ledger.sweeps()
+    if not sweeps and (lost := store.plans()):
         raise Failure(f"{lost[0]}: no whole plan; {WRITES_AGAIN}")
-    if not known:
+    if not sweeps:
         raise NotThere(
             f"{store.root}: no sweep was driven here yet; start with `ablate sweep quickstart`"
         )
-    return known
+    return sweeps
 
 
 def resolve_sweep_name(word: str, known: list[str]) -> str | None:
@@ -125,8 +125,8 @@ def driven_plan(
     missing, torn or, if `sealed`, edited.
     """
     if name not in known:
-        there = f"one driven in {store.root}:"
-        raise NotThere(f"sweep: {expected_words(name, known, there)}")
+        expectation = f"one driven in {store.root}:"
+        raise NotThere(f"sweep: {expected_words(name, known, expectation)}")
     plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; {WRITES_AGAIN}")
@@ -183,18 +183,18 @@ def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
     run.
     """
     states = ledger.states({run.id for run in plan.runs()})
-    gone = {run for run, state in states.items() if state.status == "skipped"}
-    if not gone or gone <= plan.design.needed(plan).keys():
+    skipped_ids = {run for run, state in states.items() if state.status == "skipped"}
+    if not skipped_ids or skipped_ids <= plan.design.needed(plan).keys():
         return plan
     details = ledger.last_detail("skipped")
     skipped = {
         PlannedRun(run, cell, seed).label: details[run] | {"seen": _seen(plan, ledger, cell, seed)}
         for cell in plan.cells
         for seed, run in cell.ids.items()
-        if run in gone
+        if run in skipped_ids
     }
     cells = (
-        replace(cell, ids={seed: run for seed, run in cell.ids.items() if run not in gone})
+        replace(cell, ids={seed: run for seed, run in cell.ids.items() if run not in skipped_ids})
         for cell in plan.cells
     )
     return replace(plan, cells=tuple(cells), skipped={**plan.skipped, **skipped})
@@ -205,13 +205,15 @@ def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
 
     The runs that a gain would compare with it are those of the same column and seed.
     """
-    when = max(at for at, kind, _ in ledger.events(cell.ids[seed]) if kind == "skipped")
-    others = {other.ids.get(seed) for other in plan.cells if other.column == cell.column}
-    others -= {None, cell.ids[seed]}
+    skip_time = max(
+        timestamp for timestamp, kind, _ in ledger.events(cell.ids[seed]) if kind == "skipped"
+    )
+    peer_ids = {peer.ids.get(seed) for peer in plan.cells if peer.column == cell.column}
+    peer_ids -= {None, cell.ids[seed]}
     return any(
-        kind == "started" and at < when
-        for other in others
-        for at, kind, _ in ledger.events(str(other))
+        kind == "started" and timestamp < skip_time
+        for run in peer_ids
+        for timestamp, kind, _ in ledger.events(str(run))
     )
 
 
@@ -240,5 +242,5 @@ def sweeps_of_run(store: Store, ledger: Ledger, run: str) -> list[tuple[str, Pla
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    suffix = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + suffix

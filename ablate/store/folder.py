@@ -156,8 +156,8 @@ class StoreFolder:
     def command(self, *words: str) -> str:
         """Return the shell command `ablate WORDS` for this store, with --store where it is
         needed."""
-        here = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
-        return shlex.join(["ablate", *words, *(() if here else ("--store", str(self.root)))])
+        is_default = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
+        return shlex.join(["ablate", *words, *(() if is_default else ("--store", str(self.root)))])
 
     def rundir(self, run: str) -> RunDir:
         if not is_id(run):
@@ -203,10 +203,10 @@ class StoreFolder:
 
         The file that asks is removed. It counts only if it names the notes of this driver.
         """
-        asked = self._stop.exists() and read_json(self._stop)
-        if asked:
+        request = self._stop.exists() and read_json(self._stop)
+        if request:
             self._stop.unlink()
-        return bool(asked) and Notes.of(asked) == self.driver.notes()
+        return bool(request) and Notes.of(request) == self.driver.notes()
 
     def order(self, what: str, runs: Sequence[str]) -> Path:
         """Leave an order for the store's driver; return its file, which is removed once it is
@@ -236,15 +236,15 @@ class StoreFolder:
         """Return a stamp that changes when the plan is written again; None where there is no
         plan."""
         try:
-            found = self.plan_path(name).stat()
+            file_stat = self.plan_path(name).stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return file_stat.st_ino, file_stat.st_mtime_ns
 
     def plans(self) -> list[Path]:
         """List the files of all plans, the last driven first."""
-        found = (self.root / "sweeps").glob("*.json")
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = (self.root / "sweeps").glob("*.json")
+        return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def write_plan(self, plan: Plan) -> None:
         """Write the file of a plan.

@@ -98,7 +98,7 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
     sweeps = ledger.sweeps()
     by_path = {store.plan_path(name): name for name in sweeps}
     names, plans = [*sweeps], []
-    unread = {path for path in by_path if not path.exists()} - forgotten
+    unreadable_paths = {path for path in by_path if not path.exists()} - forgotten
     for path in store.plans():
         try:
             plan = Plan.from_tree(read_json(path)).checked()
@@ -108,7 +108,7 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
                     f"{path}: is not whole, and the ledger doesn't know its runs; move it away, or "
                     f"{WRITES_AGAIN}"
                 ) from None
-            unread |= {path} - forgotten
+            unreadable_paths |= {path} - forgotten
             continue
         names.append(plan.name)
         if path in forgotten:
@@ -123,10 +123,12 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
             ledger.sealed_plan(store, plan.name)
         plans.append(plan)
     for name in forget:
-        gone = name not in names and not store.plan_path(name).exists()
-        if gone and not ledger.knew(name):  # else a gc that was killed has forgotten it
+        is_missing = name not in names and not store.plan_path(name).exists()
+        if is_missing and not ledger.knew(name):  # else a gc that was killed has forgotten it
             raise unknown_value("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
-    return KeptSweeps(plans, {by_path[path]: _recorded(ledger, by_path[path]) for path in unread})
+    return KeptSweeps(
+        plans, {by_path[path]: _recorded(ledger, by_path[path]) for path in unreadable_paths}
+    )
 
 
 def _recorded(ledger: Ledger, sweep: str) -> set[str]:
@@ -141,13 +143,13 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
     More runs in the plan than in the ledger are what a crash between the two writes leaves; all of
     these are kept.
     """
-    own = {run.id for run in plan.runs()}
-    lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in own))
+    plan_ids = {run.id for run in plan.runs()}
+    lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in plan_ids))
     if lost:
-        more = ", ..." if len(lost) > SHOWN else ""
+        suffix = ", ..." if len(lost) > SHOWN else ""
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
-            f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: {WRITES_AGAIN}, "
+            f"({', '.join(lost[:SHOWN])}{suffix}), so nothing is removed: {WRITES_AGAIN}, "
             f"`{shlex.join(['ablate', 'gc', plan.name])}` forgets that sweep"
         )
 
@@ -155,8 +157,8 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
 def linked_folders(store: Store) -> list[Path]:
     """List the folders of the store that are links. They are left alone, with everything behind
     them."""
-    own = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
-    return [path for path in own if path.is_symlink()]
+    folders = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
+    return [path for path in folders if path.is_symlink()]
 
 
 def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
@@ -188,24 +190,24 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
     free, stay = [], []
     for path in filter(Path.is_dir, folders):
         linked = store.runs.is_symlink() or (path.is_symlink() and RunDir(path).attempt is None)
-        own = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
-        if linked or path.name in runs or not own:
+        is_run_folder = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
+        if linked or path.name in runs or not is_run_folder:
             stay.append(path)
         elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
             stay.append(path)
             data |= _data_of(RunDir(path))
         else:
             free.append(path)
-    found = [_of("trash", path) for path in _thrown(store)]
-    found += [_of("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))]
-    found += [_of("diffs", path) for path in _diffs(store, stay)]
-    found += _reruns(store)
-    found += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
-    found += () if sweeps.unread else _data(store, data)
+    rubbish = [_of("trash", path) for path in _thrown(store)]
+    rubbish += [_of("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))]
+    rubbish += [_of("diffs", path) for path in _diffs(store, stay)]
+    rubbish += _reruns(store)
+    rubbish += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
+    rubbish += () if sweeps.unread else _data(store, data)
     for path in free:
         item = _of("runs", path, None if path.is_symlink() else RunDir(path).lock)
-        found.append(replace(item, plan=given_up.get(path.name, "")))
-    return found
+        rubbish.append(replace(item, plan=given_up.get(path.name, "")))
+    return rubbish
 
 
 def _data_of(folder: RunDir) -> set[str]:
@@ -220,7 +222,7 @@ def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
     """Return the fingerprints of all datasets that a run with this tree and its parent runs
     read."""
     trees = (tree, *spec_parents(tree))
-    return {str(data["fingerprint"]) for one in trees for data in datasets_of(one)}
+    return {str(data["fingerprint"]) for run_tree in trees for data in datasets_of(run_tree)}
 
 
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
@@ -229,10 +231,10 @@ def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
     Young files and those of living processes are left out. `folders`: the run folders to search.
     """
     cached = [path for path in _entries(store.cache) if path.is_dir()]
-    own = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
+    entries = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
     trained = () if store.runs.is_symlink() else folders
     inside = [path for folder in (*cached, *trained) for path in _entries(folder)]
-    for path in (*_entries(store.root.resolve()), *own, *inside):
+    for path in (*_entries(store.root.resolve()), *entries, *inside):
         match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
         if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
             yield path
@@ -283,12 +285,12 @@ def _attempts(
     `starts`: the ledger's (number of starts, last attempt) of each planned run. The ledger names
     the attempt that counts before the link to it exists, and also where a dead driver left no link.
     """
-    named = {f"{number}/{run}" for run, (_, number) in starts.items()}
+    recorded_attempts = {f"{number}/{run}" for run, (_, number) in starts.items()}
     for folder in _entries(store.attempts):
         for path in _entries(folder):
             attempt = f"{folder.name}/{path.name}"
             linked = path.name in stay and RunDir(store.runs / path.name).attempt == attempt
-            if linked or attempt in named:
+            if linked or attempt in recorded_attempts:
                 continue
             ours = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
             used = RunDir(path).foreign() or store.liveness.alive(RunDir(path))
@@ -425,14 +427,14 @@ def rubbish_summary(found: Iterable[Rubbish]) -> Iterator[str]:
 
     groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
     for item in found:
-        of = f"runs of {item.plan}, which --replace gave up" if item.plan else WORDS[item.kind]
-        groups.setdefault(of, []).append(item)
+        group = f"runs of {item.plan}, which --replace gave up" if item.plan else WORDS[item.kind]
+        groups.setdefault(group, []).append(item)
     for words, items in groups.items():
         if items:
             names = ", ".join(item.path.name for item in items[:SHOWN])
-            more = ", ..." if len(items) > SHOWN else ""
+            suffix = ", ..." if len(items) > SHOWN else ""
             size = decimal(sum(item.bytes for item in items))
-            yield f"{size:>10}  {len(items):,} {words}: {names}{more}"
+            yield f"{size:>10}  {len(items):,} {words}: {names}{suffix}"
 
 
 def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:

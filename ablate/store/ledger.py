@@ -118,9 +118,9 @@ def journal_mode(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
         return "WAL"
     kinds = {}
     for line in text.splitlines():
-        first, _, last = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), first.split()[4])
-        kinds[Path(point)] = last.split()[0]  # the last mounted there covers the others
+        mount_part, _, type_part = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount_part.split()[4])
+        kinds[Path(point)] = type_part.split()[0]  # the last mounted there covers the others
     place = folder.resolve()
     kind = next((kinds[p] for p in (place, *place.parents) if p in kinds), "")
     return "WAL" if kind in _OWN_DISKS else "DELETE"
@@ -314,7 +314,7 @@ class Ledger(Queries):
         return plans, runs
 
     def _take_plans(self, store: StoreFolder, old: Remains) -> list[str]:
-        taken = []
+        sweeps = []
         for path in reversed(store.plans()):
             try:
                 plan = Plan.from_tree(read_json(path))
@@ -324,29 +324,29 @@ class Ledger(Queries):
             if path != store.plan_path(plan.name) or (seals and old.whole and sha256 not in seals):
                 continue  # another's, or edited
             self._note(plan.name, *old.planned.get(plan.name, (0.0, ())))
-            left = list(filter(is_id, (*self.left(plan), *old.left.get(plan.name, ()))))
+            dropped_runs = list(filter(is_id, (*self.left(plan), *old.left.get(plan.name, ()))))
             self._plan(plan, driven=path.stat().st_mtime)
-            if left or sha256 not in seals:
-                self._seal_file(plan, sha256, left)
+            if dropped_runs or sha256 not in seals:
+                self._seal_file(plan, sha256, dropped_runs)
             if sha256 not in seals:
-                taken.append(plan.name)
+                sweeps.append(plan.name)
         for name in old.planned.keys() - set(self.sweeps()):
             self._note(name, *old.planned[name])
-        return taken
+        return sweeps
 
     def _take_results(self, store: StoreFolder, old: Remains) -> list[str]:
         if old.whole:
             return []
-        seals, taken = self.seals(), []
+        seals, events = self.seals(), []
         for run in self.states():
             result = store.rundir(run).read_result()
             if result is None:
                 continue
             detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
             if seals.get(run) != detail["result_sha256"]:
-                taken.append((run, result["status"], detail))
-        self._append(taken)
-        return [run for run, _, _ in taken]
+                events.append((run, result["status"], detail))
+        self._append(events)
+        return [run for run, _, _ in events]
 
     def _seal_file(self, plan: Plan, sha256: str, left: Sequence[str]) -> None:
         """Seal a plan file that has no seal from the time when it was written."""
@@ -374,8 +374,8 @@ class Ledger(Queries):
         detail.
         """
         with transaction(self._db):
-            if left := self.left(plan):
-                more["left"] = left
+            if dropped_runs := self.left(plan):
+                more["left"] = dropped_runs
             self._plan(plan, time.time() if driven is None else driven)
             self._seal_plan(plan, PLAN, more)
 
@@ -393,9 +393,9 @@ class Ledger(Queries):
         """Seal the plan, unless the last sealed plan is the same and there is nothing to add."""
         sha256 = hashlib.sha256(plan.to_bytes()).hexdigest()
         with contextlib.suppress(Failure):
-            last, detail = next(iter(self.plan_events(plan.name)), ("", {}))
-            same = last == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
-            if same and not more:
+            last_kind, detail = next(iter(self.plan_events(plan.name)), ("", {}))
+            is_sealed = last_kind == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
+            if is_sealed and not more:
                 return
         detail = {"sha256": sha256, "with": plan.design.driven(plan.seeds), **more}
         self._seal([(PLAN_OF + plan.name, kind, detail)])
@@ -404,8 +404,8 @@ class Ledger(Queries):
         runs = [run.id for run in plan.runs()]
         self._note(plan.name, driven, runs)
         db = self._db
-        known = {row[0] for row in db.execute("SELECT id FROM run")}
-        fresh = dict.fromkeys(run for run in runs if run not in known)
+        known_runs = {row[0] for row in db.execute("SELECT id FROM run")}
+        fresh = dict.fromkeys(run for run in runs if run not in known_runs)
         db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
         self._append([(run, "planned", {"sweep": plan.name}) for run in fresh])
 
@@ -436,21 +436,25 @@ class Ledger(Queries):
         left out.
         """
         with transaction(self._db) as db:
-            known = self.states()
-            fresh = [run for run in {**histories, **planned} if run not in known]
+            states = self.states()
+            fresh = [run for run in {**histories, **planned} if run not in states]
             db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
-            told = [
-                (float(at), (run, kind, d)) for run, h in histories.items() for at, kind, d in h
+            dated_events = [
+                (float(timestamp), (run, kind, d))
+                for run, h in histories.items()
+                for timestamp, kind, d in h
             ]
-            self._append([event for _, event in told], [at for at, _ in told])
+            self._append(
+                [event for _, event in dated_events], [timestamp for timestamp, _ in dated_events]
+            )
             lacking = [run for run in fresh if run not in histories]
             self._append([(run, "planned", {"sweep": planned[run]}) for run in lacking])
-            first = {json.dumps(look): at for at, look in self.dated_looks()}
-            for at, look in looks:
+            first_times = {json.dumps(look): timestamp for timestamp, look in self.dated_looks()}
+            for timestamp, look in looks:
                 text = json.dumps(look)
-                if first.get(text, math.inf) > at:
-                    self._seal([("", LOOK, look)], [at])
-                    first[text] = at
+                if first_times.get(text, math.inf) > timestamp:
+                    self._seal([("", LOOK, look)], [timestamp])
+                    first_times[text] = timestamp
 
     def forget(self, sweep: str) -> None:
         """Remove a sweep and the list of its runs. The runs stay known, with their events."""
@@ -483,12 +487,14 @@ class Ledger(Queries):
         Must be called inside a transaction that excludes other writers. `times`: the time of each
         event, where that is not now.
         """
-        last = self.rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
+        seals = self.rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         dated = zip(times or itertools.repeat(time.time()), events, strict=False)
-        rows = ((at, run, kind, json.dumps(detail)) for at, (run, kind, detail) in dated)
+        rows = (
+            (timestamp, run, kind, json.dumps(detail)) for timestamp, (run, kind, detail) in dated
+        )
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
-            sealed(last[0][0] if last else "", rows),
+            sealed(seals[0][0] if seals else "", rows),
         )
 
     # --- Written by whoever reads a verdict -----------------------------------------------------
@@ -516,15 +522,15 @@ class Ledger(Queries):
 
         Raises Failure for other JSON, and where the file is not the one that was planned.
         """
-        path, before = store.plan_path(sweep), ""
+        path, previous_sha256 = store.plan_path(sweep), ""
         while True:
             (plan, sha256), seals = store.hashed_plan(sweep), self.plan_seals(sweep)
             if plan is None or sha256 in seals:
                 return plan
-            if sha256 == before:  # else a driver has written it between the two looks
-                what = "was edited after it was planned" if seals else "was never planned here"
-                raise Failure(f"{path}: {what}; {WRITES_AGAIN}")
-            before = sha256
+            if sha256 == previous_sha256:  # else a driver has written it between the two looks
+                fault = "was edited after it was planned" if seals else "was never planned here"
+                raise Failure(f"{path}: {fault}; {WRITES_AGAIN}")
+            previous_sha256 = sha256
 
 
 def _no_store(store: StoreFolder) -> UserError:

@@ -107,8 +107,8 @@ class InterimLook:
         """The columns and the specs of their rows, in the form of `trained_identity`."""
         rows: dict[str, dict[str, str]] = {}
         for label, column in self.columns.items():
-            for row, read in column.rows.items():
-                rows.setdefault(row, {})[label] = read.spec
+            for row, read_row in column.rows.items():
+                rows.setdefault(row, {})[label] = read_row.spec
         return {"columns": list(self.columns), "rows": rows}
 
     def is_of(self, other: InterimLook) -> bool:
@@ -147,20 +147,21 @@ def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
 
 def peek(plan: Plan, results: Results) -> InterimLook:
     """Return the peek that reading this plan's means makes while its runs have these results."""
-    now = look(plan, results)
+    full_look = look(plan, results)
     ended = {run for run, result in results.items() if result}
     columns = {}
-    for label, column in now.columns.items():
-        seen = {
-            row: {s for s, run in read.runs.items() if run in ended}
-            for row, read in column.rows.items()
+    for label, column in full_look.columns.items():
+        ended_seeds = {
+            row: {s for s, run in read_row.runs.items() if run in ended}
+            for row, read_row in column.rows.items()
         }
         rows = {
-            row: read if seen[row] else ReadRow(read.spec, {}) for row, read in column.rows.items()
+            row: read_row if ended_seeds[row] else ReadRow(read_row.spec, {})
+            for row, read_row in column.rows.items()
         }
-        columns[label] = ReadColumn(len(set.intersection(*seen.values())), 0, {}, rows)
-    planned = plan.design.at or tuple(sorted({now.n, *plan.analysis.looks}))
-    return replace(now, columns=columns, planned=planned)
+        columns[label] = ReadColumn(len(set.intersection(*ended_seeds.values())), 0, {}, rows)
+    planned = plan.design.at or tuple(sorted({full_look.n, *plan.analysis.looks}))
+    return replace(full_look, columns=columns, planned=planned)
 
 
 def until_look(
@@ -176,22 +177,22 @@ def until_look(
     Other rows and columns were not read. `seeds`: how many seeds it counted. `contrasts`: the
     number that its intervals are simultaneous over. `results`: as in `look`.
     """
-    read = {plan.baseline, *decided}
+    row_labels = {plan.baseline, *decided}
     if plan.changes is not None:  # each of which all cells tell of
-        read |= {row.label for row in plan.rows}
+        row_labels |= {row.label for row in plan.rows}
 
     def runs(cell: Cell) -> dict[int, str]:
-        counted = cell.column == at and cell.row in read
-        return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * counted]}
+        is_counted = cell.column == at and cell.row in row_labels
+        return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * is_counted]}
 
-    now = _look(plan, runs, results)
+    whole_look = _look(plan, runs, results)
     columns = {
         label: ReadColumn(seeds, contrasts, decided, column.rows)
         if label == at
         else ReadColumn(0, 0, {}, column.rows)
-        for label, column in now.columns.items()
+        for label, column in whole_look.columns.items()
     }
-    return replace(now, columns=columns)
+    return replace(whole_look, columns=columns)
 
 
 def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Results) -> InterimLook:
@@ -209,8 +210,8 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
     specs = trained_identity(plan)["rows"]
 
     def _row(cell: Cell, spec: str) -> ReadRow:
-        counted = runs(cell)
-        return ReadRow(spec, counted, result_marks(plan, cell, counted, results))
+        counted_runs = runs(cell)
+        return ReadRow(spec, counted_runs, result_marks(plan, cell, counted_runs, results))
 
     blocks: dict[str, list[Cell]] = {column.label: [] for column in plan.columns}
     for cell in sorted(plan.cells, key=lambda cell: cell.row != plan.baseline):
@@ -243,8 +244,11 @@ def trained_identity(plan: Plan) -> dict[str, Any]:
 def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
     """Return the changed labels of rows and those of columns, each as {old label: new label}.
     `was`, `is_`: the `trained_identity` before and now."""
-    found = (_matched(_specs_of(was, what), _specs_of(is_, what)) for what in ("rows", "columns"))
-    return tuple({label: now for label, now in pairs.items() if label != now} for pairs in found)
+    matches = (_matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in ("rows", "columns"))
+    return tuple(
+        {label: new_label for label, new_label in pairs.items() if label != new_label}
+        for pairs in matches
+    )
 
 
 def _specs_of(at: Mapping[str, Any], what: str) -> dict[str, set[str]]:
@@ -260,33 +264,36 @@ def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[s
     """Map old labels to new labels, pairing those that share most of what is trained."""
     labels: dict[str, list[str]] = {}
     for label, specs in is_.items():
-        for one in specs:
-            labels.setdefault(one, []).append(label)
-    shared = Counter(
-        (a, b) for a, specs in was.items() for one in sorted(specs) for b in labels.get(one, ())
+        for row_spec in specs:
+            labels.setdefault(row_spec, []).append(label)
+    overlaps = Counter(
+        (a, b)
+        for a, specs in was.items()
+        for row_spec in sorted(specs)
+        for b in labels.get(row_spec, ())
     )
-    found: dict[str, str] = {}
-    taken: set[str] = set()
-    for a, b in sorted(shared, key=lambda pair: (-shared[pair], pair[0] != pair[1])):
-        if a not in found and b not in taken:
-            found[a] = b
-            taken.add(b)
-    return found
+    matches: dict[str, str] = {}
+    new_labels: set[str] = set()
+    for a, b in sorted(overlaps, key=lambda pair: (-overlaps[pair], pair[0] != pair[1])):
+        if a not in matches and b not in new_labels:
+            matches[a] = b
+            new_labels.add(b)
+    return matches
 
 
 def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
     """Return the old `trained_identity` under the new labels. An old label that has no match, and
     that now belongs to something else, gets " (before)"."""
-    names = {what: _matched(_specs_of(was, what), _specs_of(is_, what)) for what in was}
+    names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
 
-    def now(what: str, label: str) -> str:
-        other = f"{label} (before)" if label in names[what].values() else label
-        return names[what].get(label, other)
+    def now(axis: str, label: str) -> str:
+        fallback = f"{label} (before)" if label in names[axis].values() else label
+        return names[axis].get(label, fallback)
 
     return {
         "columns": [now("columns", label) for label in was["columns"]],
         "rows": {
-            now("rows", row): {now("columns", c): one for c, one in cells.items()}
+            now("rows", row): {now("columns", c): row_spec for c, row_spec in cells.items()}
             for row, cells in was["rows"].items()
         },
     }
@@ -298,18 +305,18 @@ def look_changes(first: InterimLook, now: InterimLook) -> list[str]:
     is_ = now.specs
     was = _relabelled(first.specs, is_)
     parts = []
-    for what in ("rows", "columns"):
-        new = [f"+{label}" for label in is_[what] if label not in was[what]]
-        gone = [f"-{label}" for label in was[what] if label not in is_[what]]
-        if new or gone:
-            parts.append(f"{what}: {', '.join(new + gone)}")
+    for axis in ("rows", "columns"):
+        new = [f"+{label}" for label in is_[axis] if label not in was[axis]]
+        removals = [f"-{label}" for label in was[axis] if label not in is_[axis]]
+        if new or removals:
+            parts.append(f"{axis}: {', '.join(new + removals)}")
     parts += _baselines(first, now)
     parts += _cells(was, is_)
-    before, seeds = _seeds(first), _seeds(now)
-    if not (before <= seeds or before >= seeds):
+    old_seeds, seeds = _seeds(first), _seeds(now)
+    if not (old_seeds <= seeds or old_seeds >= seeds):
         signs = [
-            *(f"+{s}" for s in sorted(seeds - before)),
-            *(f"-{s}" for s in sorted(before - seeds)),
+            *(f"+{s}" for s in sorted(seeds - old_seeds)),
+            *(f"-{s}" for s in sorted(old_seeds - seeds)),
         ]
         parts.append(f"seeds: {', '.join(signs)}")
     if first.metric != now.metric:
@@ -333,8 +340,8 @@ def _baselines(first: InterimLook, now: InterimLook) -> list[str]:
     theirs = {column.baseline.spec: next(iter(column.rows)) for column in first.columns.values()}
     if ours.keys() & theirs.keys():
         return []
-    before, label = next(iter(theirs.values())), next(iter(ours.values()))
-    return [f"baseline: {before} -> {label}"] if before != label else []
+    old_label, label = next(iter(theirs.values())), next(iter(ours.values()))
+    return [f"baseline: {old_label} -> {label}"] if old_label != label else []
 
 
 def _seeds(look: InterimLook) -> set[int]:
@@ -347,7 +354,7 @@ def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """List the differences in rows and columns that both looks have: a line on the cells that are
     new or gone, and one on the rows that are now trained otherwise."""
     columns = [column for column in now["columns"] if column in first["columns"]]
-    cells, other = [], []
+    cells, changed_rows = [], []
     for row, trained in now["rows"].items():
         were = first["rows"].get(row, trained)
         for column in columns:
@@ -355,15 +362,15 @@ def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             if len(sign) == 1:
                 cells.append(f"{sign}{row}@{column}")
         if any(were.get(c) != trained.get(c) for c in columns if c in were and c in trained):
-            other.append(row)
-    parts = {"cells": cells, "what is trained": other}
-    return [f"{what}: {', '.join(found)}" for what, found in parts.items() if found]
+            changed_rows.append(row)
+    parts = {"cells": cells, "what is trained": changed_rows}
+    return [f"{heading}: {', '.join(labels)}" for heading, labels in parts.items() if labels]
 
 
 def _shown(value: Any) -> str:
-    if value and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
-        return ", ".join(value[:SHOWN]) + more
+    if value and isinstance(value, list) and all(isinstance(element, str) for element in value):
+        suffix = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+        return ", ".join(value[:SHOWN]) + suffix
     return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 
@@ -420,11 +427,13 @@ class PastLooks:
     def __init__(self, looks: Sequence[InterimLook], now: InterimLook) -> None:
         self._plain, self._given = now, looks
         looks, self.now = with_first_ids(looks, now)
-        self._look_of = {id(known): look for known, look in zip(looks, self._given, strict=True)}
+        self._look_of = {
+            id(renamed_look): look for renamed_look, look in zip(looks, self._given, strict=True)
+        }
         self._read = [ReadAt(look, column) for look in looks for column in look.columns.values()]
         self._by_run: dict[str, list[int]] = {}  # the first read first
-        for index, read in enumerate(self._read):
-            for run in _runs(read.column.rows.values()):
+        for index, reading in enumerate(self._read):
+            for run in _runs(reading.column.rows.values()):
                 self._by_run.setdefault(run, []).append(index)
         self._families: dict[str, list[int]] = {}
 
@@ -438,16 +447,16 @@ class PastLooks:
             return 0
         family = self._family(column)
         if UNTIL in self.now.analysis:
-            for read in family:
-                if read.column.decided and read.look.is_of(self.now):
-                    return read.column.contrasts
-        return len(self.ours(column).union(*(read.gains for read in family)))
+            for reading in family:
+                if reading.column.decided and reading.look.is_of(self.now):
+                    return reading.column.contrasts
+        return len(self.ours(column).union(*(reading.gains for reading in family)))
 
     def others(self, column: str) -> list[str]:
         """List the sweeps in which variants of the column's family were read that the column
         lacks."""
         ours = self.ours(column)
-        return _sweeps(read for read in self._family(column) if not read.gains <= ours)
+        return _sweeps(reading for reading in self._family(column) if not reading.gains <= ours)
 
     def counts(self, column: str) -> SeedCounts:
         """Return the numbers of seeds at which the column's family was read.
@@ -455,35 +464,43 @@ class PastLooks:
         Means count only where the seeds or the rows differ from what was planned when they were
         seen.
         """
-        now = self.now.columns[column]
-        rows = {row.spec for row in now.rows.values()}
+        table_column = self.now.columns[column]
+        rows = {row.spec for row in table_column.rows.values()}
         until = set(self.now.analysis.get(UNTIL, ()))
-        at, declared = (set(), until) if until else ({now.n}, {*self.now.analysis["looks"]})
+        present_counts, declared_counts = (
+            (set(), until) if until else ({table_column.n}, {*self.now.analysis["looks"]})
+        )
         verdicts: dict[int, list[str]] = {}
         means: dict[int, list[str]] = {}
-        for look, read in self._family(column):
+        for look, read_column in self._family(column):
             planned = {*look.planned}
-            as_planned = (at or until) <= planned and rows == {r.spec for r in read.rows.values()}
-            if read.n >= FEWEST_FOR_SPREAD and read.n not in at and not as_planned:
-                sweeps = (means if planned else verdicts).setdefault(read.n, [])
+            as_planned = (present_counts or until) <= planned and rows == {
+                r.spec for r in read_column.rows.values()
+            }
+            if (
+                read_column.n >= FEWEST_FOR_SPREAD
+                and read_column.n not in present_counts
+                and not as_planned
+            ):
+                sweeps = (means if planned else verdicts).setdefault(read_column.n, [])
                 sweeps += [look.sweep] * (look.sweep not in sweeps)
-        every = {n for n in (*at, *verdicts, *means) if n >= FEWEST_FOR_SPREAD}
-        return SeedCounts(verdicts, means, tuple(sorted(every)), every <= declared)
+        all_counts = {n for n in (*present_counts, *verdicts, *means) if n >= FEWEST_FOR_SPREAD}
+        return SeedCounts(verdicts, means, tuple(sorted(all_counts)), all_counts <= declared_counts)
 
     def beside(self, column: str) -> tuple[int, list[str]]:
         """Return how many variants were read against the baseline's runs, including the variants of
         the column and of its family, and in which sweeps outside the family."""
         baseline = {*self.now.columns[column].baseline.runs.values()}
         family = self._indices(column)
-        others = [
+        outside_readings = [
             self._read[index]
             for index in self._reading(baseline)
             if index not in family
             and self._read[index].is_verdict_on(self.now.metric)
             and baseline & {*self._read[index].column.baseline.runs.values()}
         ]
-        gains = (read.gains for read in (*self._family(column), *others))
-        return len(self.ours(column).union(*gains)), _sweeps(others)
+        gains = (reading.gains for reading in (*self._family(column), *outside_readings))
+        return len(self.ours(column).union(*gains)), _sweeps(outside_readings)
 
     def read_over_baselines(self) -> int:
         """Return the largest number of variants that were read over a baseline of the table, 0
@@ -499,9 +516,9 @@ class PastLooks:
         """List the numbers of seeds at which looks of this same sweep decided on rows of the
         column."""
         return sorted(
-            read.column.n
-            for read in self._family(column)
-            if read.column.decided and read.look.is_of(self.now)
+            reading.column.n
+            for reading in self._family(column)
+            if reading.column.decided and reading.look.is_of(self.now)
         )
 
     def first(self) -> InterimLook | None:
@@ -524,9 +541,9 @@ class PastLooks:
         """List all looks that share a run with the table, directly or through other looks. Whoever
         has these looks makes the same table."""
         runs = [run for c in self.now.columns.values() for run in _runs(c.rows.values())]
-        found = self._transitively(runs, any_metric=True)
-        known = {id(self._read[index].look): self._read[index].look for index in found}
-        return [self._look_of[look] for look in known]
+        indices = self._transitively(runs, any_metric=True)
+        looks_by_id = {id(self._read[index].look): self._read[index].look for index in indices}
+        return [self._look_of[look] for look in looks_by_id]
 
     def ours(self, column: str) -> set[str]:
         """Return the names of all gains that the table gives over the baseline of a column."""
@@ -545,18 +562,18 @@ class PastLooks:
         """Return sorted indices of the read columns that counted one of the runs, or a run of a
         variant of such a column, and so on: the first read first. Without `any_metric`, only at the
         table's metric."""
-        found: set[int] = set()
-        known = {*runs}
-        wanted = [*known]
-        while wanted:
-            for index in self._by_run.get(wanted.pop(), ()):
+        indices: set[int] = set()
+        reached_runs = {*runs}
+        queue = [*reached_runs]
+        while queue:
+            for index in self._by_run.get(queue.pop(), ()):
                 look, column = self._read[index]
-                if index not in found and (any_metric or look.metric == self.now.metric):
-                    found.add(index)
-                    new = {*_runs(column.variants)} - known
-                    known |= new
-                    wanted += new
-        return sorted(found)
+                if index not in indices and (any_metric or look.metric == self.now.metric):
+                    indices.add(index)
+                    new = {*_runs(column.variants)} - reached_runs
+                    reached_runs |= new
+                    queue += new
+        return sorted(indices)
 
     def _reading(self, runs: Iterable[str]) -> list[int]:
         """Return indices of the read columns that counted one of the runs, the first read first."""
@@ -568,4 +585,4 @@ def _runs(rows: Iterable[ReadRow]) -> Iterator[str]:
 
 
 def _sweeps(read: Iterable[ReadAt]) -> list[str]:
-    return list(dict.fromkeys(one.look.sweep for one in read))
+    return list(dict.fromkeys(reading.look.sweep for reading in read))

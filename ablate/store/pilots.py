@@ -60,10 +60,10 @@ class PilotDir:
 
         If this process dies during that, only a folder named `.ID.gone` is left.
         """
-        gone = self.path.with_name(f".{self.id}.gone")
+        trash = self.path.with_name(f".{self.id}.gone")
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            os.rename(self.path, trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
     def write_beat(self, tree: Mapping[str, Any]) -> None:
         """Write the pilot's beat. Raises FileNotFoundError where the driver has given the pilot
@@ -179,10 +179,10 @@ class DriverBeat:
         """
         if self._broken is not None:
             raise self._broken
-        told = read_beat(self._file)
-        if told and {key: told.get(key) for key in self._who} != self._who:
+        beat = read_beat(self._file)
+        if beat and {key: beat.get(key) for key in self._who} != self._who:
             raise Failure(
-                f"{self._root}: process {told.get('pid')} of {told.get('host')} drives this store "
+                f"{self._root}: process {beat.get('pid')} of {beat.get('host')} drives this store "
                 f"now, which had no sign of this one for {STALE_S:.0f} s; workers go on"
             )
 
@@ -229,10 +229,10 @@ def beats_elsewhere(root: Path) -> dict[str, Any]:
     That driver's lock may not reach this host.
     """
     file = root / "pilots" / "driver.json"
-    told = read_beat(file)
-    if told.get("done") or told.get("host") == platform.node() or not is_fresh(file):
+    beat = read_beat(file)
+    if beat.get("done") or beat.get("host") == platform.node() or not is_fresh(file):
         return {}
-    return told
+    return beat
 
 
 def is_fresh(file: Path) -> bool:
@@ -260,15 +260,15 @@ def store_token(root: Path) -> str | None:
 def check_proof(root: Path, token: str) -> None:
     """Raise Failure unless this host sees the store with that token, and the store's decoded
     data."""
-    told = read_beat(root / "pilots" / "store.json")
-    if told.get("token") != token:
+    proof = read_beat(root / "pilots" / "store.json")
+    if proof.get("token") != token:
         raise Failure(f"{platform.node()} does not see the driver's store in {root}; {VISIBLE}")
-    for fingerprint, sha256 in told.get("data", {}).items():
+    for fingerprint, sha256 in proof.get("data", {}).items():
         try:
-            same = sha256_of(root / "cache" / fingerprint / META_FILE) == sha256
+            is_same = sha256_of(root / "cache" / fingerprint / META_FILE) == sha256
         except OSError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             raise Failure(
                 f"{platform.node()} does not see the data {fingerprint} in {root}/cache; {VISIBLE}"
             )

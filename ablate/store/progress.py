@@ -70,10 +70,10 @@ class SweepProgress:
     @property
     def over(self) -> bool:
         """True if nobody drives the sweep and a driver would start nothing more by itself."""
-        left = self.counts.keys() - {*FINAL_STATUSES, *GIVEN_UP, "skipped", BLOCKED}
+        open_statuses = self.counts.keys() - {*FINAL_STATUSES, *GIVEN_UP, "skipped", BLOCKED}
         to_come = self.total > len(self.states)
         asks = to_come and not self.counts.keys() & {*GIVEN_UP, "skipped"}  # else its search waits
-        return not (left or asks or self.driven or self.workers)
+        return not (open_statuses or asks or self.driven or self.workers)
 
 
 def observe_progress(
@@ -83,13 +83,13 @@ def observe_progress(
 
     Only runs that have a folder and no recorded result are checked for a living worker.
     """
-    known = ledger.states({run.id for run in runs})
+    ledger_states = ledger.states({run.id for run in runs})
     # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
-    states = {run.id: known.get(run.id, RunState()) for run in runs}
-    begun = store.folders()
+    states = {run.id: ledger_states.get(run.id, RunState()) for run in runs}
+    folders = store.folders()
     workers = []
     for run in runs:
-        if states[run.id].status not in FINAL_STATUSES and run.id in begun:
+        if states[run.id].status not in FINAL_STATUSES and run.id in folders:
             notes = worker_notes(store, run.id)
             if notes is not None:
                 workers.append(Worker(run, notes.slot or "?", notes, store.rundir(run.id)))
@@ -144,15 +144,15 @@ def blocked_runs(states: Mapping[str, RunState], parents: Mapping[str, str]) -> 
 
     `parents`: run -> parent, every parent before its children.
     """
-    found: dict[str, str] = {}
+    ancestors: dict[str, str] = {}
     for run, parent in parents.items():  # parents stand before their children
         if states[run].status in {*FINAL_STATUSES, *GIVEN_UP, "skipped"}:
             continue
-        if parent in found:
-            found[run] = found[parent]
+        if parent in ancestors:
+            ancestors[run] = ancestors[parent]
         elif turn_of_child(states[parent]) == "never":
-            found[run] = parent
-    return found
+            ancestors[run] = parent
+    return ancestors
 
 
 def count_blocked(
@@ -161,9 +161,9 @@ def count_blocked(
     """Return the counts by status, with blocked runs counted as BLOCKED instead. Zeros are left
     out."""
     lost = Counter(str(states[run].status) for run in stuck)
-    told = Counter(counts)
-    told.subtract(lost)
-    return {status: n for status, n in (told | {BLOCKED: lost.total()}).items() if n > 0}
+    totals = Counter(counts)
+    totals.subtract(lost)
+    return {status: n for status, n in (totals | {BLOCKED: lost.total()}).items() if n > 0}
 
 
 def worker_notes(store: Store, run: str) -> Notes | None:
@@ -174,8 +174,8 @@ def worker_notes(store: Store, run: str) -> Notes | None:
 
 def living_notes(store: Store, states: Mapping[str, RunState]) -> list[Notes]:
     """Return the notes of the living workers of these runs."""
-    begun = (run for run, state in states.items() if state.status == "started")
-    return [notes for run in begun if (notes := worker_notes(store, run)) is not None]
+    started_runs = (run for run, state in states.items() if state.status == "started")
+    return [notes for run in started_runs if (notes := worker_notes(store, run)) is not None]
 
 
 def driver_of(store: Store) -> Driver | None:

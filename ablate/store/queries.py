@@ -77,12 +77,12 @@ class Queries:
         types = (str, str, int, int, int, int)
         if runs is None:
             return {row[0]: state_of(*row[1:]) for row in self.rows(types, query)}
-        wanted = list(runs)
-        if len(wanted) > 100:
+        ids = list(runs)
+        if len(ids) > 100:
             everything = self.states()
-            return {run: everything[run] for run in wanted if run in everything}
-        marks = ",".join("?" * len(wanted))
-        rows = self.rows(types, f"{query} WHERE id IN ({marks})", wanted)
+            return {run: everything[run] for run in ids if run in everything}
+        marks = ",".join("?" * len(ids))
+        rows = self.rows(types, f"{query} WHERE id IN ({marks})", ids)
         return {row[0]: state_of(*row[1:]) for row in rows}
 
     def sweeps(self) -> list[str]:
@@ -98,10 +98,10 @@ class Queries:
 
     def ended(self) -> dict[str, tuple[int, int]]:
         """Map each sweep to (number of runs that have ended, number of planned runs)."""
-        done = ", ".join(f"'{status}'" for status in FINAL_STATUSES)
-        query = f"""SELECT sweep, SUM(status IN ({done})), COUNT(*) FROM planned JOIN run
+        statuses = ", ".join(f"'{status}'" for status in FINAL_STATUSES)
+        query = f"""SELECT sweep, SUM(status IN ({statuses})), COUNT(*) FROM planned JOIN run
             ON id = run GROUP BY sweep"""
-        return {name: (some, of) for name, some, of in self.rows((str, int, int), query)}
+        return {name: (some, total) for name, some, total in self.rows((str, int, int), query)}
 
     def driven(self) -> dict[str, float]:
         """Map each sweep to the time when it was last driven, in seconds since 1970."""
@@ -139,17 +139,17 @@ class Queries:
         The present plan may have them again.
         """
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
-        found, seeds = EarlierRuns({}, {}), ""
+        earlier_runs, seeds = EarlierRuns({}, {}), ""
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
             detail = event_detail(kind, text)
             if kind == FORGOTTEN:
-                found = EarlierRuns({}, {})
+                earlier_runs = EarlierRuns({}, {})
             elif kind == PLAN:
-                found.kept.update(dict.fromkeys(detail.get("left", ()), seeds))
+                earlier_runs.kept.update(dict.fromkeys(detail.get("left", ()), seeds))
                 seeds = detail["with"]
                 if "replaces" in detail:
-                    found = EarlierRuns({}, {**found.given_up, **found.kept})
-        return found
+                    earlier_runs = EarlierRuns({}, {**earlier_runs.given_up, **earlier_runs.kept})
+        return earlier_runs
 
     def replaces(self, sweep: str, sha256: str) -> bool:
         """Return whether a crash cut off `Ledger.replace` after it had written the plan's file.
@@ -172,16 +172,16 @@ class Queries:
             "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
             "ORDER BY number DESC"
         )
-        found: list[tuple[str, dict[str, Any]]] = []
+        events: list[tuple[str, dict[str, Any]]] = []
         for number, *event, seal in self.rows(SEALED, query, (PLAN_OF + sweep,)):
             _, _, kind, detail = event
-            told = plan_detail(detail) if self._held(number, tuple(event), seal) else None
-            if told is None:
+            fields = plan_detail(detail) if self._held(number, tuple(event), seal) else None
+            if fields is None:
                 raise _changed(number, f"the plan of {sweep!r}")
-            found.append((kind, told))
+            events.append((kind, fields))
             if kind == PLAN:
                 break
-        return found
+        return events
 
     def imported_sheets(self, sweep: str) -> set[tuple[str, str]]:
         """Return (path, sha256) of every sheet from which this store imported runs of the sweep.
@@ -190,20 +190,20 @@ class Queries:
         sheet.
         """
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
-        found: set[tuple[str, str]] = set()
+        sheets: set[tuple[str, str]] = set()
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
             with contextlib.suppress(sqlite3.DatabaseError):
                 match event_detail(kind, text):
                     case {"sheet": [str(file), str(sha256)]}:
-                        found.add((file, sha256))
-        return found
+                        sheets.add((file, sha256))
+        return sheets
 
     def _held(self, number: int, event: Event, seal: str) -> bool:
         """Return whether the event, and its place in the chain of seals, are as they were
         written."""
-        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
-        last = self.rows((str,), before, (number,))
-        return holds(last[0][0] if last else "", event, seal)
+        query = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
+        rows = self.rows((str,), query, (number,))
+        return holds(rows[0][0] if rows else "", event, seal)
 
     def plan_seals(self, sweep: str) -> list[str]:
         """List the hashes that the sweep's plan file may have; [] where none was sealed.
@@ -222,15 +222,15 @@ class Queries:
         """Return whether the last events were removed: their seals go with them, SQLite's count
         stays."""
         query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
-        counted, last = self._db.execute(query).fetchone()
-        return bool(counted != last)
+        sequence_number, last_number = self._db.execute(query).fetchone()
+        return bool(sequence_number != last_number)
 
     def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
         """List (time, kind, detail) of a run's events, the oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
-            (at, kind, event_detail(kind, detail))
-            for at, kind, detail in self.rows((float, str, str), query, (run,))
+            (timestamp, kind, event_detail(kind, detail))
+            for timestamp, kind, detail in self.rows((float, str, str), query, (run,))
         ]
 
     def looks(self) -> list[Look]:
@@ -244,12 +244,12 @@ class Queries:
         Looks of another store were appended later than they were read, so they are ordered by time.
         Raises Failure where a look is not as it was written.
         """
-        first: dict[str, tuple[float, Look]] = {}
-        for number, at, *rest, detail, seal in self._look_rows():
-            if not self._held(number, (at, *rest, detail), seal):
+        looks_by_text: dict[str, tuple[float, Look]] = {}
+        for number, timestamp, *rest, detail, seal in self._look_rows():
+            if not self._held(number, (timestamp, *rest, detail), seal):
                 raise _changed(number, "a look")
-            first.setdefault(detail, (at, event_detail(LOOK, detail)))
-        return [*first.values()]
+            looks_by_text.setdefault(detail, (timestamp, event_detail(LOOK, detail)))
+        return [*looks_by_text.values()]
 
     def _look_rows(self) -> list[Any]:
         query = (
@@ -282,12 +282,12 @@ class Queries:
         The attempt is a number, or None where the run last started on the driver's host.
         """
         query = "SELECT run, detail FROM event WHERE kind = 'started' ORDER BY number"
-        found: dict[str, tuple[int, int | None]] = {}
+        starts_by_run: dict[str, tuple[int, int | None]] = {}
         for run, text in self.rows((str, str), query):
             if run in runs:
                 attempt = event_detail("started", text).get("attempt")
-                found[run] = found.get(run, (0, None))[0] + 1, attempt
-        return found
+                starts_by_run[run] = starts_by_run.get(run, (0, None))[0] + 1, attempt
+        return starts_by_run
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
         """Map each run to the recorded hash of its result, where it has one that still counts.
@@ -312,9 +312,9 @@ class Queries:
             (float, str, str, str, str, int),
             "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
         )
-        broken, before = [], ""
-        for at, run, kind, detail, seal, number in rows:
-            if not holds(before, (at, run, kind, detail), seal):
+        broken, previous_seal = [], ""
+        for timestamp, run, kind, detail, seal, number in rows:
+            if not holds(previous_seal, (timestamp, run, kind, detail), seal):
                 broken.append(number)
-            before = seal
+            previous_seal = seal
         return broken

@@ -54,15 +54,15 @@ class RunRecord:
     @property
     def error(self) -> str | None:
         """The reason why the last attempt ended, if it ended by itself; else None."""
-        last = self.attempts[-1] if self.attempts else {}
-        return str(last["error"]) if "error" in last else None
+        last_attempt = self.attempts[-1] if self.attempts else {}
+        return str(last_attempt["error"]) if "error" in last_attempt else None
 
 
 def load_record(store: Store, ledger: Ledger, run: str) -> RunRecord:
     """Load the record of the run with this id, whichever sweeps planned it."""
     seal = ledger.seals([run]).get(run)
-    result, why = store.rundir(run).sealed_result(seal, curves=True)
-    return _load(store, run, sweeps_of_run(store, ledger, run), ledger.events(run), result, why)
+    result, fault = store.rundir(run).sealed_result(seal, curves=True)
+    return _load(store, run, sweeps_of_run(store, ledger, run), ledger.events(run), result, fault)
 
 
 def load_records(
@@ -96,12 +96,12 @@ def run_histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
 def fold_history(history: History) -> tuple[RunState, RecordedResult | None]:
     """Return the state that a run's events amount to, and (kind, detail) of its last result, or
     None."""
-    state, last = RunState(), None
+    state, last_result = RunState(), None
     for _, kind, detail in history:
         state = fold(state, kind, detail)
         if kind in FINAL_STATUSES:
-            last = kind, detail
-    return state, last
+            last_result = kind, detail
+    return state, last_result
 
 
 def _load(

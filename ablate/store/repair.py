@@ -60,26 +60,26 @@ def repair_ledger(store: Store) -> Repaired:
     Raises Failure where another process keeps reading the old ledger, and where that has another
     format.
     """
-    done = Repaired()
-    with _opened(store, done) as old, contextlib.closing(sqlite3.connect(":memory:")) as new:
-        remains = _remains(old, store, done)
+    report = Repaired()
+    with _opened(store, report) as old, contextlib.closing(sqlite3.connect(":memory:")) as new:
+        remains = _remains(old, store, report)
         ledger = Ledger(new)
         plans, runs = ledger.build(store, remains)
         new.commit()
-        done.events = len(remains.events)
+        report.events = len(remains.events)
         for sweep in plans:
-            done.lines.append(
+            report.lines.append(
                 f"{store.plan_path(sweep)}: taken from its file, since no seal of it could be read"
             )
         if runs:
-            done.lines.append(
+            report.lines.append(
                 f"{len(runs):,} results taken from their files, since no hash of them could be read"
             )
-        done.aside = _put_aside(store)
+        report.aside = _put_aside(store)
         write_whole(store.ledger, new.serialize())
     with Ledger.driving(store) as ledger:
         ledger.write_view(store)
-    return done
+    return report
 
 
 @contextmanager
@@ -121,14 +121,14 @@ def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Re
     looks = [*_looks(old, events), *store.looks_view()] if broken else []
     planned: dict[str, tuple[float, list[str]]] = {}
     try:
-        for name, driven in old.execute("SELECT name, driven FROM sweep"):
+        for name, drive_time in old.execute("SELECT name, driven FROM sweep"):
             query = "SELECT run FROM planned WHERE sweep = ? ORDER BY position"
             runs = [row[0].decode() for row in old.execute(query, (name.decode(),))]
-            planned[name.decode()] = float(driven), runs
+            planned[name.decode()] = float(drive_time), runs
     except (sqlite3.Error, AttributeError, TypeError, ValueError) as error:
         done.lines.append(f"{store.ledger}: its sweeps can't be read ({error})")
-    left = _left(old, events) if broken else {}
-    return Remains(events, states, not broken, looks, planned, left)
+    dropped_runs = _left(old, events) if broken else {}
+    return Remains(events, states, not broken, looks, planned, dropped_runs)
 
 
 def _version(old: sqlite3.Connection) -> int:
@@ -145,26 +145,28 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
     """
     events: list[Row] = []
     states: dict[str, RunState] = {}
-    before, number = "", 0
+    previous_seal, number = "", 0
     try:
         query = "SELECT number, at, run, kind, detail, seal FROM event ORDER BY number"
-        for number, at, *texts in old.execute(query):
+        for number, timestamp, *texts in old.execute(query):
             run, kind, detail, seal = (text.decode() for text in texts)
-            if not holds(before, (at, run, kind, detail), seal):
+            if not holds(previous_seal, (timestamp, run, kind, detail), seal):
                 raise ValueError(f"event {number} was changed")
             if run.startswith(PLAN_OF) and plan_detail(detail) is None:
                 raise ValueError(f"event {number} names no plan")
-            told = event_detail(kind, detail)
+            fields = event_detail(kind, detail)
             if run and not run.startswith(PLAN_OF):
-                states[run] = fold(states.get(run, RunState()), kind, told)
-            events.append((number, at, run, kind, detail, seal))
-            before = seal
-        counted = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
-        if counted is not None and counted[0] != (events[-1][0] if events else 0):
+                states[run] = fold(states.get(run, RunState()), kind, fields)
+            events.append((number, timestamp, run, kind, detail, seal))
+            previous_seal = seal
+        sequence_row = old.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = 'event'"
+        ).fetchone()
+        if sequence_row is not None and sequence_row[0] != (events[-1][0] if events else 0):
             raise ValueError("its last events were removed")
     except DAMAGE as error:
-        kept = f"{len(events):,} events are kept" if events else "no event is kept"
-        return events, states, f"{error}: {kept}"
+        summary = f"{len(events):,} events are kept" if events else "no event is kept"
+        return events, states, f"{error}: {summary}"
     return events, states, ""
 
 
@@ -184,15 +186,15 @@ def _left(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
 
     These are the runs that can be read, even if --replace gave them up.
     """
-    left: dict[str, list[str]] = {}
+    dropped_runs: dict[str, list[str]] = {}
     query = "SELECT run, detail FROM event WHERE number > ? AND kind = ? ORDER BY number"
     with contextlib.suppress(sqlite3.Error):
         for plan, text in old.execute(query, (events[-1][0] if events else 0, PLAN)):
             with contextlib.suppress(ValueError, AttributeError):
                 detail = plan_detail(text.decode()) or {}
                 sweep = plan.decode().removeprefix(PLAN_OF)
-                left.setdefault(sweep, []).extend(detail.get("left", ()))
-    return left
+                dropped_runs.setdefault(sweep, []).extend(detail.get("left", ()))
+    return dropped_runs
 
 
 def _put_aside(store: Store) -> Path | None:
@@ -202,17 +204,17 @@ def _put_aside(store: Store) -> Path | None:
     that. Files of SQLite that could not be merged into it are renamed, or they would be taken for
     the new ledger's.
     """
-    aside = None
+    backup = None
     if store.ledger.exists():
         stem = f"{store.ledger.name}.broken-{time.strftime('%Y-%m-%dT%H-%M-%S')}"
         names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
         paths = (store.ledger.with_name(name) for name in names)
-        aside = next(path for path in paths if not path.exists())
-        os.link(store.ledger, aside)
+        backup = next(path for path in paths if not path.exists())
+        os.link(store.ledger, backup)
         sync_folder(store.root)
     for suffix in ("-wal", "-shm", "-journal"):
         part = store.ledger.with_name(store.ledger.name + suffix)
         if part.exists():
-            kept = aside or store.ledger.with_name(f"{store.ledger.name}.lost")
-            part.rename(kept.with_name(kept.name + suffix))
-    return aside
+            base_path = backup or store.ledger.with_name(f"{store.ledger.name}.lost")
+            part.rename(base_path.with_name(base_path.name + suffix))
+    return backup

@@ -43,16 +43,16 @@ def _mark(plan: Plan, cell: Cell, seed: int, result: Mapping[str, Any]) -> str:
     """Return the mark of a result; "" if it says nothing of the metric, as for a run that
     diverged."""
     metric, test = plan.metric, result.get("test") or {}
-    own = is_own(cell.spec)
+    has_own_trainer = is_own(cell.spec)
     value = None
     # The loss of a set that is read again in a bundle may differ in its last digits.
-    if (own or metric.is_share) and metric.key in test and not metric.own:
+    if (has_own_trainer or metric.is_share) and metric.key in test and not metric.own:
         value = f"{metric.scale * test[metric.key]:.{DIGITS}g}"
     weak = "" if value is None else _hash(seed, value)
     strong = ""
     if sha256 := result.get("predictions_sha256"):
         sets = [data["fingerprint"] for data in datasets_of(cell.spec)[:1]]
-        strong = _hash(sets, seed, value if own else None, sha256)
+        strong = _hash(sets, seed, value if has_own_trainer else None, sha256)
     return f"{weak}/{strong}" if weak or strong else ""
 
 
@@ -85,8 +85,8 @@ class _KnownRow:
 
         One seed must agree by predictions, or FEWEST_WEAK seeds by values.
         """
-        shared = self.marks.keys() & marks.keys()
-        agreed = [_agree(self.marks[seed], marks[seed]) for seed in shared]
+        shared_seeds = self.marks.keys() & marks.keys()
+        agreed = [_agree(self.marks[seed], marks[seed]) for seed in shared_seeds]
         surely = any(by_predictions for _, by_predictions in agreed)
         return all(equal for equal, _ in agreed) and (surely or len(agreed) >= FEWEST_WEAK)
 
@@ -106,41 +106,45 @@ class SameRuns:
         Rows of one look are never united.
         """
         columns = {label: self._column(column) for label, column in look.columns.items()}
-        same = all(columns[label] is column for label, column in look.columns.items())
-        return look if same else replace(look, columns=columns)
+        is_unchanged = all(columns[label] is column for label, column in look.columns.items())
+        return look if is_unchanged else replace(look, columns=columns)
 
     def _column(self, column: ReadColumn) -> ReadColumn:
         rows: dict[str, ReadRow] = {}
-        taken = [row for read in column.rows.values() if (row := self._by_spec.get(read.spec))]
+        taken_rows = [
+            row for read_row in column.rows.values() if (row := self._by_spec.get(read_row.spec))
+        ]
         baseline = column.baseline.marks
-        for label, read in column.rows.items():
+        for label, read_row in column.rows.items():
             # A change that did nothing has the baseline's results: they say nothing of who it is.
             is_copy = (
-                bool(read.marks)
-                and read is not column.baseline
-                and read.marks
-                == {seed: mark for seed, mark in baseline.items() if seed in read.marks}
+                bool(read_row.marks)
+                and read_row is not column.baseline
+                and read_row.marks
+                == {seed: mark for seed, mark in baseline.items() if seed in read_row.marks}
             )
-            known = self._by_spec.get(read.spec)
-            if known is None and not is_copy:
-                known = next((row for row in self._like(read.marks) if row not in taken), None)
-            if known is None:
-                known = _KnownRow(read.spec)
-            taken.append(known)
-            self._by_spec[read.spec] = known
-            rows[label] = self._row(read, known, {} if is_copy else read.marks)
-        if all(rows[label] is read for label, read in column.rows.items()):
+            known_row = self._by_spec.get(read_row.spec)
+            if known_row is None and not is_copy:
+                known_row = next(
+                    (row for row in self._like(read_row.marks) if row not in taken_rows), None
+                )
+            if known_row is None:
+                known_row = _KnownRow(read_row.spec)
+            taken_rows.append(known_row)
+            self._by_spec[read_row.spec] = known_row
+            rows[label] = self._row(read_row, known_row, {} if is_copy else read_row.marks)
+        if all(rows[label] is read_row for label, read_row in column.rows.items()):
             return column
         return replace(column, rows=rows)
 
     def _like(self, marks: Mapping[int, str]) -> Iterator[_KnownRow]:
         """Yield the known rows with these results, the first read first."""
-        seen: list[_KnownRow] = []
+        checked_rows: list[_KnownRow] = []
         for mark in marks.values():
             for half in mark.split("/"):
                 for row in self._by_mark.get(half, ()) if half else ():
-                    if row not in seen:
-                        seen.append(row)
+                    if row not in checked_rows:
+                        checked_rows.append(row)
                         if row.is_row_of(marks):
                             yield row
 
@@ -151,8 +155,8 @@ class SameRuns:
         for seed, run in read.runs.items():
             if run not in self._ids:
                 both = seed in marks and seed in known.marks
-                same = both and _agree(known.marks[seed], marks[seed])[0]
-                self._ids[run] = known.runs.get(seed, run) if same else run
+                is_same = both and _agree(known.marks[seed], marks[seed])[0]
+                self._ids[run] = known.runs.get(seed, run) if is_same else run
             runs[seed] = self._ids[run]
             known.runs.setdefault(seed, runs[seed])
         for seed, mark in marks.items():
@@ -170,5 +174,5 @@ def with_first_ids(
 ) -> tuple[list[InterimLook], InterimLook]:
     """Return the looks (the first read first) and the present one, same results under the same
     ids."""
-    same = SameRuns()
-    return [same.renamed(look) for look in looks], same.renamed(now)
+    same_runs = SameRuns()
+    return [same_runs.renamed(look) for look in looks], same_runs.renamed(now)

@@ -64,11 +64,11 @@ class Store(StoreFolder):
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(
+            sound.results[run.id], fault = folder.sealed_result(
                 seals.get(run.id), curves, probes, predictions, weights
             )
-            if why:
-                sound.withheld[run.id] = f"{run.label}: {why}"
+            if fault:
+                sound.withheld[run.id] = f"{run.label}: {fault}"
         return sound
 
     def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
@@ -78,9 +78,9 @@ class Store(StoreFolder):
         the run left.
         """
         folder = self.rundir(run)
-        result, why = folder.sealed_result(sha256, curves=True)
-        if why:
-            raise Failure(f"{why}, and what to train next hangs on it; {RETRY_REMEDY}")
+        result, fault = folder.sealed_result(sha256, curves=True)
+        if fault:
+            raise Failure(f"{fault}, and what to train next hangs on it; {RETRY_REMEDY}")
         return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
@@ -104,8 +104,8 @@ class Store(StoreFolder):
             return None
         if folder.hash_of(path) != sha256:
             imported = (folder.read_result() or {}).get("origin") == IMPORT_EVENT
-            again = "the same `ablate import` writes it again" if imported else RETRY_REMEDY
-            raise Failure(f"{path}: not what the run left; {again}")
+            remedy = "the same `ablate import` writes it again" if imported else RETRY_REMEDY
+            raise Failure(f"{path}: not what the run left; {remedy}")
         return folder.read_table(path)
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
@@ -136,11 +136,11 @@ class Store(StoreFolder):
         if not os.access(self.root, os.W_OK):
             raise Unrecorded("the store is not writable")
         try:
-            written = None
-            while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
+            inode = None
+            while inode != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
                 with contextlib.closing(connect_ledger(self.ledger, "rw")) as connection:
                     connection.execute("PRAGMA synchronous = FULL")
                     Ledger(connection).look(self, look)
-                written = file
+                inode = file
         except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
             raise Unrecorded(str(error)) from error

@@ -124,8 +124,8 @@ def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: spec.Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    own = any(used.key in choices.CHOICES for used in by_path(run))
-    model = build(run, device="meta") if own else None
+    has_user_class = any(used.key in choices.CHOICES for used in by_path(run))
+    model = build(run, device="meta") if has_user_class else None
     return overruled(model, run.seed) if isinstance(model, Host) else []
 
 
@@ -143,8 +143,13 @@ def unnamed(run: spec.Run, cache: Path) -> list[str]:
     that is known before it is fetched."""
     if run.text is None:
         return []
-    each = ((other, *class_names(other, cache)) for other in run.eval.also)
-    return [line for other, known, names in each if known for line in check_names(other, names)]
+    sets = ((test_set, *class_names(test_set, cache)) for test_set in run.eval.also)
+    return [
+        line
+        for test_set, is_known, names in sets
+        if is_known
+        for line in check_names(test_set, names)
+    ]
 
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -183,25 +188,25 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
 
     With "look": true nothing is decoded, and the answer describes what is there.
     """
-    last = 0.0
+    reported_at = 0.0
 
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5 or done == total:
-            last = time.monotonic()
-            progress(done, total)
+    def report(count: int, total: int) -> None:
+        nonlocal reported_at
+        if time.monotonic() - reported_at > 0.5 or count == total:
+            reported_at = time.monotonic()
+            progress(count, total)
 
     data, cache = read_section(Data, question["data"], "data"), Path(question["cache"])
     if not question.get("look"):
         prepare_cache(data, cache, report)
-    found = inspect_data(data, cache)
+    state = inspect_data(data, cache)
     place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return {
-        "examples": found.counts,
-        "folder": str(found.folder),
-        "whole": found.whole,
-        "done": found.done,
-        "size": None if found.bytes is None else size_text(found.bytes),
+        "examples": state.counts,
+        "folder": str(state.folder),
+        "whole": state.whole,
+        "done": state.done,
+        "size": None if state.bytes is None else size_text(state.bytes),
         "free": size_text(shutil.disk_usage(place).free),
     }
 
@@ -210,12 +215,14 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
     """{"data": section, "other": section, "texts": whether texts ask for the other's classes,
     "cache"}, both decoded -> {"line": a remark on their classes, or ""; "shared": images of the
     other's test split that are also in the training split}."""
-    own, other = (read_section(Data, question[key], "data") for key in ("data", "other"))
-    learnt, cached = (prepare_cache(data, Path(question["cache"])) for data in (own, other))
+    train_set, test_set = (read_section(Data, question[key], "data") for key in ("data", "other"))
+    learnt, cached = (
+        prepare_cache(data, Path(question["cache"])) for data in (train_set, test_set)
+    )
     if question["texts"]:
-        line = " ".join(check_names(other, cached.class_names))
+        line = " ".join(check_names(test_set, cached.class_names))
     else:
-        line = match_classes(other, cached, own, learnt)[1]
+        line = match_classes(test_set, cached, train_set, learnt)[1]
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 
@@ -263,8 +270,8 @@ def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any
     device = resume_check.set_up(question["device"])
     calibrate.limit(device, question["share"])
     runs = [build_run(tree) for tree in question["specs"]]
-    known, cache, parts = question["known"], Path(question["cache"]), question["parts"]
-    return settle(runs, question["wants"], known, cache, device, parts)
+    decision, cache, parts = question["known"], Path(question["cache"]), question["parts"]
+    return settle(runs, question["wants"], decision, cache, device, parts)
 
 
 def answer_rate(question: dict[str, Any], progress: Progress) -> dict[str, float]:
@@ -283,8 +290,8 @@ def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str
     try:
         for place in range(max(1, torch.cuda.device_count())):  # of a run on several: on each
             device = question["device"] if not place else f"{question['device']}:{place}"
-            ones = torch.ones(64, 64, device=device)
-            if (total := float((ones @ ones).sum())) != 64**3:
+            matrix = torch.ones(64, 64, device=device)
+            if (total := float((matrix @ matrix).sum())) != 64**3:
                 return {"why": f"a product of 64 x 64 ones is {total:g} in all"}
     except Exception as error:
         return {"why": faults.line(error)}

@@ -101,9 +101,9 @@ class Attempt:
         code}}, each over all attempts whose work is in this one's."""
         line = self.lineage()
         return {
-            "digest": _joined(other.get("digest", "unknown") for other in line),
+            "digest": _joined(facts.get("digest", "unknown") for facts in line),
             "plugins": {
-                kind: _joined(other.get("plugins", {}).get(kind) for other in line)
+                kind: _joined(facts.get("plugins", {}).get(kind) for facts in line)
                 for kind in kinds
             },
         }
@@ -120,9 +120,9 @@ class Attempt:
         continued from a checkpoint of the one before it. The first is {} where the attempt that
         began the run noted nothing."""
         line = [self.facts]
-        for other in reversed(self.before):
-            if other.get("from_step", 0) < line[0]["from_step"]:
-                line.insert(0, {"from_step": 0, **other})
+        for facts in reversed(self.before):
+            if facts.get("from_step", 0) < line[0]["from_step"]:
+                line.insert(0, {"from_step": 0, **facts})
         return line if line[0]["from_step"] == 0 else [{}, *line]
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -131,8 +131,8 @@ class Attempt:
         self.end("result")  # the last word in env.json
         result["env_sha256"] = hashlib.sha256(self.rundir.env.read_bytes()).hexdigest()
         content = to_json(result)
-        if why := parse_result(content)[1]:
-            raise ValueError(f"the run's result {why}")
+        if problem := parse_result(content)[1]:
+            raise ValueError(f"the run's result {problem}")
         write_whole(self.rundir.result, content)
         self.rundir.drop_checkpoints()
 
@@ -165,16 +165,16 @@ class Stop:
         take: an engine that preempts a job signals all of its processes before anybody has asked
         this worker to stop. Python writes the number of every signal that it handles to its wakeup
         file."""
-        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        previous_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
             yield
         finally:
-            signal.set_wakeup_fd(before)
+            signal.set_wakeup_fd(previous_fd)
             with suppress(BlockingIOError):
-                self._arrived |= {*os.read(read, 1 << 16)} & {*self._numbers}
-            os.close(read)
-            os.close(write)
+                self._arrived |= {*os.read(reader, 1 << 16)} & {*self._numbers}
+            os.close(reader)
+            os.close(writer)
 
 
 Train = Callable[[RunDir, Attempt, dict[str, Any], Stop], None]
@@ -238,10 +238,10 @@ def why(error: Exception, device: str) -> tuple[int, str]:
 def _left(
     attempt: Attempt, code: int, reason: str, error: Exception | None = None, line: str = ""
 ) -> int:
-    why = {} if error is None else {"error": line}
+    error_note = {} if error is None else {"error": line}
     with suppress(OSError):  # on a full disk; the exit code says it, too
-        attempt.rundir.lock.note(exit=reason, **why)
-    attempt.end(reason, **why)
+        attempt.rundir.lock.note(exit=reason, **error_note)
+    attempt.end(reason, **error_note)
     if error is not None:
         with suppress(OSError):  # log.txt is on the same disk
             traceback.print_exception(error)

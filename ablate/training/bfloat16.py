@@ -36,8 +36,8 @@ class RoundWeights(torch.autograd.Function):
             None if grad is None else torch.empty_like(grad, dtype=dtype)
             for grad, dtype in zip(grads, ctx.dtypes, strict=True)
         ]
-        there = [grad for grad in grads if grad is not None]
-        torch._foreach_copy_([grad for grad in wide if grad is not None], there)
+        sources = [grad for grad in grads if grad is not None]
+        torch._foreach_copy_([grad for grad in wide if grad is not None], sources)
         return None, *wide
 
 

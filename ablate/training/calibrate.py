@@ -49,13 +49,13 @@ def micro_batch(training: Training, at_most: int | None = None) -> int:
     """
     fits = _tried if training.device.type == "cuda" else _computed
     batch = training.run.train.batch
-    *larger, one = (size for size in batch_divisors(batch) if size <= (at_most or batch))
-    return next((size for size in larger if fits(size, training)), one)
+    *larger, smallest = (size for size in batch_divisors(batch) if size <= (at_most or batch))
+    return next((size for size in larger if fits(size, training)), smallest)
 
 
 def _tried(size: int, training: Training) -> bool:
     tensors, state = training.state()
-    before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    snapshot = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     training.micro_batch = size
     device = training.device
     share = torch.cuda.get_per_process_memory_fraction(device)
@@ -72,7 +72,7 @@ def _tried(size: int, training: Training) -> bool:
         return True
     finally:
         torch.cuda.set_per_process_memory_fraction(share, device)
-        training.load(before, state)
+        training.load(snapshot, state)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)  # what a trial took is no peak of the run's
 
@@ -83,27 +83,27 @@ def _computed(size: int, training: Training) -> bool:
     def forward(some: Tensor) -> Tensor:
         return training.part(some, target, slice(0, len(some)))
 
-    kept = size * kept_bytes(images[:2].clone(), training.model, forward)
+    saved_bytes = size * kept_bytes(images[:2].clone(), training.model, forward)
     # Micro-batches keep the sums of a tree, one for each level: see `MicroBatches`.
     gradients = sum(p.nbytes for p in training.model.parameters() if p.requires_grad)
     sums = gradients * floor(log2(training.batches.size / size))
-    return kept <= SAVED and kept + sums <= SPARE * free_bytes()
+    return saved_bytes <= SAVED and saved_bytes + sums <= SPARE * free_bytes()
 
 
 def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
     """Return the bytes that the forward pass keeps for the backward pass, per image, without
     weights."""
     weights = {parameter.data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Tensor] = {}  # by address: several operators keep the same tensor
+    saved_tensors: dict[int, Tensor] = {}  # by address: several operators keep the same tensor
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.data_ptr() not in weights:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
+            saved_tensors[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         forward(images)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / len(images)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors.values()) / len(images)
 
 
 def free_bytes() -> float:
@@ -156,28 +156,30 @@ def seconds_per_step(run: Run, images: int, device: torch.device) -> float:
     took = step_s(run, many, device, micro)
     if many == batch:
         return took
-    each = (took - step_s(run, images, device, micro)) / (many - images)
-    if not 0 < each * many <= took:  # noise: apart from its images a step takes no negative time
-        each = took / many
-    return took + each * (batch - many)
+    image_s = (took - step_s(run, images, device, micro)) / (many - images)
+    if not 0 < image_s * many <= took:  # noise: apart from its images a step takes no negative time
+        image_s = took / many
+    return took + image_s * (batch - many)
 
 
 def step_s(run: Run, images: int, device: torch.device, micro: int | None = None) -> float:
     """Return the median seconds of a few steps of `images` images, `micro` or all of them at once;
     the first half warms up."""
     training = _training(run, images, device, micro)
-    taken: list[float] = []
-    least, spent = 3, 0.0
-    while len(taken) < least or (spent < LONGEST_S if len(taken) < MANY else spent < SHORTEST_S):
-        if len(taken) == MOST:
+    durations: list[float] = []
+    min_steps, spent = 3, 0.0
+    while len(durations) < min_steps or (
+        spent < LONGEST_S if len(durations) < MANY else spent < SHORTEST_S
+    ):
+        if len(durations) == MOST:
             break
         start = time.perf_counter()
         training.step()
         training.bad_step()  # waits for the device
-        taken.append(time.perf_counter() - start)
-        spent += taken[-1]
-        least = 3 if taken[0] < LONGEST_S else 1  # so long a step tells enough by itself
-    return median(taken[len(taken) // 2 :] if len(taken) > 3 else taken[-1:])
+        durations.append(time.perf_counter() - start)
+        spent += durations[-1]
+        min_steps = 3 if durations[0] < LONGEST_S else 1  # so long a step tells enough by itself
+    return median(durations[len(durations) // 2 :] if len(durations) > 3 else durations[-1:])
 
 
 def _image_s(run: Run, images: int, device: torch.device) -> float:
@@ -186,12 +188,12 @@ def _image_s(run: Run, images: int, device: torch.device) -> float:
     training = _training(run, images, device)
     few = run.eval.batch if device.type == "cuda" else min(run.eval.batch, 3 * images)
     split = random_split(run.data, few, device)
-    taken: list[float] = []
-    while len(taken) < 4 and sum(taken) < LONGEST_S:
+    durations: list[float] = []
+    while len(durations) < 4 and sum(durations) < LONGEST_S:
         start = time.perf_counter()
         training.evaluate(split)
-        taken.append(time.perf_counter() - start)
-    return median(taken[1:] or taken) / few
+        durations.append(time.perf_counter() - start)
+    return median(durations[1:] or durations) / few
 
 
 def _training(run: Run, images: int, device: torch.device, micro: int | None = None) -> Training:

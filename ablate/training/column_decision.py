@@ -39,23 +39,25 @@ def settle(
 
     A run that can't be tried tells nothing: it fails when it is trained.
     """
-    found: dict[str, Any] = {}
+    decision: dict[str, Any] = {}
     if "deterministic" in wants:  # first: it decides which kernels are tried below
-        found["deterministic"] = known.get("deterministic", True) and _is_worth(runs, known, device)
+        decision["deterministic"] = known.get("deterministic", True) and _is_worth(
+            runs, known, device
+        )
     if "micro_batch" in wants:
         sizes = {}
         for run in runs:
             with suppress(Exception):
-                sizes[_kept(run, device, found), run.train.batch] = run
+                sizes[_kept(run, device, decision), run.train.batch] = run
         if sizes:
             run = sizes[max(sizes)]
-            most = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
+            limit = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
             free_and_total = memory(device)
-            found["micro_batch"] = _images(run, found, most, cache, device)
-            found |= {"memory": free_and_total} if free_and_total else {}
+            decision["micro_batch"] = _images(run, decision, limit, cache, device)
+            decision |= {"memory": free_and_total} if free_and_total else {}
         elif "micro_batch" in known:
-            found["micro_batch"] = known["micro_batch"]
-    return found
+            decision["micro_batch"] = known["micro_batch"]
+    return decision
 
 
 def memory(device: torch.device) -> list[int]:

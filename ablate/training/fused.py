@@ -48,31 +48,31 @@ class Fused:
     def step(self) -> None:
         """Update each parameter that has a gradient, at its group's `lr`."""
         move = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}[self._optim.name]
-        begun = self._begin()
+        new_parameters = self._begin()
         for group in self.param_groups:
             alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
             for p in group["params"]:
                 if p.grad is not None:
-                    alike.setdefault((p.device, p.dtype, p in begun), []).append(p)
-            for (*_, first), parameters in alike.items():
-                move(group, parameters, first)
+                    alike.setdefault((p.device, p.dtype, p in new_parameters), []).append(p)
+            for (*_, is_first), parameters in alike.items():
+                move(group, parameters, is_first)
 
     def _begin(self) -> set[Tensor]:
         """Count the step of each parameter that has a gradient; return those that have their first
         one."""
         moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        begun = [p for p in moved if p not in self.state]
+        new_parameters = [p for p in moved if p not in self.state]
         if self._optim.name == "adamw":
-            for p in begun:
+            for p in new_parameters:
                 step = torch.zeros((), dtype=torch.float32, device=p.device)
                 moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p] = {"step": step, **moments}
             torch._foreach_add_([self.state[p]["step"] for p in moved], 1)
         elif self._optim.name == "lion":
-            self.state |= {p: {"exp_avg": torch.zeros_like(p)} for p in begun}
+            self.state |= {p: {"exp_avg": torch.zeros_like(p)} for p in new_parameters}
         elif self._optim.b1:
-            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in begun}
-        return set(begun)
+            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in new_parameters}
+        return set(new_parameters)
 
     def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
         steps, averages, squares = self._kept(parameters, "step", "exp_avg", "exp_avg_sq")

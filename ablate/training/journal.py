@@ -65,13 +65,13 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
     """
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
-        found = read_checkpoint(path, step)
-        metrics = sealed_part(content, found.seal) if found is not None else None
-        if found is None or metrics is None:
+        checkpoint = read_checkpoint(path, step)
+        metrics = sealed_part(content, checkpoint.seal) if checkpoint is not None else None
+        if checkpoint is None or metrics is None:
             continue
-        training.task.check_notes(found.notes, training.train, path)
+        training.task.check_notes(checkpoint.notes, training.train, path)
         with suppress(ValueError):
-            training.load(found.tensors, found.state)
+            training.load(checkpoint.tensors, checkpoint.state)
             return metrics
     return b""
 
@@ -90,12 +90,12 @@ def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """Return the content of the checkpoint file `path`; None where it is damaged or of another
     step."""
     try:
-        tensors, told = sealed_file.read(path)
-        state = TrainState(**json.loads(told["progress"]))
-        seal = json.loads(told["metrics"])
+        tensors, metadata = sealed_file.read(path)
+        state = TrainState(**json.loads(metadata["progress"]))
+        seal = json.loads(metadata["metrics"])
     except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
-    notes = {key: value for key, value in told.items() if key not in ("progress", "metrics")}
+    notes = {key: value for key, value in metadata.items() if key not in ("progress", "metrics")}
     return Checkpoint(tensors, state, seal, notes) if state.step == step else None
 
 
@@ -120,16 +120,16 @@ class Journal:
         checkpoints; `cache`: the store's, see `matmul_rate`."""
         self._training, self._rundir, self._checkpoint_s = training, rundir, checkpoint_s
         self._beat, self._say = beat, say
-        told = describe(training.run)
-        self._size = {name: told[name] for name in ("parameters", "multiply_adds")}
+        description = describe(training.run)
+        self._size = {name: description[name] for name in ("parameters", "multiply_adds")}
         self._size["data_sha256"] = data_sha256
         # Now, and not when the steps are done, which a failure here would lose.
         run = training.run
         self._rate = matmul_rate(run.train.precision, training.dtype, training.device, cache)
-        written = load_checkpoint(rundir, training)
+        metrics_content = load_checkpoint(rundir, training)
         for newer in (path.name for step, path in rundir.checkpoints() if step > training.steps):
             say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
-        self._metrics, self._kept = Metrics(rundir.metrics, written), training.steps
+        self._metrics, self._kept = Metrics(rundir.metrics, metrics_content), training.steps
         self._checkpoint_at = time.monotonic() + checkpoint_s
         self._beat_at = 0.0
 
@@ -179,9 +179,9 @@ class Journal:
     def _told(self, scores: Mapping[str, float]) -> str:
         """Return "loss 0.4321, top1 87.40 %": the declared scores, in the order of their
         measurement."""
-        declared = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
-        known = ((name, score) for name, score in scores.items() if name in declared)
-        return ", ".join(f"{name} {declared[name].told(score)}" for name, score in known)
+        metrics = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
+        declared_scores = ((name, score) for name, score in scores.items() if name in metrics)
+        return ", ".join(f"{name} {metrics[name].told(score)}" for name, score in declared_scores)
 
     def is_due(self) -> bool:
         """Return whether a checkpoint is due."""
@@ -190,12 +190,12 @@ class Journal:
     def checkpoint(self) -> None:
         """Write a checkpoint. The next is due after `checkpoint_s`, or later, so that writing takes
         at most `CHECKPOINT_SHARE` of the time."""
-        before = time.monotonic()
+        start = time.monotonic()
         self._training.ranks.tell("compare")
         self._training.compare()
         save_checkpoint(self._rundir, self._training, self._metrics, self._kept)
         self._kept = self._training.steps
-        took = time.monotonic() - before
+        took = time.monotonic() - start
         wait = max(self._checkpoint_s, took / CHECKPOINT_SHARE)
         self._checkpoint_at = time.monotonic() + wait
 
@@ -216,12 +216,12 @@ class Journal:
         so it can't depend on timing."""
         self._say(f"pruned: not worth going on after step {step}")
         self._metrics.rewind(step)
-        last = last_measured(self._metrics.lines())
+        row = last_measured(self._metrics.lines())
         return {
             "status": "pruned",
             "step": step,
-            "train_loss": last["train_loss"],
-            "validation": last["validation"],
+            "train_loss": row["train_loss"],
+            "validation": row["validation"],
             "metrics_sha256": self._metrics.seal()["sha256"],
             "probes_sha256": self._training.probes.write(self._rundir, step),
             **self._used(self._training.steps),
@@ -236,13 +236,13 @@ class Journal:
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
-        last = last_measured(self._metrics.lines())
+        row = last_measured(self._metrics.lines())
         prior = training.task.prior_loss(data["train"]) if total else None
         spent = self._used(total)
-        collapsed = prior is not None and last["train_loss"] >= prior
+        collapsed = prior is not None and row["train_loss"] >= prior
         if collapsed:
             self._say(
-                f"warning: collapsed: the last train loss {last['train_loss']:.4f} is no lower "
+                f"warning: collapsed: the last train loss {row['train_loss']:.4f} is no lower "
                 f"than {prior:.4f}, that of {TASKS[training.run.task].prior}"
             )
         self._say(f"finished: {total} steps in {spent['seconds']:.0f} s")
@@ -250,10 +250,10 @@ class Journal:
         return {
             "status": "finished",
             "step": total,
-            "train_loss": last["train_loss"],
+            "train_loss": row["train_loss"],
             "prior_loss": prior,
             "collapsed": collapsed,
-            "validation": last["validation"],
+            "validation": row["validation"],
             "test": scores,
             "train": {"n": len(data["train"])},
             "metrics_sha256": self._metrics.seal()["sha256"],

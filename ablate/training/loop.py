@@ -71,9 +71,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
-    cached = prepare_cache(run.data, machine.cache, lambda done, _: beat(images=done))
+    cached = prepare_cache(run.data, machine.cache, lambda count, _: beat(images=count))
     data = {name: cached.split(name) for name in ("train", "validation", "test")}
-    also, told = _also(run, cached, data["train"], machine)
+    also, records = _also(run, cached, data["train"], machine)
     if run.eval.augment:
         data |= {name: shake_once(data[name], run.augment) for name in ("validation", "test")}
         also = {name: shake_once(split, run.augment) for name, split in also.items()}
@@ -86,7 +86,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
     start = start_of(run, rundir)
     training = Training(run, data["train"], device, beat, memo, start, ranks)
-    total, every = training.lengths.total, run.eval.every * training.epoch
+    total, interval = training.lengths.total, run.eval.every * training.epoch
 
     # --- Resume ---------------------------------------------------------------------------------
     if ranks.rank:
@@ -105,22 +105,24 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         check_ranks(run, training.micro_batch, ranks.world, has_statistics(training.model))
         compile_step(training, machine.cache, beat, say)
     training.compare()
-    shown = {name: (data[name], run.data) for name in ("validation", "test")}
-    shown |= {f"test {other.name}": (also[other.name], other) for other in run.eval.also}
+    splits = {name: (data[name], run.data) for name in ("validation", "test")}
+    splits |= {
+        f"test {test_set.name}": (also[test_set.name], test_set) for test_set in run.eval.also
+    }
     if ranks.rank:
-        return _follow(training, shown)
+        return _follow(training, splits)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:
-        at = f"step {training.steps} of {total}, {training.epoch} an epoch"
-        say(f"training from {at}, on {device}")
+        progress = f"step {training.steps} of {total}, {training.epoch} an epoch"
+        say(f"training from {progress}, on {device}")
     while training.steps < total:
         if (enough := journal.watched()) is not None:
             return journal.pruned(enough)
         ranks.tell("step")
         training.step()
         step = training.steps
-        measure = step % every == 0 or step == total
+        measure = step % interval == 0 or step == total
         if measure or step % LOOK_EVERY == 0:
             bad = training.bad_step()
             if bad is not None:
@@ -148,9 +150,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Test, once -----------------------------------------------------------------------------
     beat(step=total, total=total, phase="test")
     result = journal.finished(data)
-    for other in run.eval.also:
-        tested = told[other.name] | journal.tested(other, also[other.name])
-        result.setdefault("also", {})[other.name] = tested
+    for test_set in run.eval.also:
+        tested = records[test_set.name] | journal.tested(test_set, also[test_set.name])
+        result.setdefault("also", {})[test_set.name] = tested
     return result
 
 
@@ -172,22 +174,22 @@ def _also(
     """Return the sets of `eval.also` by name, labelled with the classes of the training set; and
     what the result records about each: the hash of its data, images left out, images that are
     trained on."""
-    sets, told = {}, {}
-    for other in run.eval.also:
-        cached = prepare_cache(other, machine.cache, lambda done, _: machine.beat(images=done))
+    sets, records = {}, {}
+    for test_set in run.eval.also:
+        cached = prepare_cache(test_set, machine.cache, lambda count, _: machine.beat(images=count))
         split = cached.split("test")
         if run.text is None:
-            numbers, _ = match_classes(other, cached, run.data, learnt)
+            numbers, _ = match_classes(test_set, cached, run.data, learnt)
             split = relabel(split, numbers)
         else:  # texts ask for the classes of any set that names them
-            check_names(other, cached.class_names)
-        found = decoded.decoding_facts(read_json(cached.folder / decoded.META_FILE))
+            check_names(test_set, cached.class_names)
+        facts = decoded.decoding_facts(read_json(cached.folder / decoded.META_FILE))
         if not machine.ranks.rank:  # the first alone tells of it
-            shared = shared_images(train, split, lambda row: machine.beat(images=row))
-            found |= {"shared": {"test": [shared, len(split)]}} if shared else {}
-        sets[other.name] = split
-        told[other.name] = {"data_sha256": cached.sha256, **found}
-    return sets, told
+            overlap = shared_images(train, split, lambda row: machine.beat(images=row))
+            facts |= {"shared": {"test": [overlap, len(split)]}} if overlap else {}
+        sets[test_set.name] = split
+        records[test_set.name] = {"data_sha256": cached.sha256, **facts}
+    return sets, records
 
 
 def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:

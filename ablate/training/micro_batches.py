@@ -43,7 +43,7 @@ class MicroBatches:
             self._statistics = Statistics(self._model)
         if self._statistics is not None:
             self._statistics.begin(whole)
-        before, sums = self._take(), list[tuple[int, Gradients]]()
+        prior_gradients, sums = self._take(), list[tuple[int, Gradients]]()
         for part in parts:
             yield part
             level, sum = 0, self._take()
@@ -57,7 +57,7 @@ class MicroBatches:
             sum = added(sums.pop()[1], sum)
         if self._ranks.world > 1:
             sum = self._across(sum)
-        for parameter, gradient in zip(self._parameters, added(sum, before), strict=True):
+        for parameter, gradient in zip(self._parameters, added(sum, prior_gradients), strict=True):
             parameter.grad = gradient
         if self._statistics is not None:
             self._statistics.end(self._ranks)
@@ -66,30 +66,35 @@ class MicroBatches:
     def _across(self, gradients: Gradients) -> Gradients:
         """Return the sum over the ranks, in tensors as autograd makes them. Raises UserError where
         not all ranks have gradients for the same parameters."""
-        there = [gradient is not None for gradient in gradients]
+        mask = [gradient is not None for gradient in gradients]
         if not self._there:
-            self._there = there
-            same = all(other == there for other in self._ranks.gathered([there]))
+            self._there = mask
+            is_equal = all(rank_mask == mask for rank_mask in self._ranks.gathered([mask]))
         else:
-            same = there == self._there
-        if not same:
+            is_equal = mask == self._there
+        if not is_equal:
             raise UserError(
                 "model: a parameter has a gradient in some micro-batches alone; give one rank"
             )
         vector = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
-        sizes = [p.numel() if has else 0 for p, has in zip(self._parameters, there, strict=True)]
+        sizes = [
+            p.numel() if has_gradient else 0
+            for p, has_gradient in zip(self._parameters, mask, strict=True)
+        ]
         parts = self._ranks.summed(vector).split(sizes)
         return [
-            torch.empty_like(p).copy_(part.view(p.shape)) if has else None
-            for p, part, has in zip(self._parameters, parts, there, strict=True)
+            torch.empty_like(p).copy_(part.view(p.shape)) if has_gradient else None
+            for p, part, has_gradient in zip(self._parameters, parts, mask, strict=True)
         ]
 
     def _check(self, before: Mapping[str, Tensor]) -> None:
         """Raise UserError where a forward pass has changed a buffer that is not gathered."""
-        known = {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
-        now = dict(self._model.named_buffers())
+        gathered_ids = (
+            {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
+        )
+        buffers = dict(self._model.named_buffers())
         for name, old in before.items():
-            if id(now[name]) not in known and not torch.equal(now[name], old):
+            if id(buffers[name]) not in gathered_ids and not torch.equal(buffers[name], old):
                 part = self._model.get_submodule(name.rpartition(".")[0])
                 raise UserError(
                     f"model: {type(part).__name__} ({name}) changes as it is called, and ranks "
@@ -123,9 +128,9 @@ class Statistics:
     def __init__(self, model: nn.Module) -> None:
         self._each: list[tuple[nn.Module, float, list[Tensor]]] = []
         for module in model.modules():
-            if (found := running(module)) is None:
+            if (statistics := running(module)) is None:
                 continue
-            self._each.append((module, *found))
+            self._each.append((module, *statistics))
             # From now on a forward pass leaves what it saw itself.
             module.momentum = 0.0 if isinstance(module, SwitchNorm) else 1.0  # type: ignore[assignment]
         self._moving: list[Tensor] = []
@@ -147,7 +152,7 @@ class Statistics:
         counts = [m.num_batches_tracked for m in torchs if m.num_batches_tracked is not None]
         self._counts = [(count, count + whole) for count in counts]
         if self._moving:
-            shares = [torch.full_like(each, share) for share, some in trained for each in some]
+            shares = [torch.full_like(buffer, share) for share, some in trained for buffer in some]
             self._shares, self._before = torch.cat(shares), torch.cat(self._moving)
 
     def record(self) -> None:
@@ -156,14 +161,14 @@ class Statistics:
             self._seen.append(torch.cat(self._moving))
 
     def end(self, ranks: Ranks) -> None:
-        """Average in those of all ranks: r <- r + share (seen - r) for each."""
+        """Average in those of all ranks: r <- r + share (moments - r) for each."""
         for count, total in self._counts:
             count.copy_(total)
         if not self._moving:
             return
         running = self._before
-        for seen in ranks.gather_each(self._seen):
-            running = torch.lerp(running, seen, self._shares)
+        for moments in ranks.gather_each(self._seen):
+            running = torch.lerp(running, moments, self._shares)
         sizes = [len(buffer) for buffer in self._moving]
         for buffer, value in zip(self._moving, running.split(sizes), strict=True):
             buffer.copy_(value)

@@ -73,8 +73,8 @@ def choose(run: Run, device: torch.device, settled: Mapping[str, Any] | None = N
     Raises UserError where the device has no products in the run's precision.
     """
     check(run, device)
-    asked = run.train.deterministic
-    deterministic = (settled or {}).get("deterministic", True) if asked == "auto" else asked
+    setting = run.train.deterministic
+    deterministic = (settled or {}).get("deterministic", True) if setting == "auto" else setting
     if device.type != "cuda":
         return Numerics(deterministic, sublayers.kernel(device, DTYPES[run.train.precision]))
     tf32 = run.train.precision == "tf32"
@@ -87,15 +87,15 @@ def check(run: Run, device: torch.device) -> None:
     another precision than its id says."""
     if run.train.precision != "tf32":
         return
-    why = "a CPU has none"
+    reason = "a CPU has none"
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability >= TF32_SINCE:
             return
-        why = f"this one has {capability[0]}.{capability[1]}"
+        reason = f"this one has {capability[0]}.{capability[1]}"
     raise UserError(
-        f"train.precision: tf32 needs a GPU of compute capability 8.0 (A100) or later, and {why}; "
-        f"give train.precision=fp32"
+        f"train.precision: tf32 needs a GPU of compute capability 8.0 (A100) or later, and "
+        f"{reason}; give train.precision=fp32"
     )
 
 
@@ -114,12 +114,12 @@ def kernel(run: Run, device: torch.device) -> str:
     shape = (2, model.heads, tokens, model.head_dim)
     q, k, v = (torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
     was, enable, can_use = SWITCHES[preferred]
-    before = was()
+    was_enabled = was()
     enable(True)  # torch can't use one that is switched off
     try:
         can = can_use(cuda.SDPAParams(q, k, v, None, 0.0, False, False))
     finally:
-        enable(before)
+        enable(was_enabled)
     return preferred if can else "math"
 
 

@@ -49,11 +49,11 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
             raise unknown_value(
                 f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of"
             )
-    found = dict.fromkeys(names, 1.0)
+    multipliers = dict.fromkeys(names, 1.0)
     for path in sorted(paths, key=len):
         below = (name for name in names if f"{name}.".startswith(f"{path}."))
-        found |= dict.fromkeys(below, paths[path])
-    return found
+        multipliers |= dict.fromkeys(below, paths[path])
+    return multipliers
 
 
 def check_optimizer(optim: Optim) -> None:
@@ -69,8 +69,8 @@ def check_optimizer(optim: Optim) -> None:
                 parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
             optimizer.set_rate(optim.lr)
             optimizer.step()
-        for kept in (*optimizer.state.values(), *optimizer.counts()):
-            as_tensors(kept, optim, model.weight.device)
+        for state in (*optimizer.state.values(), *optimizer.counts()):
+            as_tensors(state, optim, model.weight.device)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
@@ -98,24 +98,28 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
         raise UserError("optim.lr_mult: freezes every parameter; leave one path out")
 
     def groups(names: Collection[str]) -> list[dict[str, Any]]:
-        found: dict[tuple[float, bool], list[Tensor]] = {}
+        parameter_groups: dict[tuple[float, bool], list[Tensor]] = {}
         for decay in (True, False):  # the order of the kernels' calls
             for name, parameter in model.named_parameters():
                 if name in names and (name in decays) == decay and scales[name]:
-                    found.setdefault((scales[name], decay), []).append(parameter)
+                    parameter_groups.setdefault((scales[name], decay), []).append(parameter)
         return [
-            {"params": kept, "scale": scale, "weight_decay": decay_of(scale) if decay else 0.0}
-            for (scale, decay), kept in found.items()
+            {
+                "params": parameters,
+                "scale": scale,
+                "weight_decay": decay_of(scale) if decay else 0.0,
+            }
+            for (scale, decay), parameters in parameter_groups.items()
         ]
 
     def decay_of(scale: float) -> float:
         return optim.wd / (optim.lr * scale) if optim.decay == "independent" else optim.wd
 
     if optim.name == "adafactor":
-        own: torch.optim.Optimizer = torch.optim.Adafactor(
+        optimizer: torch.optim.Optimizer = torch.optim.Adafactor(
             groups(scales), lr=optim.lr, beta2_decay=optim.beta2_decay, d=optim.clip_threshold
         )
-        return Wrapped(own)
+        return Wrapped(optimizer)
     if optim.name == "adafactor_bv":
         b1, b2, decay = optim.b1, optim.b2, optim.beta2_decay
         views = axes(model)
@@ -131,14 +135,14 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
         }
         if not matrices:
             raise UserError("optim.name: muon: every matrix in blocks is frozen; give adamw")
-        own = torch.optim.Muon(
+        optimizer = torch.optim.Muon(
             groups(matrices),
             lr=optim.lr,
             momentum=optim.momentum,
             adjust_lr_fn=optim.adjust_lr,
         )
         rest = groups(scales.keys() - matrices)
-        return Wrapped(own, Fused(rest, replace(optim, name="adamw")) if rest else None)
+        return Wrapped(optimizer, Fused(rest, replace(optim, name="adamw")) if rest else None)
     if (used := OPTIMIZER.one(optim)) is not None:
         return Wrapped(construct(groups(scales), optim, used))
     return Fused(groups(scales), optim)
@@ -197,8 +201,8 @@ class Average:
     def update(self) -> None:
         """Average in the weights after a step."""
         if self._keep is not None:
-            own: list[Tensor] = list(self._model.parameters())
-            torch._foreach_lerp_(list(self.weights.values()), own, 1 - self._keep)
+            parameters: list[Tensor] = list(self._model.parameters())
+            torch._foreach_lerp_(list(self.weights.values()), parameters, 1 - self._keep)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -214,9 +218,9 @@ class Average:
     def _swap(self) -> None:
         for name, p in self._model.named_parameters():
             if (average := self.weights.get(name)) is not None:
-                own = p.clone()
+                trained_values = p.clone()
                 p.copy_(average)
-                average.copy_(own)
+                average.copy_(trained_values)
 
 
 # --- Adafactor ------------------------------------------------------------------------------------
@@ -306,7 +310,7 @@ def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     keys and values apart, and each head by itself; (D, H d) would be factored over all heads at
     once. The kernel of the plain stem has the axes of big_vision's convolution, (P, P, C, D); other
     stems are dense there, too."""
-    found: dict[Tensor, tuple[int, ...]] = {}
+    shapes: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, Attention):
             into, out = {3: module.qkv}, module.out
@@ -314,17 +318,17 @@ def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
             into, out = {1: module.q, 2: module.kv}, module.proj
         elif isinstance(module, Plain):
             side, kernel = module.patches.patch, module.dense.weight
-            found[kernel] = (len(kernel), side, side, module.patches.channels)
+            shapes[kernel] = (len(kernel), side, side, module.patches.channels)
             continue
         else:
             continue
         for parts, layer in into.items():
             for parameter in layer.parameters():
-                each = parameter.shape[0] // (parts * module.heads)
-                found[parameter] = (parts, module.heads, each, *parameter.shape[1:])
+                head_dim = parameter.shape[0] // (parts * module.heads)
+                shapes[parameter] = (parts, module.heads, head_dim, *parameter.shape[1:])
         width, wide = out.weight.shape
-        found[out.weight] = (width, module.heads, wide // module.heads)
-    return found
+        shapes[out.weight] = (width, module.heads, wide // module.heads)
+    return shapes
 
 
 # --- Optimisers of torch.optim, also by import path -----------------------------------------------
@@ -410,19 +414,19 @@ def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> d
     """Return the state of a parameter or a group as tensors. A suffix of the name marks a number by
     its type, and a tensor that is not on `device`; None is left out. Raises UserError for a value
     that a checkpoint can't hold."""
-    found = {}
+    tensors = {}
     for key, value in kept.items():
         if isinstance(value, Tensor):
-            found[key if value.device == device else f"{key}:{HOST}"] = value
+            tensors[key if value.device == device else f"{key}:{HOST}"] = value
         elif type(value) in NUMBERS.values():
             kind = torch.float64 if isinstance(value, float) else None
-            found[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
+            tensors[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
         elif value is not None:
             raise UserError(
                 f"{OPTIMIZER.key}: {optim.name}: keeps {key}, a {type(value).__name__}, which no "
                 f"checkpoint holds; keep tensors and numbers"
             )
-    return found
+    return tensors
 
 
 def from_tensor(key: str, value: Tensor, device: torch.device) -> tuple[str, Any]:
@@ -476,23 +480,23 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None 
     is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
     """
     total, warmup, cooldown = lengths
-    after = step - warmup
-    if after < 0:
+    elapsed = step - warmup
+    if elapsed < 0:
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
     if optim.schedule == "constant" and not cooldown:  # `min_lr` has no effect, to the last bit
         return optim.lr
-    start, done = optim.lr, min(1.0, after / max(total - cooldown - warmup, 1))
-    left = min(1.0, (total - step) / cooldown) if cooldown else 1.0
+    start, progress = optim.lr, min(1.0, elapsed / max(total - cooldown - warmup, 1))
+    cooldown_factor = min(1.0, (total - step) / cooldown) if cooldown else 1.0
     if optim.schedule == "rsqrt":
-        start = max(start / sqrt(1 + after / optim.timescale), optim.min_lr)
+        start = max(start / sqrt(1 + elapsed / optim.timescale), optim.min_lr)
     elif own is not None:
-        start = max(start * own(after, total - warmup), optim.min_lr)
+        start = max(start * own(elapsed, total - warmup), optim.min_lr)
     shares = {
-        "cosine": 0.5 * (1 + cos(pi * done)),
-        "linear": 1 - done,
-        "poly": (1 - done) ** 0.9,
+        "cosine": 0.5 * (1 + cos(pi * progress)),
+        "linear": 1 - progress,
+        "poly": (1 - progress) ** 0.9,
     }
-    share = shares.get(optim.schedule, left)
+    share = shares.get(optim.schedule, cooldown_factor)
     return optim.min_lr + (start - optim.min_lr) * share
 
 
@@ -506,14 +510,14 @@ def own_factor(optim: Optim) -> Factor | None:
 
     def factor(step: int, total: int) -> float:
         with blame(used):
-            given = schedule(step, total)
+            value = schedule(step, total)
         try:
-            number = float(given)
+            number = float(value)
         except (TypeError, ValueError):
             number = nan
         if not (isfinite(number) and number >= 0):
             raise UserError(
-                f"{used.key}: {used.name}: gives {given!r} at step {step} of {total}; "
+                f"{used.key}: {used.name}: gives {value!r} at step {step} of {total}; "
                 f"give a factor on optim.lr, 0 or more"
             )
         return number
@@ -527,7 +531,7 @@ TRIED = 1000  # steps of a schedule, at most, when it is planned
 def check_schedule(optim: Optim, lengths: Lengths) -> None:
     """Call a schedule by import path at steps of the whole run. Raises UserError as `own_factor`
     does."""
-    if (own := own_factor(optim)) is not None:
+    if (user_factor := own_factor(optim)) is not None:
         total = lengths.total - lengths.warmup
         for step in {*range(0, total, -(-total // TRIED)), total - 1} if total else ():
-            learning_rate(optim, lengths.warmup + step, lengths, own)
+            learning_rate(optim, lengths.warmup + step, lengths, user_factor)

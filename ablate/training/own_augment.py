@@ -36,14 +36,14 @@ class Chance:
         """Draw from U[0, 1), float32 (B, *shape)."""
         purpose, count = self._next(), prod(shape)
         if count * self._batch <= AT_ONCE:
-            whole = self._draws.uniform(purpose, self._step, count, self._batch).T
+            numbers = self._draws.uniform(purpose, self._step, count, self._batch).T
         else:
             rows = max(1, AT_ONCE // count)
             firsts = range(0, self._batch, rows)
-            parts = [range(first, min(first + rows, self._batch)) for first in firsts]
+            parts = [range(start, min(start + rows, self._batch)) for start in firsts]
             words = (self._draws.words(purpose, self._step, part, count)[0] for part in parts)
-            whole = torch.cat([uniform_of(each).T for each in words])
-        return whole.reshape(self._batch, *shape)
+            numbers = torch.cat([uniform_of(part_words).T for part_words in words])
+        return numbers.reshape(self._batch, *shape)
 
     def normal(self, *shape: int) -> Tensor:
         """Draw from N(0, 1), float32 (B, *shape): one of 65,536 values within +-4.33."""
@@ -86,18 +86,20 @@ def _applied(
     shape, type or device."""
     with blame(used):
         chance = Chance(draws, part_name(used.name), step, len(before))
-        after = augmentation(before.clone(), chance)
-    if not (isinstance(after, Tensor) and after.shape == before.shape):
-        got = list(after.shape) if isinstance(after, Tensor) else type(after).__name__
-        raise UserError(
-            f"{used.key}: {used.name}: expected images of {list(before.shape)}, got {got}"
+        augmented = augmentation(before.clone(), chance)
+    if not (isinstance(augmented, Tensor) and augmented.shape == before.shape):
+        output_shape = (
+            list(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
         )
-    if (after.dtype, after.device) != (before.dtype, before.device):
+        raise UserError(
+            f"{used.key}: {used.name}: expected images of {list(before.shape)}, got {output_shape}"
+        )
+    if (augmented.dtype, augmented.device) != (before.dtype, before.device):
         raise UserError(
             f"{used.key}: {used.name}: expected {before.dtype} on {before.device}, got "
-            f"{after.dtype} on {after.device}"
+            f"{augmented.dtype} on {augmented.device}"
         )
-    return after
+    return augmented
 
 
 TRIED = 4  # images
@@ -113,8 +115,8 @@ def check_extra(run: Run) -> None:
     for used in EXTRA.of(run.augment):
         augmentation, shares = make_part(used), images.float() / 255
         with torch.no_grad():
-            one, other = (_applied(used, augmentation, shares, draws, 0) for _ in range(2))
-        if not torch.equal(one, other):
+            augmented, repeated = (_applied(used, augmentation, shares, draws, 0) for _ in range(2))
+        if not torch.equal(augmented, repeated):
             raise UserError(
                 f"{used.key}: {used.name}: gives other images for the same ones and the same "
                 f"numbers; take all random numbers from draw.uniform(...) and draw.normal(...)"

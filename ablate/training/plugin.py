@@ -47,7 +47,7 @@ def load(used: UsedPart) -> Any:
     version has changed since the run was planned: its results would have a wrong id.
     """
     key, name, folder = used.key, used.name, used.folder
-    module, _, wanted = name.partition(":")
+    module, _, attribute = name.partition(":")
     file = None if folder is None else find_source(key, name, Path(folder))
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
@@ -56,19 +56,19 @@ def load(used: UsedPart) -> Any:
             loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         place = own_line(error, [folder]) if folder else None
-        where = f"{place or file}: " if file else ""
-        raise UserError(f"{key}: {name}: {where}{type(error).__name__}: {error}") from error
+        location = f"{place or file}: " if file else ""
+        raise UserError(f"{key}: {name}: {location}{type(error).__name__}: {error}") from error
     if file is not None and Path(loaded.__file__ or "").resolve() != file.resolve():
         raise UserError(
             f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
     kind = next(kind for kind in PART_KINDS if kind.key == key)
-    if (now := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
+    if (version := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
         raise UserError(
-            f"{key}: {name}: was planned as version {used.version} and is {now} by now; "
+            f"{key}: {name}: was planned as version {used.version} and is {version} by now; "
             f"give the command again, which plans it as it is"
         )
-    return getattr(loaded, wanted)
+    return getattr(loaded, attribute)
 
 
 def named(path: str) -> Any:
@@ -88,10 +88,10 @@ def make_part(used: UsedPart) -> Callable[..., Any]:
     as `load` does, and where the class can't be instantiated."""
     with blame(used):
         part, settings = load(used), settings_of(used)
-        what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
-        if not callable(what):
-            raise UserError(f"{used.key}: {used.name}: can't be called, it is {what!r}")
-        return what if isinstance(part, type) else partial(what, **settings)
+        function: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
+        if not callable(function):
+            raise UserError(f"{used.key}: {used.name}: can't be called, it is {function!r}")
+        return function if isinstance(part, type) else partial(function, **settings)
 
 
 @contextmanager
@@ -107,20 +107,20 @@ def blame(*own: UsedPart) -> Iterator[None]:
     except Exception as error:
         if not own:
             raise
-        named = ", ".join(f"{used.key}: {used.name}" for used in own)
-        raise UserError(f"{named}: {error_text(error, own)}") from error
+        part_names = ", ".join(f"{used.key}: {used.name}" for used in own)
+        raise UserError(f"{part_names}: {error_text(error, own)}") from error
 
 
 def error_text(error: Exception, own: Sequence[UsedPart]) -> str:
     """Return what an error says, and where: the last line of the user's own that it came through,
     else the lines where these parts begin to work, else the place that raised it."""
-    where = own_line(error, [used.folder for used in own if used.folder])
-    if where is None:
+    location = own_line(error, [used.folder for used in own if used.folder])
+    if location is None:
         begins = [
             line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
         ]
-        where = "; ".join(begins) or raising_line(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
+        location = "; ".join(begins) or raising_line(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({location})"
 
 
 WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
@@ -137,14 +137,16 @@ def line_of(part: Any, method: str) -> str:
 
 def by_path(run: Run) -> list[UsedPart]:
     """Return all parts that a run has by import path, except models of timm."""
-    every = parts.parts_by_path(to_tree(run))
-    return [used for used in every if used.folder or used.key != parts.MODEL.key]
+    used_parts = parts.parts_by_path(to_tree(run))
+    return [used for used in used_parts if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:
     """Return {key: folder} of each part of a run that is of the user's own."""
-    kept = {OPTIMIZER.key: "optim"}  # as results have it
-    return {kept.get(used.key, used.key): used.folder for used in by_path(run) if used.folder}
+    result_keys = {OPTIMIZER.key: "optim"}  # as results have it
+    return {
+        result_keys.get(used.key, used.key): used.folder for used in by_path(run) if used.folder
+    }
 
 
 def digests(run: Run) -> dict[str, str]:

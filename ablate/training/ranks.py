@@ -100,19 +100,19 @@ class Group(Ranks):
         self._hosts = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
 
     def gather(self, part: Tensor) -> Tensor:
-        whole = part.new_empty(self.world * len(part), *part.shape[1:])
+        all_parts = part.new_empty(self.world * len(part), *part.shape[1:])
         with told():
-            dist.all_gather_into_tensor(whole, part.contiguous())
-        return whole
+            dist.all_gather_into_tensor(all_parts, part.contiguous())
+        return all_parts
 
     def gather_each(self, parts: list[Tensor]) -> list[Tensor]:
         return list(self.gather(torch.stack(parts)))
 
     def gathered(self, parts: list[T]) -> list[T]:
-        each: list[list[T]] = [[] for _ in range(self.world)]
+        parts_by_rank: list[list[T]] = [[] for _ in range(self.world)]
         with told():
-            dist.all_gather_object(each, parts, group=self._hosts)
-        return [part for of_rank in each for part in of_rank]
+            dist.all_gather_object(parts_by_rank, parts, group=self._hosts)
+        return [part for of_rank in parts_by_rank for part in of_rank]
 
     def summed(self, vector: Tensor) -> Tensor:
         """Return the sum over the ranks. Each rank adds up a slice, of all ranks in their order;
@@ -132,9 +132,9 @@ class Group(Ranks):
         self._broadcast(torch.frombuffer(bytearray(word.encode().ljust(WORD)), dtype=torch.uint8))
 
     def hear(self) -> str:
-        said = torch.empty(WORD, dtype=torch.uint8)
-        self._broadcast(said)
-        return said.numpy().tobytes().decode().strip()
+        word = torch.empty(WORD, dtype=torch.uint8)
+        self._broadcast(word)
+        return word.numpy().tobytes().decode().strip()
 
     def _broadcast(self, said: Tensor) -> None:
         with told():
@@ -190,13 +190,13 @@ class Children:
         self._pids: dict[int, int] = {}
         self._words: dict[int, int] = {}  # by rank: where its last words are read
         for rank in range(1, world):
-            read, write = os.pipe()
+            reader, writer = os.pipe()
             parent, pid = os.getpid(), os.fork()
             if not pid:
                 join = partial(_join, live, rank, world, device)
-                _live(parent, write, self._meeting, explain, join)
-            os.close(write)
-            self._pids[rank], self._words[rank] = pid, read
+                _live(parent, writer, self._meeting, explain, join)
+            os.close(writer)
+            self._pids[rank], self._words[rank] = pid, reader
         threading.Thread(target=self._watch, daemon=True).start()
         place = Path(f"/proc/self/fd/{self._meeting}")
         self.ranks: Ranks = Group(0, world, place, device(0)) if world > 1 else ALONE
@@ -234,10 +234,12 @@ class Children:
     def _last_words(self, rank: int, code: int) -> Loss:
         words = os.read(self._words[rank], 1 << 16)
         if words:
-            said = Loss(*json.loads(words))
-            return said._replace(line=f"rank {rank} of {self._world}: {said.line}")
-        how = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
-        loss = self._named(rank, f"died ({how})")
+            reported_loss = Loss(*json.loads(words))
+            return reported_loss._replace(
+                line=f"rank {rank} of {self._world}: {reported_loss.line}"
+            )
+        exit_text = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
+        loss = self._named(rank, f"died ({exit_text})")
         return loss._replace(reason=RANK_KILLED) if code < 0 else loss
 
     def _named(self, rank: int, how: str) -> Loss:
@@ -270,9 +272,9 @@ def _live(
             os._exit(code)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        kept = [fcntl.fcntl(file, fcntl.F_DUPFD, MEETING + 1) for file in (words, meeting)]
-        words = os.dup2(kept[0], WORDS)
-        os.dup2(kept[1], MEETING)
+        fds = [fcntl.fcntl(file, fcntl.F_DUPFD, MEETING + 1) for file in (words, meeting)]
+        words = os.dup2(fds[0], WORDS)
+        os.dup2(fds[1], MEETING)
         os.closerange(MEETING + 1, 1024)
         live()
         code = 0
@@ -312,7 +314,7 @@ def unequal(digests: Sequence[Sequence[int]], step: int) -> str | None:
         return None
     if len(digests) == 2:
         return f"ranks 0 and 1 of 2: weights differ at step {step}"
-    most = max(kinds.values(), key=len)
-    few = [rank for rank in range(len(digests)) if rank not in most]
-    who = f"rank{'s' * (len(few) > 1)} {' and '.join(map(str, few))} of {len(digests)}"
-    return f"{who}: weights differ from the others' at step {step}"
+    majority = max(kinds.values(), key=len)
+    few = [rank for rank in range(len(digests)) if rank not in majority]
+    rank_names = f"rank{'s' * (len(few) > 1)} {' and '.join(map(str, few))} of {len(digests)}"
+    return f"{rank_names}: weights differ from the others' at step {step}"

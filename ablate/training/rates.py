@@ -24,12 +24,12 @@ def matmul_rate(precision: str, dtype: torch.dtype, device: torch.device, cache:
     if device.type != "cuda":
         return measured(dtype, device)
     name = f"{torch.cuda.get_device_name(device)}, {precision}"
-    known = read_sealed(cache / FILE) or {}
-    if not is_number(known.get(name)):
-        known |= {name: measured(dtype, device)}
+    rates = read_sealed(cache / FILE) or {}
+    if not is_number(rates.get(name)):
+        rates |= {name: measured(dtype, device)}
         make_folder(cache)
-        write_sealed(cache / FILE, known)
-    return float(known[name])
+        write_sealed(cache / FILE, rates)
+    return float(rates[name])
 
 
 def measured(dtype: torch.dtype, device: torch.device) -> float:

@@ -94,7 +94,7 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     for _ in range(STEPS):
         training.step()
         idle -= {n for n in idle if (grad := trained[n].grad) is not None and bool(grad.any())}
-    held = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.eval()
     with torch.inference_mode():
         logits = model(training.inputs()[0])
@@ -106,9 +106,9 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     training.probes.measured(STEPS)
     differs = ""
     if by_path(run) and bad is None and device.type == "cpu":  # a GPU adds up in any order
-        differs = _differs(some, split, device, held)
+        differs = _differs(some, split, device, state)
     return Rehearsal(
-        training, held, logits, [name for name in trained if name in idle], bad, differs
+        training, state, logits, [name for name in trained if name in idle], bad, differs
     )
 
 
@@ -130,12 +130,12 @@ def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Te
         for step in range(STEPS):
             if step == stop:
                 tensors, state = training.state()
-                kept = {name: tensor.clone() for name, tensor in tensors.items()}
+                snapshot = {name: tensor.clone() for name, tensor in tensors.items()}
                 training = _begin(run, split, device)
-                training.load(kept, state)
+                training.load(snapshot, state)
             training.step()
-        made = training.model.state_dict()
-        return all(torch.equal(tensor, made[name]) for name, tensor in held.items())
+        final_state = training.model.state_dict()
+        return all(torch.equal(tensor, final_state[name]) for name, tensor in held.items())
 
     if same(stop=STEPS // 2):
         return ""
@@ -146,7 +146,7 @@ def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
     """Return the run with a batch of so many images and without what acts only after its first
     steps: warm-up, schedule, averages. It starts from its own initial weights."""
     some = smaller(run, images)
-    constant: dict[str, Any] = {f"schedule{beside}": None for beside in ("_version", "_folder")}
+    constant: dict[str, Any] = {f"schedule{suffix}": None for suffix in ("_version", "_folder")}
     constant |= {"schedule": "constant", "schedule_settings": None, "min_lr": 0.0}
     optim = replace(some.optim, **constant, warmup_steps=0, cooldown_steps=0)
     train = replace(some.train, ema=None)
@@ -163,8 +163,8 @@ def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySpli
     if cached is not None:
         split = cached.split("train")
         if len(split) >= images:
-            every = len(split) // images
-            return resident_split(split.take(slice(0, every * images, every)), device)
+            stride = len(split) // images
+            return resident_split(split.take(slice(0, stride * images, stride)), device)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         return random_split(run.data, images, torch.device("cpu")).to(device)

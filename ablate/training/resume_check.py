@@ -87,17 +87,23 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
     one, weights before moments and sums, "by": its largest difference, null where that is no
     number}.
     """
-    one, other = _state(straight), _state(resumed)
-    names = sorted(one.keys() | other.keys(), key=lambda n: (not n.startswith("model."), n))
-    differing = [n for n in names if not _same(one.get(n), other.get(n))]
-    by = _distance(one.get(differing[0]), other.get(differing[0])) if differing else None
+    straight_state, resumed_state = _state(straight), _state(resumed)
+    names = sorted(
+        straight_state.keys() | resumed_state.keys(), key=lambda n: (not n.startswith("model."), n)
+    )
+    differing = [n for n in names if not _same(straight_state.get(n), resumed_state.get(n))]
+    distance = (
+        _distance(straight_state.get(differing[0]), resumed_state.get(differing[0]))
+        if differing
+        else None
+    )
     if RunDir(straight).read_metrics() != RunDir(resumed).read_metrics():
         differing.append("metrics.jsonl")
     return {
-        "tensors": sum(not name.startswith("progress.") for name in one),
+        "tensors": sum(not name.startswith("progress.") for name in straight_state),
         "differing": len(differing),
         "first": differing[0] if differing else None,
-        "by": by,
+        "by": distance,
     }
 
 

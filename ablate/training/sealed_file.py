@@ -58,19 +58,19 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _read(path: Path, framework: str) -> tuple[Any, dict[str, str]]:
     try:
         with safe_open(path, framework=framework) as file:
-            told = file.metadata() or {}
-            seal = told.pop("sha256")
+            metadata = file.metadata() or {}
+            seal = metadata.pop("sha256")
             if _sha256(path, seal) != seal:
                 raise Rotten(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, KeyError) as error:
         raise Rotten(path) from error
-    return tensors, told
+    return tensors, metadata
 
 
 def _sha256(path: Path, seal: str) -> str:
     with open(path, "rb") as file:
         length = file.read(8)
         header = file.read(int.from_bytes(length, "little"))
-        begun = hashlib.sha256(length + header.replace(seal.encode(), BLANK.encode()))
-        return hashlib.file_digest(file, lambda: begun).hexdigest()
+        digest = hashlib.sha256(length + header.replace(seal.encode(), BLANK.encode()))
+        return hashlib.file_digest(file, lambda: digest).hexdigest()

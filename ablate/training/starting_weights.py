@@ -77,18 +77,18 @@ def check_start(run: Run) -> None:
     if run.parent is None and run.weights is None:
         return
     model = image_tower(build(run, device="meta"))
-    own, anew = _shapes(model), heads(model)
-    if not isinstance(model, Host) and not any(_is_in(name, anew) for name in own):
+    own_shapes, anew = _shapes(model), heads(model)
+    if not isinstance(model, Host) and not any(_is_in(name, anew) for name in own_shapes):
         raise UserError(
             f"from: {type(model).__name__} has no submodule {' or '.join(anew)}, which begins anew "
             f"where a run starts from other weights; call its last layer so"
         )
     if run.parent is not None:
-        check_shapes(own, _taken(model, _shapes(build(run.parent, device="meta"))), anew)
+        check_shapes(own_shapes, _taken(model, _shapes(build(run.parent, device="meta"))), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        check_shapes(own, _taken(model, shapes), anew)
+        check_shapes(own_shapes, _taken(model, shapes), anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -98,15 +98,15 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
     check_shapes(_shapes(model), _taken(model, shapes), anew)
     with torch.no_grad():
-        for name, own in model.state_dict().items():
+        for name, weights in model.state_dict().items():
             if _is_in(name, anew):
                 # A whole model's, and a decoder's, are as they were drawn.
                 if isinstance(model, Host) and not isinstance(model, Segmenter):
-                    own.zero_()
+                    weights.zero_()
             elif name == POSITIONS:
-                own.copy_(resize(tensors[name], own.shape[1]))
+                weights.copy_(resize(tensors[name], weights.shape[1]))
             else:
-                own.copy_(tensors[name])
+                weights.copy_(tensors[name])
 
 
 def image_tower(model: nn.Module) -> nn.Module:
@@ -125,10 +125,13 @@ def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -
             raise UserError(f"from: has no weights for {name} of this model")
         if name not in own:
             raise UserError(f"from: has weights {name}, which this model has not")
-        mine, other = own[name], theirs[name]
-        if mine != other and not (name == POSITIONS and mine[-1] == other[-1]):
+        own_shape, their_shape = own[name], theirs[name]
+        if own_shape != their_shape and not (
+            name == POSITIONS and own_shape[-1] == their_shape[-1]
+        ):
             raise UserError(
-                f"from: {name} has the shape {list(other)}, and in this model {list(mine)}"
+                f"from: {name} has the shape {list(their_shape)}, and in this model "
+                f"{list(own_shape)}"
             )
 
 

@@ -104,9 +104,9 @@ class Training:
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         extra = Augmentations(run.augment)
-        rows, over = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
+        rows, rank_sum = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
         self.batches = Batches(
-            train, batch, run.augment, draws, self._view, ahead, extra, (rows, over)
+            train, batch, run.augment, draws, self._view, ahead, extra, (rows, rank_sum)
         )
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
@@ -169,14 +169,14 @@ class Training:
     def micro_batches(self) -> list[slice]:
         """Return the rows of the global batch of each of this rank's forward passes."""
         size, micro = self.batches.size, self._at.micro_batch
-        parts = [slice(first, first + micro) for first in range(0, size, micro)]
+        parts = [slice(start, start + micro) for start in range(0, size, micro)]
         return parts[self.ranks.share(len(parts))]
 
     def summed(self) -> Iterator[slice]:
         """Yield the rows of `micro_batches`, for a loop that computes the gradients of each.
         Afterwards the parameters have the sum over all ranks."""
-        whole = self.batches.size // self._at.micro_batch
-        return self._micro_batches.over(self.micro_batches(), whole)
+        count = self.batches.size // self._at.micro_batch
+        return self._micro_batches.over(self.micro_batches(), count)
 
     def compare(self) -> None:
         """Raise RankLost where the ranks' weights differ. Waits for the device, if there are
@@ -193,8 +193,8 @@ class Training:
         """Return the loss of a micro-batch, the `rows` of a global one, with its graph. `weights`
         replace the model's own, see `round_weights`."""
         with self._keyed(rows):
-            here = self._here(rows)
-            return self._loss(images[here], target[here], dict(weights))
+            local_rows = self._here(rows)
+            return self._loss(images[local_rows], target[local_rows], dict(weights))
 
     def outputs(
         self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
@@ -202,15 +202,15 @@ class Training:
         """Return the model's outputs for a micro-batch, with their graph; see `part`. Without
         `images`, its outputs for the target alone."""
         with self._keyed(rows):
-            here = self._here(rows)
-            shown = None if images is None else images[here]
-            return self._outputs(shown, target[here], dict(weights))
+            local_rows = self._here(rows)
+            inputs = None if images is None else images[local_rows]
+            return self._outputs(inputs, target[local_rows], dict(weights))
 
     def _here(self, rows: slice) -> slice:
         """Return where these rows of the global batch are among those of this rank."""
-        if not (first := self.batches.rows.start):
+        if not (start := self.batches.rows.start):
             return rows
-        return slice(rows.start - first, rows.stop - first)
+        return slice(rows.start - start, rows.stop - start)
 
     def _keyed(self, rows: slice) -> AbstractContextManager[None]:
         """Key masks by these rows of this step; return the context in which a whole model draws for
@@ -293,12 +293,12 @@ class Training:
 
     def _look(self) -> None:
         """Read the losses of the steps since the last look. Waits for the device."""
-        at, first = self._at, self._at.step - self._unseen
-        for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=first):
-            if at.bad_step < 0 and not isfinite(loss):
-                at.bad_step = step
-            at.loss_sum += loss
-            at.loss_steps += 1
+        state, start = self._at, self._at.step - self._unseen
+        for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=start):
+            if state.bad_step < 0 and not isfinite(loss):
+                state.bad_step = step
+            state.loss_sum += loss
+            state.loss_steps += 1
         self._unseen = 0
 
     def evaluate(
@@ -351,12 +351,12 @@ class Training:
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Continue from a state. Raises ValueError where it is no state of this model; then nothing
         has changed."""
-        held = self._held()
-        for name, tensor in held.items():
+        own_tensors = self._held()
+        for name, tensor in own_tensors.items():
             if name not in tensors or tensors[name].shape != tensor.shape:
                 raise ValueError(f"{name}: not as this training has it")
         with torch.no_grad():
-            for name, tensor in held.items():
+            for name, tensor in own_tensors.items():
                 tensor.copy_(tensors[name])
         restore(self.optimizer, self.model, tensors)
         self._enter(state)
@@ -367,9 +367,9 @@ class Training:
         return time.monotonic() - self._begun
 
     def _enter(self, state: TrainState) -> None:
-        asked, self._at = self.run.train.micro_batch, replace(state)
-        if asked != "auto":
-            self._at.micro_batch = state.micro_batch or asked or self.run.train.batch
+        setting, self._at = self.run.train.micro_batch, replace(state)
+        if setting != "auto":
+            self._at.micro_batch = state.micro_batch or setting or self.run.train.batch
         self._unseen = 0
         self._begun = time.monotonic() - state.seconds
 

@@ -73,8 +73,8 @@ def preload() -> None:
 
 def work(path: str, options: dict[str, Any]) -> int:
     """Train the run in the folder `path`; return the exit code. See `attempt.hold`."""
-    if (own := own_work.tree_of(path)) is not None:
-        return own_work.work(path, options, own)
+    if (own_tree := own_work.tree_of(path)) is not None:
+        return own_work.work(path, options, own_tree)
     return hold(path, options, _train, error_line)
 
 
@@ -136,7 +136,7 @@ def _names(devices: Iterable[torch.device]) -> str:
     """Return the names of all ranks' devices, each once; they are the same throughout a column of
     the same bits."""
     return listed(
-        torch.cuda.get_device_name(each) if each.type == "cuda" else "cpu" for each in devices
+        torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu" for device in devices
     )
 
 
@@ -185,8 +185,8 @@ def _lead(
         raise
     except BrokenImage:  # a file's own bytes, which were an image when they were kept
         check_data(rundir, home, opened, math.inf)
-        for other in run.eval.also:
-            check_tested(machine.cache / other.fingerprint, math.inf)
+        for test_set in run.eval.also:
+            check_tested(machine.cache / test_set.fingerprint, math.inf)
         raise
     if device.type == "cuda":
         gc.collect()  # the training is in cycles
@@ -194,8 +194,8 @@ def _lead(
     rundir.lock.note(phase=CHECK_PHASE)
     within_s = max(CHECK_S, CHECK_SHARE * result["seconds"])
     check_data(rundir, home, opened, within_s)
-    for other in run.eval.also:
-        check_tested(machine.cache / other.fingerprint, within_s)
+    for test_set in run.eval.also:
+        check_tested(machine.cache / test_set.fingerprint, within_s)
     result |= _where(run, rundir, attempt, machine.cache) | numerics
     attempt.finish(result)
 
@@ -259,6 +259,6 @@ def stamp(home: Path) -> tuple[int, int] | None:
     """Return a value that changes when the set is decoded again (inode and time of change of
     META_FILE); None while there is no set."""
     with contextlib.suppress(OSError):
-        found = (home / META_FILE).stat()
-        return found.st_ino, found.st_mtime_ns
+        file_stat = (home / META_FILE).stat()
+        return file_stat.st_ino, file_stat.st_mtime_ns
     return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     for module in MODULES:
-        found = vars(import_module(f"{__name__}.{module}"))
-        if name in found:
-            return globals().setdefault(name, found[name])
+        namespace = vars(import_module(f"{__name__}.{module}"))
+        if name in namespace:
+            return globals().setdefault(name, namespace[name])
     raise AttributeError(f"{__name__} has no {name}")

@@ -73,13 +73,13 @@ def shapley(levels: Levels, factor: int) -> Floats:
     """
     count = levels.shape[1]
     size = levels.sum(1)
-    has = levels[:, factor] == 1
-    before = size - has  # factors that came before this one
+    has_factor = levels[:, factor] == 1
+    predecessors = size - has_factor  # factors that came before this one
     share = [
         math.factorial(k) * math.factorial(count - k - 1) / math.factorial(count)
         for k in range(count)
     ]
-    return np.asarray(np.where(has, 1.0, -1.0) * np.asarray(share)[before])
+    return np.asarray(np.where(has_factor, 1.0, -1.0) * np.asarray(share)[predecessors])
 
 
 def smallest_gain(error: float, df: float, alpha: float, contrasts: int) -> float:
@@ -122,20 +122,24 @@ def design_effects(
     cells = y[:, list(seeds)]
     values = total(weights[:, :, None] * cells, 1)  # (K, n)
     shaky = unstable is not None and bool(unstable.any())
-    judged = None
+    variances = None
     if right is not None and method.spread == "images" and not shaky:
-        judged = of_contrasts(cells, weights, right[:, list(seeds)])
-    if judged is None:
-        why: Reason = "instability" if shaky else ""
+        variances = of_contrasts(cells, weights, right[:, list(seeds)])
+    if variances is None:
+        reason: Reason = "instability" if shaky else ""
         v, df = variance(values, rounding(cells)), np.full(len(values), n - 1.0)
-        reasons = [_Own(why)] * len(values)
+        reasons = [_Own(reason)] * len(values)
         return DesignEffects(_gains(values, v, df, reasons, method), seeds, by_images=False)
     reasons = [
-        _Own("vague" if vague else "spread", None if vague else math.sqrt(ratio)) if own else _Own()
-        for own, vague, ratio in zip(judged.own, judged.vague, judged.ratios, strict=True)
+        _Own("vague" if vague else "spread", None if vague else math.sqrt(ratio))
+        if is_own
+        else _Own()
+        for is_own, vague, ratio in zip(
+            variances.own, variances.vague, variances.ratios, strict=True
+        )
     ]
-    gains = _gains(values, judged.v, judged.df, reasons, method)
-    noisy = tuple(int(cell) for cell in np.flatnonzero(judged.noisy))
+    gains = _gains(values, variances.v, variances.df, reasons, method)
+    noisy = tuple(int(cell) for cell in np.flatnonzero(variances.noisy))
     return DesignEffects(gains, seeds, by_images=True, noisy=noisy)
 
 
@@ -157,14 +161,14 @@ def _gains(
 
     def effect(k: int) -> RowGain:
         middle, sd = float(means[k]), math.sqrt(float(v[k]))
-        known = sd > 0
+        has_spread = sd > 0
         return RowGain(
             gain=Estimate(middle, middle - float(half[k]), middle + float(half[k]), n, sd),
             own=own[k].why,
             ratio=own[k].ratio,
-            raw_p=float(raw[k]) if known else None,
-            p=method.p(middle / sd * math.sqrt(n), float(df[k])) if known else None,
-            sign_flip=sign_flip(values[k]) if known else None,
+            raw_p=float(raw[k]) if has_spread else None,
+            p=method.p(middle / sd * math.sqrt(n), float(df[k])) if has_spread else None,
+            sign_flip=sign_flip(values[k]) if has_spread else None,
             df=float(df[k]),
         )
 
@@ -224,12 +228,12 @@ def average_gains(
         some = [int(c) for c in np.flatnonzero(usable[:, row])]
         if row == baseline or not some:
             return None
-        found = fitted(tuple(some))
-        if (gain := found.rows[row]) is None:
+        joint_gains = fitted(tuple(some))
+        if (gain := joint_gains.rows[row]) is None:
             return None
         gains = mean(y[some, row] - y[some, baseline])
         sampled = mean_interval(gains, method.alpha / method.contrasts)
-        return AverageGain(gain, sampled, tuple(some), found.tripped, found.ratio)
+        return AverageGain(gain, sampled, tuple(some), joint_gains.tripped, joint_gains.ratio)
 
     return tuple(average(row) for row in range(y.shape[1]))
 

@@ -27,15 +27,15 @@ def total(values: Floats, axis: int = -1) -> Floats:
     The values are sorted, then added in numpy's fixed order. A product of matrices is no sum of
     this kind: each BLAS kernel adds in an order of its own.
     """
-    last = np.ascontiguousarray(np.moveaxis(np.asarray(values, dtype=float), axis, -1))
-    return np.asarray(np.sort(last, axis=-1).sum(-1))
+    contiguous = np.ascontiguousarray(np.moveaxis(np.asarray(values, dtype=float), axis, -1))
+    return np.asarray(np.sort(contiguous, axis=-1).sum(-1))
 
 
 def mean(values: Floats, axis: int = -1) -> Floats:
     """Average over an axis, but for NaN, as `total` sums; NaN where there are no values."""
-    known = ~np.isnan(values)
-    count = known.sum(axis)
-    summed = total(np.where(known, values, 0.0), axis)
+    present = ~np.isnan(values)
+    count = present.sum(axis)
+    summed = total(np.where(present, values, 0.0), axis)
     return np.where(count > 0, summed / np.maximum(count, 1), np.nan)
 
 
@@ -82,14 +82,14 @@ def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
     residuals = y - mean(y)[:, None] - seeds
     df = (rows - 1) * (n - 1)
     between = rows * float(total(np.square(seeds))) / (n - 1)
-    within = float(total(np.square(residuals).ravel())) / df
-    if within <= (TOLD_APART * float(np.abs(y).max())) ** 2:
+    within_variance = float(total(np.square(residuals).ravel())) / df
+    if within_variance <= (TOLD_APART * float(np.abs(y).max())) ** 2:
         return None
 
     def share(ratio: float) -> float:
         return float((ratio - 1) / (ratio + rows - 1))
 
-    ratio = between / within
+    ratio = between / within_variance
     low = share(ratio / fdtri(n - 1, df, 1 - alpha / 2))
     high = share(ratio * fdtri(df, n - 1, 1 - alpha / 2))
     return Estimate(share(ratio), low, high, n)
@@ -103,10 +103,10 @@ def rounding(y: Floats) -> float:
 
 def variance(values: Floats, smallest: float) -> Floats:
     """Compute it over the last axis, but for NaN; 0 where it is rounding."""
-    known = ~np.isnan(values)
-    away = np.where(known, values - mean(values)[..., None], 0.0)
-    found = total(np.square(away)) / (known.sum(-1) - 1)
-    return np.where(found > smallest, found, 0.0)
+    present = ~np.isnan(values)
+    away = np.where(present, values - mean(values)[..., None], 0.0)
+    variances = total(np.square(away)) / (present.sum(-1) - 1)
+    return np.where(variances > smallest, variances, 0.0)
 
 
 def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
@@ -116,9 +116,11 @@ def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
     Shape (...); NaN where a run never gets there. Not interpolated: it is an epoch that was
     measured. NaN values are epochs that were not.
     """
-    there = values >= threshold
-    first: Floats = np.where(there.any(-1), np.asarray(epochs, float)[there.argmax(-1)], np.nan)
-    return first
+    is_reached = values >= threshold
+    epoch: Floats = np.where(
+        is_reached.any(-1), np.asarray(epochs, float)[is_reached.argmax(-1)], np.nan
+    )
+    return epoch
 
 
 def auc(epochs: Floats, values: Floats) -> Floats:
@@ -197,8 +199,8 @@ def _fisher_p(k: int, n: int, j: int, m: int) -> float:
     ways = [
         math.comb(n, i) * math.comb(m, both - i) for i in range(max(0, both - m), min(n, both) + 1)
     ]
-    seen = math.comb(n, k) * math.comb(m, j)
-    return sum(way for way in ways if way <= seen) / math.comb(n + m, both)
+    observed_ways = math.comb(n, k) * math.comb(m, j)
+    return sum(way for way in ways if way <= observed_ways) / math.comb(n + m, both)
 
 
 def holm(p: Floats, contrasts: int) -> Floats:
@@ -234,14 +236,14 @@ def kendall(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> RankAgr
     n = len(x)
     above, right = np.triu_indices(n, 1)
     signs = [np.sign(values[above] - values[right]) for values in map(np.asarray, (x, y))]
-    apart = [int(np.abs(sign).sum()) for sign in signs]  # pairs that it ranks
-    if n < FEWEST_RANKED or not all(apart):
+    ranked_pairs = [int(np.abs(sign).sum()) for sign in signs]  # pairs that it ranks
+    if n < FEWEST_RANKED or not all(ranked_pairs):
         return None
     score = int((signs[0] * signs[1]).sum())
-    tau = score / math.sqrt(apart[0] * apart[1])
-    if len(above) not in apart:
+    tau = score / math.sqrt(ranked_pairs[0] * ranked_pairs[1])
+    if len(above) not in ranked_pairs:
         return RankAgreement(tau, _ordered_p(np.asarray(x), np.asarray(y), score), n)
-    tied = x if apart[0] < apart[1] else y
+    tied = x if ranked_pairs[0] < ranked_pairs[1] else y
     ways = _inversions(np.unique(np.asarray(tied), return_counts=True)[1].tolist())
     as_far = sum(way for i, way in enumerate(ways) if abs(len(ways) - 1 - 2 * i) >= abs(score))
     return RankAgreement(tau, as_far / sum(ways), n)

@@ -90,10 +90,10 @@ def population_gain(right: Bools, baseline: Bools, seeds: RowGain, alpha: float 
     if alone.sd is None or alone.high is None or not seeds.df:
         return Estimate(alone.mean, None, None, n)
     # Sums of squares, n N times as large: whole numbers, for any order of seeds and images.
-    whole = int(d.sum()) ** 2
-    of_seed = n * int(np.square(d.sum(1)).sum()) - whole
-    of_image = images * int(np.square(d.sum(0)).sum()) - whole
-    rest = n * images * int(np.square(d).sum()) - whole - of_seed - of_image
+    squared_total = int(d.sum()) ** 2
+    of_seed = n * int(np.square(d.sum(1)).sum()) - squared_total
+    of_image = images * int(np.square(d.sum(0)).sum()) - squared_total
+    rest = n * images * int(np.square(d).sum()) - squared_total - of_seed - of_image
     unit = PERCENT * PERCENT / (n * images)
     df_e = (n - 1) * (images - 1)
     ms_i, ms_e = unit * of_image / (images - 1), unit * rest / df_e
@@ -133,9 +133,9 @@ class Method:
         """Return the half-width of a simultaneous interval, in standard errors: t at alpha /
         contrasts."""
         # A quantile is slow, and they repeat.
-        some, where = np.unique(np.round(df, 3), return_inverse=True)
+        some, inverse = np.unique(np.round(df, 3), return_inverse=True)
         quantiles = stdtrit(some, 1 - self.alpha / (2 * self.contrasts))
-        return np.asarray(quantiles[where].reshape(np.shape(df)))
+        return np.asarray(quantiles[inverse].reshape(np.shape(df)))
 
     def p(self, t: float, df: float) -> float:
         """Return the p-value of that interval: at most alpha where it excludes 0."""
@@ -160,18 +160,22 @@ def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
     """Fit the gains of every row of y (..., R, n), n >= 2, over row 0, the baseline. No result is
     missing, except where rows are no blocks: there NaN pads the rows with fewer runs."""
     if not method.blocks:
-        by = one_way(y, blocks=False, apart=method.spread == "paired")
+        variances = one_way(y, blocks=False, apart=method.spread == "paired")
         means, n = mean(y), runs_behind((~np.isnan(y)).sum(-1).astype(float))
-        return Fit(means - means[..., :1], method.critical(by.df) * np.sqrt(by.v / n), by)
+        return Fit(
+            means - means[..., :1],
+            method.critical(variances.df) * np.sqrt(variances.v / n),
+            variances,
+        )
     if method.spread == "paired":
-        by = paired(y)
+        variances = paired(y)
     elif method.spread == "images" and images is not None:
-        by = by_images(y, images, method.repeated)
+        variances = by_images(y, images, method.repeated)
     else:
-        by = one_way(y)
+        variances = one_way(y)
     means = mean(y)
-    half = method.critical(by.df) * np.sqrt(by.v / y.shape[-1])
-    return Fit(means - means[..., :1], half, by)
+    half = method.critical(variances.df) * np.sqrt(variances.v / y.shape[-1])
+    return Fit(means - means[..., :1], half, variances)
 
 
 def raw_p(gain: Floats, v: Floats, df: Floats, n: float) -> Floats:
@@ -268,7 +272,7 @@ def column_gains(
     void = bool(shaky[baseline])
     out = shaky & method.screened
     out[baseline] = False
-    shared = present & present[baseline]
+    both_present = present & present[baseline]
 
     @functools.cache  # most rows have the same seeds: one fit serves them all
     def together(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -277,8 +281,8 @@ def column_gains(
 
     @functools.cache
     def images_of(rows: tuple[int, ...], seeds: tuple[int, ...]) -> ImageFlips | None:
-        judged = method.spread == "images" and flips is not None
-        return flips.of(rows, seeds) if judged and flips is not None else None
+        uses_images = method.spread == "images" and flips is not None
+        return flips.of(rows, seeds) if uses_images and flips is not None else None
 
     @functools.cache
     def fitted(rows: tuple[int, ...], seeds: tuple[int, ...]) -> Fit:
@@ -294,7 +298,7 @@ def column_gains(
         return _Pairs(gain, int(both.min()), float(runs_behind(both.astype(float)[::-1])[1]))
 
     def gain_of(row: int) -> RowGain | None:
-        seeds = tuple(int(s) for s in np.flatnonzero(shared[row]))
+        seeds = tuple(int(s) for s in np.flatnonzero(both_present[row]))
         if row == baseline or (pairs := pairs_of(row, seeds)) is None:
             return None
         if void or pairs.n < 2:
@@ -303,8 +307,8 @@ def column_gains(
         rows = together(seeds)
         if out[row]:
             by_itself = fit(y[np.ix_((baseline, row), seeds)], method)
-            others = fitted(rows, seeds).by if len(rows) > 1 else None
-            return row_gain(by_itself, 1, pairs, method, True, others)
+            other_variances = fitted(rows, seeds).by if len(rows) > 1 else None
+            return row_gain(by_itself, 1, pairs, method, True, other_variances)
         return row_gain(fitted(rows, seeds), rows.index(row), pairs, method)
 
     gains = adjusted([gain_of(row) for row in range(len(y))], method)
@@ -312,25 +316,25 @@ def column_gains(
     rows = together(seeds)
     if void or len(rows) < 2 or len(seeds) < 2:
         return ColumnGains(gains, kept=len(rows), void=void)
-    by, images = fitted(rows, seeds).by, images_of(rows, seeds)
+    variances, images = fitted(rows, seeds).by, images_of(rows, seeds)
     alike: list[float | None] = [None] * len(y)
     for place, row in enumerate(rows[1:], 1) if images is not None and len(rows) > 2 else ():
         assert images is not None
         alike[row] = float(images.likeness[place, 0])
-    judged, typical = np.sqrt(by.v[1:] / 2), ~by.out[1:]
-    ratio = float(by.ratio)
+    gain_sds, typical = np.sqrt(variances.v[1:] / 2), ~variances.out[1:]
+    ratio = float(variances.ratio)
     return ColumnGains(
         gains,
-        spreads=(float(judged.min()), float(judged.max())),
-        df=float(np.median(by.df[1:])),
+        spreads=(float(gain_sds.min()), float(gain_sds.max())),
+        df=float(np.median(variances.df[1:])),
         kept=1 + int(typical.sum()),
-        shared=math.sqrt(mean(by.shared[1:]) / 2),
-        shared_df=float(np.median(by.shared_df[1:])),
-        fixed=float(np.median(by.fixed[1:])),
-        flips=float(mean(by.flips[1:])),
+        shared=math.sqrt(mean(variances.shared[1:]) / 2),
+        shared_df=float(np.median(variances.shared_df[1:])),
+        fixed=float(np.median(variances.fixed[1:])),
+        flips=float(mean(variances.flips[1:])),
         likeness=tuple(alike),
-        tripped=bool(by.tripped),
-        ratio=ratio if by.tripped and math.isfinite(ratio) else None,
+        tripped=bool(variances.tripped),
+        ratio=ratio if variances.tripped and math.isfinite(ratio) else None,
     )
 
 
@@ -361,34 +365,36 @@ def row_gain(
     """Return the gain of one row of a fit, as plain numbers. `others`: for an `unstable` row, which
     has a fit of its own, the variances that the other rows share, None if there are no other rows.
     `p` is that of the interval until `adjusted` replaces it."""
-    by, n = found.by, pairs.behind
-    gain, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
-    own: Reason = "instability" if unstable else ""
-    if by.own[row]:
-        own = "vague" if by.vague[row] else "outlier" if by.out[row] else "spread"
-    shared, shared_df = float(by.shared[row]), by.shared_df[row]
+    variances, n = found.by, pairs.behind
+    gain, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, variances.df))
+    reason: Reason = "instability" if unstable else ""
+    if variances.own[row]:
+        reason = "vague" if variances.vague[row] else "outlier" if variances.out[row] else "spread"
+    shared_variance, shared_df = float(variances.shared[row]), variances.shared_df[row]
     if unstable:
-        shared = 0.0
+        shared_variance = 0.0
     if others is not None:  # the most that any of them has
-        most = int(others.shared[1:].argmax()) + 1
-        shared, shared_df = float(others.shared[most]), others.shared_df[most]
+        widest = int(others.shared[1:].argmax()) + 1
+        shared_variance, shared_df = float(others.shared[widest]), others.shared_df[widest]
     ratio, stands_out, decides = None, False, None
-    if own and own != "vague" and shared > 0:
-        ratio = math.sqrt(by.ratios[row]) if others is None else sd / math.sqrt(shared)
-        stands_out = abs(gain) > float(method.critical(shared_df) * math.sqrt(shared / n))
+    if reason and reason != "vague" and shared_variance > 0:
+        ratio = (
+            math.sqrt(variances.ratios[row]) if others is None else sd / math.sqrt(shared_variance)
+        )
+        stands_out = abs(gain) > float(method.critical(shared_df) * math.sqrt(shared_variance / n))
         decides = _deciding(gain, sd, method)
-    raw = float(raw_p(found.gain[row], by.v[row], by.df[row], n))
+    raw = float(raw_p(found.gain[row], variances.v[row], variances.df[row], n))
     flips = sign_flip(pairs.differences) if sd > 0 and pairs.differences is not None else None
     return RowGain(
         gain=Estimate(gain, gain - half, gain + half, pairs.n, sd),
-        own=own,
+        own=reason,
         ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         stands_out=stands_out,
         decides=decides,
         raw_p=raw if sd > 0 else None,
         p=method.p(gain / sd * math.sqrt(n), df) if sd > 0 else None,
         sign_flip=flips,
-        few=bool(by.few[row]),
+        few=bool(variances.few[row]),
         df=df,
     )
 
@@ -397,8 +403,8 @@ def _deciding(gain: float, sd: float, method: Method) -> int | None:
     """Find the fewest seeds at which a paired t with this mean gain and sd excludes 0."""
     n = np.arange(2, MOST_SEEDS + 1)
     quantile = stdtrit(n - 1, 1 - method.alpha / (2 * method.contrasts))
-    told = quantile * sd / np.sqrt(n) < abs(gain)
-    return int(n[told.argmax()]) if told.any() else None
+    excludes_zero = quantile * sd / np.sqrt(n) < abs(gain)
+    return int(n[excludes_zero.argmax()]) if excludes_zero.any() else None
 
 
 def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain | None, ...]:

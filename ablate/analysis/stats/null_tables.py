@@ -57,19 +57,19 @@ def null_error(
     what the draw of tables adds to the differences is taken off.
     """
     rng = np.random.default_rng(0)
-    used, each = (k + 1) * n, -(-tables // len(y))
+    used, per_row = (k + 1) * n, -(-tables // len(y))
     family = dataclasses.replace(method, contrasts=k, comparisons=k)
     wrong: list[Bools] = []
-    without: list[list[Bools]] = []
+    wrong_without: list[list[Bools]] = []
     for r, values in enumerate(y):
         seeds = np.flatnonzero(~np.isnan(values))
         row = _Row(values, *_flipping(right, r, seeds, method), (k + 1, n), family)
-        drawn = rng.permuted(np.tile(seeds, (each, 1)), axis=1)
-        wrong.append(row.wrong(drawn[:, :used]))
-        some = drawn[::LEFT_OUT]
-        every = range(y.shape[1])
-        without.append([row.wrong(_left_out(seed, some, used, n)) for seed in every])
-    return _jackknifed(np.concatenate(wrong), np.concatenate(without, axis=1))
+        draws = rng.permuted(np.tile(seeds, (per_row, 1)), axis=1)
+        wrong.append(row.wrong(draws[:, :used]))
+        some = draws[::LEFT_OUT]
+        all_seeds = range(y.shape[1])
+        wrong_without.append([row.wrong(_left_out(seed, some, used, n)) for seed in all_seeds])
+    return _jackknifed(np.concatenate(wrong), np.concatenate(wrong_without, axis=1))
 
 
 def mixed_error(
@@ -85,7 +85,7 @@ def mixed_error(
     """
     rng = np.random.default_rng(0)
     rows, size = y.shape
-    each = -(-tables // rows)
+    per_row = -(-tables // rows)
     family = dataclasses.replace(method, contrasts=rows - 1, comparisons=rows - 1)
     part = 1.0
     if method.spread != "images":
@@ -96,25 +96,25 @@ def mixed_error(
         right, part = right[:, :, flip], float(flip.mean())
     centred = y - y.mean(1, keepdims=True)
     wrong: list[Bools] = []
-    without: list[list[Bools]] = []
+    wrong_without: list[list[Bools]] = []
     for base in range(rows):
         order = [base, *(row for row in range(rows) if row != base)]
-        own = None if right is None else right[order]
-        mixed = _MixedRows(centred[order], own, part, n, family)
-        drawn = rng.permuted(np.tile(np.arange(size), (each, 1)), axis=1)
-        wrong.append(mixed.wrong(drawn[:, :n]))
-        without.append(mixed.wrong_without_each(drawn[::LEFT_OUT], wrong[-1][::LEFT_OUT]))
-    return _jackknifed(np.concatenate(wrong), np.concatenate(without, axis=1))
+        ordered_right = None if right is None else right[order]
+        mixed = _MixedRows(centred[order], ordered_right, part, n, family)
+        draws = rng.permuted(np.tile(np.arange(size), (per_row, 1)), axis=1)
+        wrong.append(mixed.wrong(draws[:, :n]))
+        wrong_without.append(mixed.wrong_without_each(draws[::LEFT_OUT], wrong[-1][::LEFT_OUT]))
+    return _jackknifed(np.concatenate(wrong), np.concatenate(wrong_without, axis=1))
 
 
 def _jackknifed(told: Bools, without: Bools) -> NullError:
     """Return the share of tables (T,) that err, and its interval by the tables (S, tables) that err
     without each seed."""
     share = float(told.mean())
-    apart = without.astype(float)
-    apart -= apart.mean(0)
-    of_draw = apart.var(1, ddof=1) / apart.shape[1]
-    over_seeds = (1 - 1 / len(apart)) * float((apart.mean(1) ** 2 - of_draw).sum())
+    deviations = without.astype(float)
+    deviations -= deviations.mean(0)
+    of_draw = deviations.var(1, ddof=1) / deviations.shape[1]
+    over_seeds = (1 - 1 / len(deviations)) * float((deviations.mean(1) ** 2 - of_draw).sum())
     half = NORMAL * math.sqrt(max(over_seeds, 0.0) + float(told.var()) / len(told))
     if not half:
         return NullError(share, None, None)
@@ -144,14 +144,14 @@ class _MixedRows(NamedTuple):
         """Return, for each of the S seeds, which of the tables (T,) err without it. A table has the
         first n of its seeds `drawn` (T, S); the next one replaces the seed that is left out. `told`
         (T,): the tables that err with all seeds."""
-        found = []
+        error_masks = []
         for seed in range(self.values.shape[1]):
             some = np.flatnonzero((drawn[:, : self.n] == seed).any(1))
-            other = told.copy()
+            wrong = told.copy()
             if len(some):
-                other[some] = self.wrong(_left_out(seed, drawn[some], self.n, self.n))
-            found.append(other)
-        return found
+                wrong[some] = self.wrong(_left_out(seed, drawn[some], self.n, self.n))
+            error_masks.append(wrong)
+        return error_masks
 
     def _wrong(self, tables: Places) -> Bools:
         y = np.moveaxis(self.values[:, tables], 0, 1)  # (T, R, n)
@@ -161,9 +161,9 @@ class _MixedRows(NamedTuple):
         if self.right is not None:
             right = np.moveaxis(self.right[:, tables], 0, 1)
             images = ImageFlips.combined([ImageFlips.of(right)], [self.part])
-        found = fit(y, self.method, images)
-        told = (abs(found.gain) > found.half) & (found.by.v > 0)
-        return np.asarray(told[:, 1:].any(-1))
+        table_fit = fit(y, self.method, images)
+        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.by.v > 0)
+        return np.asarray(excludes_zero[:, 1:].any(-1))
 
 
 class _Row(NamedTuple):
@@ -189,9 +189,9 @@ class _Row(NamedTuple):
         images = None
         if self.right is not None:
             images = ImageFlips.combined([ImageFlips.of(self.right[places])], [self.part])
-        found = fit(self.values[places], self.method, images)
-        told = (abs(found.gain) > found.half) & (found.by.v > 0)
-        return np.asarray(told[:, 1:].any(-1))
+        table_fit = fit(self.values[places], self.method, images)
+        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.by.v > 0)
+        return np.asarray(excludes_zero[:, 1:].any(-1))
 
 
 def _flipping(
@@ -202,8 +202,8 @@ def _flipping(
     if right is None or method.spread != "images":
         return None, 1.0
     of_row = right[row]
-    told = of_row[seeds]
-    flip = told.any(0) & ~told.all(0)
+    marks = of_row[seeds]
+    flip = marks.any(0) & ~marks.all(0)
     flip[:1] = True  # one at least
     return of_row[:, flip], float(flip.mean())
 
@@ -211,9 +211,9 @@ def _flipping(
 def _left_out(seed: int, tables: Places, used: int, n: int) -> Places:
     """Return the first `used` seeds of the tables, with another seed in the place of this one: a
     seed that the table doesn't have, else one of another set, which has another place there."""
-    found = tables[:, :used].copy()
-    table, place = np.nonzero(found == seed)
+    draws = tables[:, :used].copy()
+    table, place = np.nonzero(draws == seed)
     spare = tables.shape[1] > used
-    other = np.full_like(place, used) if spare else (place + n + 1) % used
-    found[table, place] = tables[table, other]
-    return found
+    replacement = np.full_like(place, used) if spare else (place + n + 1) % used
+    draws[table, place] = tables[table, replacement]
+    return draws

@@ -70,16 +70,16 @@ def residual_spread(y: Floats, blocks: bool = True) -> Spread | None:
     def centred(values: Floats) -> Floats:
         """Less the mean of its row; 0 where missing."""
         values = np.where(present > 0, values, 0.0)
-        less: Floats = present * (values - values.sum(1, keepdims=True) / runs)
-        return less
+        deviations: Floats = present * (values - values.sum(1, keepdims=True) / runs)
+        return deviations
 
     # What is left of the normal equations once the rows are eliminated: one a seed.
-    own = centred(y)
+    centred_y = centred(y)
     normal = np.diag(present.sum(0)) - present.T @ (present / runs)
-    seeds, _, rank, _ = np.linalg.lstsq(normal, own.sum(0), rcond=1e-9)
+    seeds, _, rank, _ = np.linalg.lstsq(normal, centred_y.sum(0), rcond=1e-9)
     if not blocks:
         seeds, rank = np.zeros_like(seeds), 0
-    residuals = own - centred(np.broadcast_to(seeds, y.shape))
+    residuals = centred_y - centred(np.broadcast_to(seeds, y.shape))
     df = int(present.sum()) - len(y) - int(rank)
     if df < 1 or (mean_square := float((residuals**2).sum()) / df) <= rounding(y[present > 0]):
         return None
@@ -103,9 +103,9 @@ def resolution(
     half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / more))
     if later <= df:
         return OverSpread(half, half, half)
-    seen = df / later
+    df_share = df / later
     tails = np.array([(1 - SPREAD_LEVEL) / 2, (1 + SPREAD_LEVEL) / 2])
-    low, high = half * np.sqrt(seen + (1 - seen) * fdtri(later - df, df, tails))
+    low, high = half * np.sqrt(df_share + (1 - df_share) * fdtri(later - df, df, tails))
     return OverSpread(float(low), half, float(high))
 
 
@@ -173,16 +173,16 @@ def _told(n: int, method: Method, correlation: float) -> Floats:
     rng = np.random.default_rng(20230204)
     blocks = math.sqrt(correlation / (1 - correlation))
     tables = min(max(1_000, CONTRASTS // method.comparisons), 10_000)
-    found = []
+    thresholds = []
     while tables:
         chunk = min(tables, max(1, AT_ONCE // (rows * n)))
         y = rng.standard_normal((chunk, rows, n))
         y += blocks * rng.standard_normal((chunk, 1, n))
         table = fit(y, method)
         for gain in (table.gain, -table.gain):  # of -y: as likely, and it halves the error
-            found.append((table.half - gain)[:, 1:].ravel())
+            thresholds.append((table.half - gain)[:, 1:].ravel())
         tables -= chunk
-    return np.concatenate(found)
+    return np.concatenate(thresholds)
 
 
 # Of crossed designs, from two real ones of 8 and 16 cells (docs/statistics.md, "Forecasts of
@@ -236,14 +236,14 @@ def look_error(looks: tuple[int, ...], method: Method) -> float:
     results = shape[0] * shape[1]
     tables = max(2_000, min(TABLES, RESULTS // results))
     rng = np.random.default_rng(20230202)
-    wrong = done = 0
-    while done < tables:
-        some = min(tables - done, max(1, LOOKED_AT_ONCE // results))
+    wrong = table_count = 0
+    while table_count < tables:
+        some = min(tables - table_count, max(1, LOOKED_AT_ONCE // results))
         y = rng.standard_normal((some, *shape))
-        told = np.zeros(some, dtype=bool)
+        is_wrong = np.zeros(some, dtype=bool)
         for n in counts:
-            found = fit(y[..., :n], method)
-            told |= (np.abs(found.gain) > found.half)[:, 1:].any(-1)
-        wrong += int(told.sum())
-        done += some
+            table_fit = fit(y[..., :n], method)
+            is_wrong |= (np.abs(table_fit.gain) > table_fit.half)[:, 1:].any(-1)
+        wrong += int(is_wrong.sum())
+        table_count += some
     return wrong / tables

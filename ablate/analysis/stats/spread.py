@@ -113,10 +113,10 @@ class ImageFlips(NamedTuple):
         hits, with_baseline = hits.astype(float), with_baseline.astype(float)
         base = hits[..., :1, :]
         of_gain = n * (hits + base - 2 * with_baseline) - np.square(hits - base)
-        own = hits * (n - hits)
+        image_flips = hits * (n - hits)
         total_flips = of_gain.sum(-1) / pairs + ONE
         squares = np.square(of_gain).sum(-1) / pairs**2 + ONE**2
-        flips, own_squares = own.sum(-1), np.square(own).sum(-1)
+        flips, own_squares = image_flips.sum(-1), np.square(image_flips).sum(-1)
 
         unit = (PERCENT / size) * (PERCENT / size)
         return cls(
@@ -134,8 +134,8 @@ class ImageFlips(NamedTuple):
         slope."""
         squares = np.square(np.asarray(weights, dtype=float))
 
-        def summed(each: Sequence[Floats], by: Floats) -> Floats:
-            return total(np.stack([w * part for w, part in zip(by, each, strict=True)], -1))
+        def summed(arrays: Sequence[Floats], factors: Floats) -> Floats:
+            return total(np.stack([w * part for w, part in zip(factors, arrays, strict=True)], -1))
 
         gain = summed([p.gain for p in parts], squares)
         noise = summed([np.square(p.gain) / p.gain_df for p in parts], np.square(squares))
@@ -190,46 +190,46 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     if rows == 2:
         return _paired(alone, n)
     e, wide = _diagonal(images.covariance), images.run_wide()
-    seen, wide_gain = _covariance(y), _of_gains(wide)
+    covariance, wide_gain = _covariance(y), _of_gains(wide)
 
     def shift_of(some: Floats) -> _RunWide:
-        return _run_wide(some, images.covariance, wide, seen, n)
+        return _run_wide(some, images.covariance, wide, covariance, n)
 
     everyone = shift_of(np.ones(e.shape))
-    ratios = _about(seen, everyone.shares) / _about(everyone.v, everyone.shares)
-    own = ratios > _f_limit(n - 1, everyone.df, OWN)[..., None]
+    ratios = _about(covariance, everyone.shares) / _about(everyone.v, everyone.shares)
+    is_own = ratios > _f_limit(n - 1, everyone.df, OWN)[..., None]
     out = ratios > _f_limit(n - 1, everyone.df, OUT)[..., None]
-    own[..., 0] = out[..., 0] = False
+    is_own[..., 0] = out[..., 0] = False
 
-    kept = np.where(out, 0.0, 1.0)
-    variants = kept.copy()
+    row_weights = np.where(out, 0.0, 1.0)
+    variants = row_weights.copy()
     variants[..., 0] = 0
-    theirs, all_kept = shift_of(variants), shift_of(kept)
+    theirs, all_kept = shift_of(variants), shift_of(row_weights)
     # The baseline minus the variants' weighted mean.
-    excess = _about(seen, theirs.shares)[..., 0]
+    excess = _about(covariance, theirs.shares)[..., 0]
     in_line = _about(theirs.v, theirs.shares)[..., 0]
     level = BASELINE_AT_LOOKS if repeated else BASELINE[n < FEW_SEEDS]
     limit = _f_limit(n - 1, theirs.df, level)
     tripped = (variants.sum(-1) > 1) & (excess > limit * in_line)
     u2 = np.where(tripped, theirs.u2, all_kept.u2)[..., None]
     error = np.where(tripped, theirs.error, all_kept.error)[..., None]
-    more = np.where(tripped, np.maximum(excess - in_line, 0.0), 0.0)[..., None]
+    baseline_excess = np.where(tripped, np.maximum(excess - in_line, 0.0), 0.0)[..., None]
     more_noise = np.square(np.where(tripped, excess, 0.0))[..., None] / (n - 1)
 
-    v = images.gain + u2 * wide_gain + more
+    v = images.gain + u2 * wide_gain + baseline_excess
     flips = np.square(images.gain) / images.gain_df
     noise = flips + np.square(wide_gain) * error / 2 + more_noise
     df = np.square(v) / np.maximum(noise, TINY)
-    vague = (df < n - 1) & ~own
+    vague = (df < n - 1) & ~is_own
     vague[..., 0] = False
-    own = own | vague
-    found = Variances(
-        v=np.where(own, alone, v),
-        df=np.where(own, n - 1.0, df),
-        own=own,
+    is_own = is_own | vague
+    variances = Variances(
+        v=np.where(is_own, alone, v),
+        df=np.where(is_own, n - 1.0, df),
+        own=is_own,
         out=out,
         vague=vague,
-        few=np.zeros_like(own),
+        few=np.zeros_like(is_own),
         tripped=tripped,
         ratio=np.sqrt(np.maximum(excess, 0.0) / in_line),
         ratios=ratios,
@@ -238,7 +238,7 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
         fixed=flips / np.square(v),
         flips=images.gain / v,
     )
-    return _few_by_seeds(found, images.few, y) if images.few.any() else found
+    return _few_by_seeds(variances, images.few, y) if images.few.any() else variances
 
 
 def _covariance(y: Floats) -> Floats:
@@ -320,25 +320,27 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     if images.few.any():
         return None
     flips, squares = _contrast_flips(weights, right)
-    one, unit = ONE / 2 * total(np.square(weights)), np.square(PERCENT / right.shape[-1])
-    gain, noise = unit * (flips + one), unit * unit * (squares + one * one)
-    less, more = (
+    extra_image, unit = ONE / 2 * total(np.square(weights)), np.square(PERCENT / right.shape[-1])
+    gain, noise = unit * (flips + extra_image), unit * unit * (squares + extra_image * extra_image)
+    like_flips, alike = (
         _of_contrasts(y, weights, images, gain, noise, power) for power in (LIKE_FLIPS, ALIKE)
     )
-    larger = more.v > less.v
-    v, df = (np.where(larger, *pair) for pair in ((more.v, less.v), (more.df, less.df)))
+    larger = alike.v > like_flips.v
+    v, df = (
+        np.where(larger, *pair) for pair in ((alike.v, like_flips.v), (alike.df, like_flips.df))
+    )
     n = y.shape[-1]
     alone = np.maximum(variance(total(weights[:, :, None] * y, 1), rounding(y)), gain)
     beyond = alone > _f_limit(n - 1, df, OWN_EFFECT) * v
     vague = (df < n - 1) & ~beyond
-    own = beyond | vague
+    is_own = beyond | vague
     return ContrastVariances(
-        v=np.where(own, alone, v),
-        df=np.where(own, n - 1.0, df),
-        own=own,
+        v=np.where(is_own, alone, v),
+        df=np.where(is_own, n - 1.0, df),
+        own=is_own,
         vague=vague,
         ratios=alone / v,
-        noisy=less.noisy | more.noisy,
+        noisy=like_flips.noisy | alike.noisy,
     )
 
 
@@ -359,10 +361,12 @@ def _contrast_flips(weights: Floats, right: Bools) -> tuple[Floats, Floats]:
     """
     parts = [Fraction(weight).limit_denominator(DENOMINATOR) for weight in np.unique(weights)]
     scale = math.lcm(*(part.denominator for part in parts))
-    whole = np.rint(scale * weights)
+    integer_weights = np.rint(scale * weights)
     marks = right.astype(float)
     n = marks.shape[1]
-    values = np.stack([sum(w * cell for w, cell in zip(k, marks, strict=True) if w) for k in whole])
+    values = np.stack(
+        [sum(w * cell for w, cell in zip(k, marks, strict=True) if w) for k in integer_weights]
+    )
     variances = n * np.square(values).sum(1) - np.square(values.sum(1))  # (K, N)
     unit = float(n * (n - 1) * scale * scale)
     return variances.sum(-1) / unit, np.square(variances).sum(-1) / (unit * unit)
@@ -374,16 +378,16 @@ def _of_contrasts(
     """Judge with the shift shared by this power. `gain` (K,): the variances by the contrasts' own
     flips; `squares`: the sums of the squares of each image's."""
     n = y.shape[-1]
-    flips, wide, seen = images.covariance, images.run_wide(power), _covariance(y)
-    everyone = _run_wide(np.ones(len(y)), flips, wide, seen, n)
-    ratios = _about(seen, everyone.shares) / _about(everyone.v, everyone.shares)
+    flips, wide, covariance = images.covariance, images.run_wide(power), _covariance(y)
+    everyone = _run_wide(np.ones(len(y)), flips, wide, covariance, n)
+    ratios = _about(covariance, everyone.shares) / _about(everyone.v, everyone.shares)
     noisy: Bools = ratios > _f_limit(n - 1, everyone.df, NOISY_CELL[len(y) >= MANY_CELLS])
-    shift = _run_wide(np.where(noisy, 0.0, 1.0), flips, wide, seen, n)
+    shift = _run_wide(np.where(noisy, 0.0, 1.0), flips, wide, covariance, n)
 
     # Each cell about the weighted mean of the others that are in line.
-    own = _about(seen, shift.shares)
-    excess = np.where(noisy, np.maximum(own - _about(shift.v, shift.shares), 0.0), 0.0)
-    excess_noise = np.where(noisy, np.square(own), 0.0) / (n - 1)
+    cell_variance = _about(covariance, shift.shares)
+    excess = np.where(noisy, np.maximum(cell_variance - _about(shift.v, shift.shares), 0.0), 0.0)
+    excess_noise = np.where(noisy, np.square(cell_variance), 0.0) / (n - 1)
 
     pairs = weights[:, :, None] * weights[:, None, :] * wide
     of_shift = np.maximum(total(pairs.reshape(len(weights), -1)), 0.0)
@@ -397,12 +401,12 @@ def _of_contrasts(
 def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
     """Return the variances with the rows in which too few images flip judged `one_way`."""
     plain = one_way(y)
-    each = {
+    fields = {
         name: np.where(few, getattr(plain, name), getattr(found, name))
         for name in Variances._fields
         if name not in ("few", "tripped", "ratio")
     }
-    return found._replace(few=few & ~plain.own, **each)
+    return found._replace(few=few & ~plain.own, **fields)
 
 
 def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
@@ -427,16 +431,16 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     if rows == 2 or apart:
         return alone
     d, weight = counts - 1, (counts - 1) / (counts - 1).max(-1, keepdims=True)
-    every, scale = total(weight)[..., None], (counts - 1).max(-1)
-    others = (total(s * weight)[..., None] - s * weight) / (every - weight)
-    ratios, others_df = _over(s, others), (every - weight) * scale[..., None]
-    own = s > _f_limit(d, others_df, _own_level(counts, blocks)) * others
-    out = s > _f_limit(d, others_df, OUT) * others
-    own[..., 0] = out[..., 0] = False
-    kept = np.where(out, 0.0, weight)
-    kept[..., 0] = 0.0
-    k, s_0, w_0 = total(kept), s[..., 0], weight[..., 0]
-    theirs, theirs_df = total(s * kept) / np.maximum(k, TINY), np.maximum(k * scale, 1)
+    total_weight, scale = total(weight)[..., None], (counts - 1).max(-1)
+    others_variance = (total(s * weight)[..., None] - s * weight) / (total_weight - weight)
+    ratios, others_df = _over(s, others_variance), (total_weight - weight) * scale[..., None]
+    is_own = s > _f_limit(d, others_df, _own_level(counts, blocks)) * others_variance
+    out = s > _f_limit(d, others_df, OUT) * others_variance
+    is_own[..., 0] = out[..., 0] = False
+    kept_weight = np.where(out, 0.0, weight)
+    kept_weight[..., 0] = 0.0
+    k, s_0, w_0 = total(kept_weight), s[..., 0], weight[..., 0]
+    theirs, theirs_df = total(s * kept_weight) / np.maximum(k, TINY), np.maximum(k * scale, 1)
     level = BASELINE if blocks else BASELINE_APART
     levels = np.where(counts[..., 0] < FEW_SEEDS, level[True], level[False])
     tripped = (k > 0) & (s_0 > _f_limit(d[..., 0], theirs_df, levels) * theirs)
@@ -445,16 +449,16 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     of_base, of_row = n / counts[..., :1], n / counts
     noisy, in_line = of_base * s_0[..., None], of_row * theirs[..., None]
     noise = np.square(noisy) / d[..., :1] + np.square(in_line) / theirs_df[..., None]
-    one = (k * theirs + w_0 * s_0) / (k + w_0)
+    pooled = (k * theirs + w_0 * s_0) / (k + w_0)
     both = tripped[..., None]
-    v = np.where(both, noisy + in_line, (of_base + of_row) * one[..., None])
+    v = np.where(both, noisy + in_line, (of_base + of_row) * pooled[..., None])
     df = np.where(
         both, np.square(noisy + in_line) / np.maximum(noise, TINY), ((k + w_0) * scale)[..., None]
     )
     return alone._replace(
-        v=np.where(own, alone.v, v),
-        df=np.where(own, alone.df, df),
-        own=own,
+        v=np.where(is_own, alone.v, v),
+        df=np.where(is_own, alone.df, df),
+        own=is_own,
         out=out,
         tripped=tripped,
         ratio=np.sqrt(_over(s_0, theirs)),
@@ -491,8 +495,8 @@ def _welch(s: Floats, counts: Floats) -> Variances:
     parts = n / counts[..., :1] * s[..., :1], n / counts * s
     noise = np.square(parts[0]) / (counts[..., :1] - 1) + np.square(parts[1]) / (counts - 1)
     v = parts[0] + parts[1]
-    fewer, more = (f(counts, counts[..., :1]) for f in (np.minimum, np.maximum))
-    like = fewer / more
+    fewer, larger = (f(counts, counts[..., :1]) for f in (np.minimum, np.maximum))
+    like = fewer / larger
     welch = np.where(noise > 0, np.square(v) / np.maximum(noise, TINY), fewer - 1)
     df = 1 / (like / welch + (1 - like) / (fewer - 1))
     return _paired(v, 2)._replace(df=df, shared_df=df)
@@ -504,15 +508,15 @@ def paired(y: Floats) -> Variances:
 
 
 def _paired(alone: Floats, n: int) -> Variances:
-    none, zero = np.zeros(alone.shape, dtype=bool), np.zeros(alone.shape)
+    no_flags, zero = np.zeros(alone.shape, dtype=bool), np.zeros(alone.shape)
     return Variances(
         v=alone,
         df=(df := np.full(alone.shape, n - 1.0)),
-        own=none,
-        out=none,
-        vague=none,
-        few=none,
-        tripped=none[..., 0],
+        own=no_flags,
+        out=no_flags,
+        vague=no_flags,
+        few=no_flags,
+        tripped=no_flags[..., 0],
         ratio=zero[..., 0],
         ratios=zero,
         shared=alone,
@@ -528,8 +532,8 @@ def _own_variance(y: Floats) -> Floats:
 
 def _of_gains(covariance: Floats) -> Floats:
     """Compute the variances (..., R) of rows less row 0, by their covariance."""
-    own = _diagonal(covariance)
-    return np.maximum(own + own[..., :1] - 2 * covariance[..., :, 0], 0.0)
+    variances = _diagonal(covariance)
+    return np.maximum(variances + variances[..., :1] - 2 * covariance[..., :, 0], 0.0)
 
 
 def _diagonal(a: Floats) -> Floats:
@@ -546,8 +550,10 @@ def _f_limit(df: Floats | float, other: Floats | float, level: Floats | float) -
     """Quantiles of F, by element. They are slow and repeat: the other df to two decimals."""
     cases = np.broadcast_arrays(df, np.round(np.maximum(other, 1), 2), level)
     keys = cases[0] + cases[2] + 1e6 * cases[1]  # levels are shares: each case has its key
-    _, first, where = np.unique(keys, return_index=True, return_inverse=True)
-    return np.asarray(fdtri(*(part.ravel()[first] for part in cases))[where].reshape(keys.shape))
+    _, indices, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return np.asarray(
+        fdtri(*(part.ravel()[indices] for part in cases))[inverse].reshape(keys.shape)
+    )
 
 
 class Flips(NamedTuple):

@@ -88,10 +88,10 @@ class LookFit(NamedTuple):
 
 def before_looks(rows: int, tables: tuple[int, ...] = ()) -> LookState:
     """Return the state of a column of this many rows before its first look."""
-    none = np.zeros((*tables, rows), dtype=bool)
-    active = ~none
+    no_rows = np.zeros((*tables, rows), dtype=bool)
+    active = ~no_rows
     active[..., 0] = False
-    return LookState(active, none.astype(int))
+    return LookState(active, no_rows.astype(int))
 
 
 def take_look(
@@ -114,40 +114,46 @@ def take_look(
     shaky = np.zeros(state.active.shape, dtype=bool) if unstable is None else unstable
     decided = np.where(state.active & shaky, Decision.UNSTABLE, state.decided)
     active = state.active & ~shaky & ~shaky[..., [0]]
-    how = method.at(look)
-    found = _judged(y.reshape(-1, *y.shape[-2:]), active.reshape(-1, y.shape[-2]), how, images)
+    look_method = method.at(look)
+    look_fit = _judged(
+        y.reshape(-1, *y.shape[-2:]), active.reshape(-1, y.shape[-2]), look_method, images
+    )
     tables = y.shape[:-2]
-    gain, half, sd, df = (part.reshape(*tables, -1) for part in found[:4])
-    found = LookFit(gain, half, sd, df, found.own.reshape(gain.shape), found.ratio.reshape(tables))
+    gain, half, sd, df = (part.reshape(*tables, -1) for part in look_fit[:4])
+    look_fit = LookFit(
+        gain, half, sd, df, look_fit.own.reshape(gain.shape), look_fit.ratio.reshape(tables)
+    )
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
-    told = active & (np.abs(found.gain) > found.half) & (found.sd > 0)
-    decided = np.where(told, np.where(found.gain > 0, Decision.BETTER, Decision.WORSE), decided)
+    excludes_zero = active & (np.abs(look_fit.gain) > look_fit.half) & (look_fit.sd > 0)
+    decided = np.where(
+        excludes_zero, np.where(look_fit.gain > 0, Decision.BETTER, Decision.WORSE), decided
+    )
     if method.margin is not None:
-        error = found.sd / math.sqrt(n)
-        futile = np.abs(found.gain) + stdtrit(found.df, FUTILITY) * error < method.margin
-        decided = np.where(active & ~told & futile, Decision.FUTILE, decided)
-    return found, LookState(active & (decided == Decision.UNDECIDED), decided)
+        error = look_fit.sd / math.sqrt(n)
+        futile = np.abs(look_fit.gain) + stdtrit(look_fit.df, FUTILITY) * error < method.margin
+        decided = np.where(active & ~excludes_zero & futile, Decision.FUTILE, decided)
+    return look_fit, LookState(active & (decided == Decision.UNDECIDED), decided)
 
 
 def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -> LookFit:
     """Fit tables y (T, R, n), those with the same active rows together."""
     tables, rows, n = y.shape
     gain, half, sd, df = np.full((4, tables, rows), np.nan)
-    own, ratio = np.zeros((tables, rows), dtype=bool), np.full(tables, np.nan)
-    groups, where = np.unique(active, axis=0, return_inverse=True)
+    is_own, ratio = np.zeros((tables, rows), dtype=bool), np.full(tables, np.nan)
+    groups, group_of_table = np.unique(active, axis=0, return_inverse=True)
     for group, some in enumerate(groups):
         if not some.any():
             continue
-        these = np.flatnonzero(where.ravel() == group)
-        judged = [0, *(int(row) for row in np.flatnonzero(some))]
-        known = images(these, judged, n) if images is not None else None
-        fitted = fit(y[these][:, judged], method, known)
-        by, variants = fitted.by, np.ix_(these, np.array(judged[1:]))
+        members = np.flatnonzero(group_of_table.ravel() == group)
+        judged_rows = [0, *(int(row) for row in np.flatnonzero(some))]
+        flips = images(members, judged_rows, n) if images is not None else None
+        fitted = fit(y[members][:, judged_rows], method, flips)
+        variances, variants = fitted.by, np.ix_(members, np.array(judged_rows[1:]))
         gain[variants], half[variants] = fitted.gain[:, 1:], fitted.half[:, 1:]
-        sd[variants], df[variants] = fitted.sd[:, 1:], by.df[:, 1:]
-        own[variants] = by.own[:, 1:]
-        ratio[these] = np.where(by.tripped, by.ratio, np.nan)
-    return LookFit(gain, half, sd, df, own, ratio)
+        sd[variants], df[variants] = fitted.sd[:, 1:], variances.df[:, 1:]
+        is_own[variants] = variances.own[:, 1:]
+        ratio[members] = np.where(variances.tripped, variances.ratio, np.nan)
+    return LookFit(gain, half, sd, df, is_own, ratio)
 
 
 def is_futile(gain: Estimate, df: float, margin: float) -> bool:
@@ -175,11 +181,11 @@ def runs_until(method: Sequential, variants: int, gain: float) -> float:
     rows = variants + 1
     y = np.random.default_rng(20230206).standard_normal((TABLES, rows, method.looks[-1]))
     y[:, 1:] += gain
-    state, runs, before = before_looks(rows, (TABLES,)), 0.0, 0
+    state, runs, previous_n = before_looks(rows, (TABLES,)), 0.0, 0
     for look, n in enumerate(method.looks):
         trained = state.active.sum(-1) + state.active.any(-1)
-        runs += float(trained.mean()) * (n - before)
-        before = n
+        runs += float(trained.mean()) * (n - previous_n)
+        previous_n = n
         _, state = take_look(y[..., :n], look, state, method)
     return runs
 
@@ -200,20 +206,20 @@ def boundaries(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """
     x, weights = np.polynomial.legendre.leggauss(NODES)
     sums, chances = np.zeros(1), np.ones(1)  # before the first look: no seeds, their sum is 0
-    found, before = [], 0.0
-    for time, last in zip(looks, (0, *looks), strict=False):
+    limits, start = [], 0.0
+    for time, previous in zip(looks, (0, *looks), strict=False):
         end = time / looks[-1]
-        step, new = math.sqrt(end - before), alpha * (time - last) / looks[-1]
+        step, new = math.sqrt(end - start), alpha * (time - previous) / looks[-1]
         low, high = 0.0, LARGEST
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             edge = middle * math.sqrt(end)
             beyond = ndtr((sums - edge) / step) + ndtr((-edge - sums) / step)
             low, high = (middle, high) if (chances * beyond).sum() > new else (low, middle)
-        found.append(high)
+        limits.append(high)
         later = high * math.sqrt(end) * x
         steps = (later[:, None] - sums) / step
         moved = (np.exp(-np.square(steps) / 2) * chances).sum(1)
         chances = high * math.sqrt(end) * weights * moved / (step * math.sqrt(2 * math.pi))
-        sums, before = later, end
-    return tuple(found)
+        sums, start = later, end
+    return tuple(limits)

@@ -39,7 +39,7 @@ def run_checks(
     """
     above = [[*spec_parents(spec)] for spec in specs]
     label += ".from" * len(above[0])
-    first = [specs[0], *above[0]][-1]
+    root_spec = [specs[0], *above[0]][-1]
     specs = [*specs, *chain.from_iterable(above)]
     yield from _safely("versions", machine.versions)
     yield from _safely("extras", machine.extras)
@@ -48,7 +48,7 @@ def run_checks(
     yield from _safely("memory", machine.memory)
     yield from check_store(store)
     if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):
-        check = partial(resume_check.resume, store, slots, label, first, ask)
+        check = partial(resume_check.resume, store, slots, label, root_spec, ask)
         yield from _safely("resume", check)
 
 
@@ -78,11 +78,11 @@ def _safely(what: str, check: Callable[[], Findings]) -> Generator[Finding, None
 
 def print_findings(findings: Iterator[Finding]) -> list[Finding]:
     """Print each finding as it comes, in colours on a terminal; return all findings."""
-    shown = []
+    printed_findings = []
     for finding in findings:
-        shown.append(finding)
+        printed_findings.append(finding)
         _print(finding)
-    return shown
+    return printed_findings
 
 
 def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +95,9 @@ def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[
             if finding.level != "..."
         ],
         "repaired": list(repaired),
-        "statistics": [one.numbers for one in findings if isinstance(one, JudgedColumn)],
+        "statistics": [
+            finding.numbers for finding in findings if isinstance(finding, JudgedColumn)
+        ],
     }
 
 

@@ -49,8 +49,8 @@ def size(number: float) -> str:
 
 def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
     """Return a number of things with the first names, such as "5 runs (a, b, c, ...)"."""
-    more = ", ..." if len(names) > shown else ""
-    return f"{counted(len(names), noun)} ({', '.join(names[:shown])}{more})"
+    suffix = ", ..." if len(names) > shown else ""
+    return f"{counted(len(names), noun)} ({', '.join(names[:shown])}{suffix})"
 
 
 DISTRIBUTION = "ablate-sweep"
@@ -92,21 +92,23 @@ def versions() -> Findings:
 
     installed, amiss = {"python": platform.python_version()}, []
     required = Requirements.read()
-    wanted = SpecifierSet(required.python)
-    if not wanted.contains(installed["python"]):
-        amiss.append(f"python {installed['python']} does not satisfy python{wanted}")
+    python_range = SpecifierSet(required.python)
+    if not python_range.contains(installed["python"]):
+        amiss.append(f"python {installed['python']} does not satisfy python{python_range}")
     for need in map(Requirement, required.packages):
         if need.marker is not None and not need.marker.evaluate():
             continue  # an extra's
         plain = f"{need.name}{need.specifier}"
         try:
-            found = metadata.version(need.name)
+            installed_version = metadata.version(need.name)
         except metadata.PackageNotFoundError:
             amiss.append(f"{need.name} is not installed: {package_install_command(plain)}")
             continue
-        installed[need.name] = found
-        if not need.specifier.contains(found, prereleases=True):
-            amiss.append(f"{need.name} {found} does not satisfy {plain}: pip install '{plain}'")
+        installed[need.name] = installed_version
+        if not need.specifier.contains(installed_version, prereleases=True):
+            amiss.append(
+                f"{need.name} {installed_version} does not satisfy {plain}: pip install '{plain}'"
+            )
     text = ", ".join(f"{name} {version}" for name, version in installed.items())
     yield Finding("ok", "versions", f"ablate {required.version}, {text}")
     for line in amiss:
@@ -176,12 +178,12 @@ def devices(
     )
     if settings["name"] == "local":
         values = " ".join(f"{k}={v or '(none)'}" for k, v in worker_environment(slots).items())
-        why = (
+        benefit = (
             "cuBLAS can be deterministic"
             if on_gpu
             else "one thread each, and malloc keeps freed memory (1.2-1.3 times as fast on a CPU)"
         )
-        yield Finding("ok", "workers", f"start with {values}: {why}")
+        yield Finding("ok", "workers", f"start with {values}: {benefit}")
 
 
 def _gpus(used: bool) -> Findings:
@@ -194,7 +196,7 @@ def _gpus(used: bool) -> Findings:
             f"give launcher.devices=cpu",
         )
     try:
-        there, stray = gpus.listed()
+        listed_gpus, stray = gpus.listed()
         rows = gpus.rows("index", "name", "memory.total", "memory.free", "driver_version")
     except gpus.NoAnswer as error:
         if shutil.which(gpus.TOOL) is None and not used:
@@ -208,9 +210,9 @@ def _gpus(used: bool) -> Findings:
         yield Finding("warning", "gpu", stray)
     for index, name, total, free, driver in rows:
         text = f"{index}: {name}, {total} MiB, {free} MiB free, driver {driver}"
-        slices = [gpu.index for gpu in there if gpu.index.startswith(f"{index}:")]
+        slices = [gpu.index for gpu in listed_gpus if gpu.index.startswith(f"{index}:")]
         yield Finding("ok", "gpu", text + (f", slices {', '.join(slices)}" if slices else ""))
-    if not there:
+    if not listed_gpus:
         yield Finding("ok", "gpu", f"no GPU ({gpus.TOOL} lists no device)")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -229,11 +231,11 @@ def kernels(slots: Sequence[Slot], unfit: Unfit) -> Findings:
     tried = {slot.place: slot for slot in slots if slot.device != "cpu"}
     if not tried:
         return
-    why = unfit(list(tried.values()))
+    reasons = unfit(list(tried.values()))
     for place, slot in tried.items():
-        if slot.name in why:
-            yield Finding("problem", "gpu", f"{place} is not used: {why[slot.name]}")
-    if works := [place for place, slot in tried.items() if slot.name not in why]:
+        if slot.name in reasons:
+            yield Finding("problem", "gpu", f"{place} is not used: {reasons[slot.name]}")
+    if works := [place for place, slot in tried.items() if slot.name not in reasons]:
         yield Finding("ok", "gpu", f"compute: {', '.join(works)}")
 
 
@@ -241,22 +243,22 @@ FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has
 
 
 def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
-    known: dict[str, str] = {}
+    cpu_info: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
-        known.setdefault(key.strip(), value.strip())
-    model = known.get("model name") or platform.machine()
-    fast = FAST_BF16 & set(known.get("flags", "").split())
-    usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
-    text = f"{model}, {usable} of {there} cores usable"
+        cpu_info.setdefault(key.strip(), value.strip())
+    model = cpu_info.get("model name") or platform.machine()
+    fast = FAST_BF16 & set(cpu_info.get("flags", "").split())
+    usable, core_count = len(os.sched_getaffinity(0)), os.cpu_count()
+    text = f"{model}, {usable} of {core_count} cores usable"
     if not on_gpu:  # else no run computes here
         text += (
             f"; bf16 instructions ({', '.join(sorted(fast))}): train.precision=bf16 is fast"
             if fast
             else "; no bf16 instructions: train.precision=bf16 is slower than fp32"
         )
-    asked = spec.get("train", {}).get("precision")
-    slow = not fast and not on_gpu and asked == "bf16"
+    precision = spec.get("train", {}).get("precision")
+    slow = not fast and not on_gpu and precision == "bf16"
     if slow:
         text += ", and this config asks for bf16; give train.precision=fp32"
     yield Finding("warning" if slow else "ok", "cpu", text)

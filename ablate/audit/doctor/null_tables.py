@@ -50,12 +50,12 @@ def null_tables(store: Store, names: Sequence[str]) -> Findings:
     too few seeds for such tables or gives no verdicts.
     """
     with Ledger.reading(store) as ledger:
-        known = sweep_names(store, ledger)
+        sweeps = sweep_names(store, ledger)
         plans = [
             without_skipped(
-                unedited_plan(store, driven_plan(store, ledger, known, name)), ledger
+                unedited_plan(store, driven_plan(store, ledger, sweeps, name)), ledger
             ).with_own()
-            for name in (resolve_sweep_name(name, known) or name for name in names or known)
+            for name in (resolve_sweep_name(name, sweeps) or name for name in names or sweeps)
         ]
     refusals = []
     for plan in plans:
@@ -69,10 +69,10 @@ def null_tables(store: Store, names: Sequence[str]) -> Findings:
 
 
 def _of_sweep(plan: Plan, store: Store) -> Findings:
-    of = plan.metric
-    sound = store.results(plan.runs(), curves=of.of_curve, probes=bool(of.probe))
-    for why in sound.withheld.values():
-        yield Finding("problem", "verdicts", f"withheld: {why}")
+    metric = plan.metric
+    sound = store.results(plan.runs(), curves=metric.of_curve, probes=bool(metric.probe))
+    for fault in sound.withheld.values():
+        yield Finding("problem", "verdicts", f"withheld: {fault}")
     results = with_own_metrics(plan, sound.results, store)
     cells = all_scores(plan, results, (), store.metrics, store.probe)
     for column in plan.columns:
@@ -90,7 +90,7 @@ def _of_column(
     from ablate.analysis import FEWEST_RUNS, mixed_error, null_error, null_shape
 
     method = method_of(plan, column.label)
-    y = plan.metric.sign * np.array([_stable(found, plan) for found in block])
+    y = plan.metric.sign * np.array([_stable(scores, plan) for scores in block])
     counts = (~np.isnan(y)).sum(1)
     enough = sorted(counts[counts >= FEWEST_RUNS].tolist())
     if not enough:
@@ -99,33 +99,37 @@ def _of_column(
     paired = dataclasses.replace(method, spread="paired")
     if method.comparisons == 1:  # as tables judge a single row
         method = paired
-    told = None
+    correct = None
     if method.spread == "images":
-        told = right_images(plan, block, results, "", store.predictions)
-    right, lacking = told or (None, "")
+        correct = right_images(plan, block, results, "", store.predictions)
+    right, lacking = correct or (None, "")
     rows = np.flatnonzero(counts >= (k + 1) * n)
     images = None if right is None else right[rows]
-    found = null_error(y[rows], images, method, n, k)
-    beside = found if method is paired else null_error(y[rows], None, paired, n, k)
+    error = null_error(y[rows], images, method, n, k)
+    paired_error = error if method is paired else null_error(y[rows], None, paired, n, k)
     mixed = mixed_pairs = None
     common = np.flatnonzero(~np.isnan(y[rows]).any(0))
     if len(rows) > 1 and len(common) >= MIXED_SEEDS * n:
-        own = None if images is None else images[:, common]
-        whole = y[np.ix_(rows, common)]
-        mixed = mixed_error(whole, own, method, n)
-        mixed_pairs = mixed if method is paired else mixed_error(whole, None, paired, n)
+        common_images = None if images is None else images[:, common]
+        common_values = y[np.ix_(rows, common)]
+        mixed = mixed_error(common_values, common_images, method, n)
+        mixed_pairs = mixed if method is paired else mixed_error(common_values, None, paired, n)
     judged_by = "one way" if lacking else method.spread
-    least, most = int(counts[rows].min()), int(counts[rows].max())
-    share = _percent(found)
-    if beside is not found:
-        share += f", by paired t in {_percent(beside)}"
-    seeds = f"{least} seeds" if least == most else f"{least} to {most} seeds"
-    how = f"judged {METHODS[judged_by]}" + f", for {lacking}" * bool(lacking)
-    at = f"{plan.name}@{column.label}" if column.label else plan.name
+    fewest_seeds, most_seeds = int(counts[rows].min()), int(counts[rows].max())
+    share = _percent(error)
+    if paired_error is not error:
+        share += f", by paired t in {_percent(paired_error)}"
+    seeds = (
+        f"{fewest_seeds} seeds"
+        if fewest_seeds == most_seeds
+        else f"{fewest_seeds} to {most_seeds} seeds"
+    )
+    judging = f"judged {METHODS[judged_by]}" + f", for {lacking}" * bool(lacking)
+    place = f"{plan.name}@{column.label}" if column.label else plan.name
     text = (
-        f"{at}: tables without a gain are told wrongly in {share} if all rows were like this one, "
-        f"over your rows in turn (K = {k}, n = {n}; {counted(len(rows), 'row')} of {seeds}; {how}; "
-        f"{100 * method.alpha:g} % is allowed)"
+        f"{place}: tables without a gain are told wrongly in {share} if all rows were like this "
+        f"one, over your rows in turn (K = {k}, n = {n}; {counted(len(rows), 'row')} of {seeds}; "
+        f"{judging}; {100 * method.alpha:g} % is allowed)"
     )
     if mixed is not None and mixed_pairs is not None:
         pairs = f", by paired t in {_percent(mixed_pairs)}," * (mixed_pairs is not mixed)
@@ -133,8 +137,8 @@ def _of_column(
             f"; in {_percent(mixed)}{pairs} with your rows as they are, each as the baseline in "
             f"turn (K = {len(rows) - 1}, n = {n})"
         )
-    beyond = max(found.low or 0, (mixed.low or 0) if mixed else 0) > method.alpha
-    better = beside.share < found.share
+    beyond = max(error.low or 0, (mixed.low or 0) if mixed else 0) > method.alpha
+    better = paired_error.share < error.share
     if mixed is not None and mixed_pairs is not None:
         better = better or mixed_pairs.share < mixed.share
     if beyond and better:
@@ -142,8 +146,8 @@ def _of_column(
         text += f"; `{command}` judges each row by itself"
     numbers = {
         **{"sweep": plan.name, "column": column.label, "judged_by": judged_by},
-        **{"variants": k, "seeds": n, "rows": len(rows), "row_seeds": [least, most]},
-        **{"allowed": method.alpha, "wrong": found._asdict(), "paired": beside._asdict()},
+        **{"variants": k, "seeds": n, "rows": len(rows), "row_seeds": [fewest_seeds, most_seeds]},
+        **{"allowed": method.alpha, "wrong": error._asdict(), "paired": paired_error._asdict()},
         **{"mixed": None if mixed is None else mixed._asdict()},
     }
     yield JudgedColumn("warning" if beyond else "ok", "verdicts", text, numbers)
@@ -174,8 +178,8 @@ def _refusal(plan: Plan) -> str:
     from ablate.analysis import FEWEST_RUNS
 
     for condition in plan.conditions:
-        shared = condition.shared
-        return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {shared}"
+        factor = condition.shared
+        return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {factor}"
     few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
     command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else plan.again()
     return (

@@ -101,29 +101,34 @@ def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Fin
         if end not in (0, KILLED):
             yield _not_tried(name, straight, end)
             return
-        first = _train(killed, slot, HALFWAY if end == KILLED else 1)
-        if first == 0:
+        first_end = _train(killed, slot, HALFWAY if end == KILLED else 1)
+        if first_end == 0:
             text = f"{name} never calls run.save: a run that is stopped or killed starts again"
             yield Finding("warning", "resume", f"{text} from nothing")
             return
-        last = _train(killed, slot, SAVES - HALFWAY if end == KILLED else None)
-        if first != KILLED or last != end:
-            yield _not_tried(name, killed, last if first == KILLED else first)
+        last_end = _train(killed, slot, SAVES - HALFWAY if end == KILLED else None)
+        if first_end != KILLED or last_end != end:
+            yield _not_tried(name, killed, last_end if first_end == KILLED else first_end)
             return
         if not killed.read_attempts()[-1].get("from_step", 0):
             text = f"{name} calls run.save and never run.resume: a run that is stopped or killed"
             yield Finding("warning", "resume", f"{text} starts again from nothing")
             return
-        again = _leg(place, "again", spec)
-        found = _compared(ask, straight, killed)
-        if not found["differing"]:
-            text = f"resume is bit-exact: {found['parts']} parts of state and metrics are equal, "
+        repeat = _leg(place, "again", spec)
+        comparison = _compared(ask, straight, killed)
+        if not comparison["differing"]:
+            text = (
+                f"resume is bit-exact: {comparison['parts']} parts of state and metrics are equal, "
+            )
             yield Finding("ok", "resume", f"{text}with and without a kill -9")
             return
-        ended = _train(again, slot, SAVES)
-        differs = ended == end and _compared(ask, straight, again)["differing"]
-    text = f"resume is not bit-exact: {found['differing'][0]} differs ({len(found['differing'])} "
-    text += f"of {found['parts']} parts): "
+        ended = _train(repeat, slot, SAVES)
+        differs = ended == end and _compared(ask, straight, repeat)["differing"]
+    text = (
+        f"resume is not bit-exact: {comparison['differing'][0]} differs "
+        f"({len(comparison['differing'])} "
+    )
+    text += f"of {comparison['parts']} parts): "
     text += (
         "a second training without a kill differs, too, so it draws from a generator without a "
         "seed, or computes in a random order; draw from run.rng and run.generator"
@@ -155,23 +160,25 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             the first training may have taken longer to load.
             """
             nonlocal saved
-            now = time.monotonic()
+            moment = time.monotonic()
             if program.resume is not None and saved is None:
-                saved = now if resume_words(program, spec["trainer"], places) else None
+                saved = moment if resume_words(program, spec["trainer"], places) else None
             if saved is not None:
-                return now > saved + WRITTEN_S
-            return now - began > seconds * (0.5 if program.resume is None else 0.9)
+                return moment > saved + WRITTEN_S
+            return moment - began > seconds * (0.5 if program.resume is None else 0.9)
 
         program = program_of(spec)
         places = {**dict.fromkeys(PLACEHOLDERS, ""), FOLDER_PLACE: str(killed.scratch)}
-        first, last = _train(killed, slot, kill=kill), _train(killed, slot)
-        if first == 0:
+        first_end, last_end = _train(killed, slot, kill=kill), _train(killed, slot)
+        if first_end == 0:
             yield Finding("warning", "resume", "not checked: it ended before it could be killed")
             return
-        if first != KILLED or last is None:
-            yield _not_tried(trainer_name(spec), killed, last if first == KILLED else first)
+        if first_end != KILLED or last_end is None:
+            yield _not_tried(
+                trainer_name(spec), killed, last_end if first_end == KILLED else first_end
+            )
             return
-        if last != 0:
+        if last_end != 0:
             text = (
                 f"a run that is killed does not go on: {_error(killed)}; a kill cuts a file that "
             )
@@ -179,18 +186,20 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             yield Finding("problem", "resume", text)
             return
         if killed.read_attempts()[-1]["resumed"]:
-            how = "goes on by the words of `resume`"
+            manner = "goes on by the words of `resume`"
         elif program.resume is None:
-            how = "starts its program again, in the folder that it left (no `resume` is declared)"
+            manner = (
+                "starts its program again, in the folder that it left (no `resume` is declared)"
+            )
         else:
-            how = "started again from nothing: no file that `resume` names was there"
+            manner = "started again from nothing: no file that `resume` names was there"
         if not _compared(ask, straight, killed)["differing"]:
-            text = f"a run that is killed {how}; its result is that of one without a kill"
+            text = f"a run that is killed {manner}; its result is that of one without a kill"
             yield Finding("ok", "resume", text)
             return
-        again = _leg(place, "again", spec)
-        differs = _train(again, slot) == 0 and _compared(ask, straight, again)["differing"]
-    text = f"a run that is killed {how}; its result is not that of one without a kill: "
+        repeat = _leg(place, "again", spec)
+        differs = _train(repeat, slot) == 0 and _compared(ask, straight, repeat)["differing"]
+    text = f"a run that is killed {manner}; its result is not that of one without a kill: "
     text += (
         "a second training without a kill differs, too, so the program is not decided by its seed"
         if differs
@@ -226,21 +235,21 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
     if is_own(specs[0]):
         yield Finding("ok", "data", f"{trainer_name(specs[0])} reads its data by itself")
         return
-    first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
-    name, cache = first["data"]["name"], str(store.cache)
+    first_spec, *other_specs = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
+    name, cache = first_spec["data"]["name"], str(store.cache)
     with progress_view() as watching:
-        decode_data([first], store.root, watching, ask)
+        decode_data([first_spec], store.root, watching, ask)
     yield Finding("ok", "data", f"data={name} is decoded")
-    for spec in others:
+    for spec in other_specs:
         name = spec["data"]["name"]
         try:
-            found = ask("prepare", {"data": spec["data"], "cache": cache, "look": True})
+            answer = ask("prepare", {"data": spec["data"], "cache": cache, "look": True})
         except UserError as error:
             yield Finding("problem", "data", str(error))
             continue
-        if found["whole"]:
+        if answer["whole"]:
             yield Finding("ok", "data", f"data={name} is decoded")
-        elif found["examples"] is None:
+        elif answer["examples"] is None:
             yield Finding(
                 "warning",
                 "data",
@@ -248,8 +257,8 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
                 f"{shlex.quote(name)}` with network, or give data.path=FOLDER",
             )
         else:
-            images = sum(found["examples"].values())
-            text = f"data={name} is not decoded yet: {images:,} images, {found['size']}"
+            images = sum(answer["examples"].values())
+            text = f"data={name} is not decoded yet: {images:,} images, {answer['size']}"
             yield Finding("ok", "data", f"{text}; `ablate sweep` decodes it first")
 
 
@@ -307,26 +316,32 @@ def _compare_legs(
             return ask("check_resume", question)
 
         straight = leg("straight", STEPS, halfway="stopped")
-        last = straight["step"]
+        last_step = straight["step"]
         yield _memory(slots, straight["peak_bytes"])
-        if straight["diverged"] or last == 1:
-            why = "diverges at once" if straight["diverged"] else "has one step"
-            yield Finding("warning", "resume", f"not checked: this config {why}")
+        if straight["diverged"] or last_step == 1:
+            reason = "diverges at once" if straight["diverged"] else "has one step"
+            yield Finding("warning", "resume", f"not checked: this config {reason}")
             return
-        found = leg("stopped", last, against="straight")["compared"]
-        if not found["differing"]:
-            text = f"resume is bit-exact: {found['tensors']} tensors are equal after {last} steps, "
-            text += f"with and without a stop after step {last // 2}"
+        comparison = leg("stopped", last_step, against="straight")["compared"]
+        if not comparison["differing"]:
+            text = (
+                f"resume is bit-exact: {comparison['tensors']} tensors are equal after "
+                f"{last_step} steps, "
+            )
+            text += f"with and without a stop after step {last_step // 2}"
             yield Finding("ok", "resume", text)
             return
-        again = leg("again", last, against="straight")["compared"]
-    by = "" if found["by"] is None else f", by up to {found['by']:.3g}"
-    text = f"resume is not bit-exact: after {last} steps {found['first']} differs{by} "
-    text += f"({found['differing']} parts differ; there are {found['tensors']} tensors): "
+        repeat_comparison = leg("again", last_step, against="straight")["compared"]
+    difference = "" if comparison["by"] is None else f", by up to {comparison['by']:.3g}"
+    text = (
+        f"resume is not bit-exact: after {last_step} steps {comparison['first']} "
+        f"differs{difference} "
+    )
+    text += f"({comparison['differing']} parts differ; there are {comparison['tensors']} tensors): "
     text += (
         "a second training without a stop differs, too, so some layer draws random numbers or "
         "computes in a random order"
-        if again["differing"]
+        if repeat_comparison["differing"]
         else "two trainings without a stop are equal, so the checkpoint lacks some state; keep it "
         "in a buffer (register_buffer)"
     )

@@ -63,8 +63,8 @@ def disk(store: Store) -> Findings:
         yield Finding("problem", "disk", f"{place} is not writable; give --store DIR")
         return
     failing = list(_failing(place))
-    for what in failing:
-        yield Finding("problem", "disk", f"{what} at {place}; give --store DIR on a local disk")
+    for failure in failing:
+        yield Finding("problem", "disk", f"{failure} at {place}; give --store DIR on a local disk")
     if not failing:
         works = ", ".join(name for name, _ in TRIES)
         yield Finding("ok", "disk", f"all of these work: {works}")
@@ -72,20 +72,20 @@ def disk(store: Store) -> Findings:
 
 def filesystem(place: Path, mounts: str) -> str:
     """Return the type of the file system at `place`. `mounts`: text of /proc/self/mountinfo."""
-    found, longest = "?", -1
+    kind, longest = "?", -1
     for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
+        mount_part, _, type_part = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount_part.split()[4])
         if len(point) >= longest and place.resolve().is_relative_to(point):  # the last covers
-            found, longest = after.split()[0], len(point)
-    return found
+            kind, longest = type_part.split()[0], len(point)
+    return kind
 
 
 def _flock(folder: Path) -> bool:
-    lock, other = Lock(folder / "lock"), Lock(folder / "lock")
-    taken = lock.acquire() and other.is_held()
+    lock, second_lock = Lock(folder / "lock"), Lock(folder / "lock")
+    is_locked = lock.acquire() and second_lock.is_held()
     lock.release()
-    return taken and not other.is_held()
+    return is_locked and not second_lock.is_held()
 
 
 def _replace(folder: Path) -> bool:
@@ -104,10 +104,10 @@ def _allocate(folder: Path) -> bool:
 
 def _journal(folder: Path) -> bool:
     with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db:
-        wanted = journal_mode(folder)
-        mode = db.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
+        expected_mode = journal_mode(folder)
+        mode = db.execute(f"PRAGMA journal_mode = {expected_mode}").fetchone()[0]
         db.execute("CREATE TABLE tried (number INTEGER)")
-        return bool(mode == wanted.lower())
+        return bool(mode == expected_mode.lower())
 
 
 TRIES: tuple[tuple[str, Callable[[Path], bool]], ...] = (
@@ -141,7 +141,7 @@ def content(store: Store) -> Findings:
     writable = os.access(store.root, os.W_OK)
     states = yield from _ledger(store, writable)
     yield from _plans(store)
-    taken: Counter[str] = Counter()
+    disk_use: Counter[str] = Counter()
     folders, leftovers = [], []
     for entry in _entries(store.root):
         inside = Path(entry.path).relative_to(store.root).parts
@@ -151,11 +151,11 @@ def content(store: Store) -> Findings:
         else:
             part = "ledger" if entry.name.startswith(store.ledger.name) else inside[0]
             with contextlib.suppress(FileNotFoundError):  # a sweep may be at work
-                taken[part] += 512 * entry.stat(follow_symlinks=False).st_blocks
+                disk_use[part] += 512 * entry.stat(follow_symlinks=False).st_blocks
         if _is_leftover(entry.name):
             leftovers.append(str(Path(*inside)))
     yield Finding(
-        "ok", "takes", ", ".join(f"{p} {size(taken[p])}" for p in ("runs", "cache", "ledger"))
+        "ok", "takes", ", ".join(f"{p} {size(disk_use[p])}" for p in ("runs", "cache", "ledger"))
     )
     driver = None
     if writable:  # or a lock can't be asked
@@ -209,8 +209,8 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding("problem", "ledger", f"{store.ledger}: is not a whole ledger; {repair}")
         return None
     if faults != ["ok"]:
-        said = " ".join(" ".join(faults).split())
-        yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {said}; {repair}")
+        messages = " ".join(" ".join(faults).split())
+        yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {messages}; {repair}")
     else:
         text = f"format {version}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
@@ -277,12 +277,12 @@ def _decoded(store: Store) -> Findings:
 
 def _locks(store: Store, driver: Driver | None, folders: list[str]) -> Finding:
     """Report the living driver and workers: each holds a lock that dies with it."""
-    held = [run for run in folders if store.liveness.alive(store.rundir(run))]
-    workers = some(held, "worker") if held else "no worker"
+    worker_runs = [run for run in folders if store.liveness.alive(store.rundir(run))]
+    workers = some(worker_runs, "worker") if worker_runs else "no worker"
     if driver is not None:
         pid = "?" if driver.pid is None else driver.pid
         return Finding("ok", "driver", f"process {pid} drives this store, {workers}")
-    if held:
+    if worker_runs:
         text = (
             f"no driver, but {workers}; the same `ablate sweep` adopts the workers, `ablate stop` "
         )
@@ -318,12 +318,12 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
             unknown.append(run)
         elif result["status"] != state.status:
             differing.append(run)
-    again = "the same `ablate sweep` trains them again"
+    remedy = "the same `ablate sweep` trains them again"
     if missing:
-        text = f"{some(missing, 'run')} done in the ledger, but without a whole result; {again}"
+        text = f"{some(missing, 'run')} done in the ledger, but without a whole result; {remedy}"
         yield Finding("problem", "runs", text)
     if torn:
-        yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {again}")
+        yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {remedy}")
     if differing:
         text = f"{some(differing, 'run')} whose status in result.json and in the ledger differ"
         text += "; `ablate verify` names edited files, `ablate doctor --repair` mends the ledger"

@@ -59,7 +59,7 @@ def autocontrast(images: Tensor) -> Tensor:
     PIL computes that in floats, which now and then are a level too low.
     """
     width = images.shape[2]
-    low, span = (along_lines(found, width) for found in extremes(images))
+    low, span = (along_lines(values, width) for values in extremes(images))
     return stretched(lines(images), low, span).view(images.shape)
 
 
@@ -243,15 +243,15 @@ def photometric(images: Tensor, uniform: Tensor) -> Tensor:
         torch.where(is_on[n], low + amount[n] * (high - low), 1.0) for n in (1, 2)
     )
     turn = torch.where(is_on[3], (amount[3] * 2 * HUE).floor() - HUE, 0.0)
-    first = uniform[0] < 0.5
-    one = torch.ones_like(contrast)
+    contrast_first = uniform[0] < 0.5
+    neutral = torch.ones_like(contrast)
 
     levels = planes(images).float()
     levels = whole(levels + _each(torch.where(is_on[0], shift, 0.0)))
-    levels = whole(levels * _each(torch.where(first, contrast, one)))
+    levels = whole(levels * _each(torch.where(contrast_first, contrast, neutral)))
     levels = _where(is_on[2], saturated(levels, saturation), levels)
     levels = _where(is_on[3], turned(levels, turn), levels)
-    levels = whole(levels * _each(torch.where(first, one, contrast)))
+    levels = whole(levels * _each(torch.where(contrast_first, neutral, contrast)))
     return pixels(levels.to(torch.uint8))
 
 
@@ -276,8 +276,8 @@ def to_hsv(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in half degrees, and saturation and value in levels, of red, green and blue (B, 3,
     H, W): each float32 (B, H, W), in whole numbers."""
     red, green, blue = levels.unbind(1)
-    value, least = levels.amax(1), levels.amin(1)
-    chroma = value - least
+    value, minimum = levels.amax(1), levels.amin(1)
+    chroma = value - minimum
     saturation = (255 * chroma / value.clamp(min=1)).round()
     some = chroma.clamp(min=1)
     sixth = torch.where(
@@ -294,8 +294,8 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     sixth = hue / (TURN / 6)
     share = saturation / 255
     parts = []
-    for first in (5, 3, 1):  # how many sixths before a turn's end red begins to fall, and so on
-        place = (first + sixth) % 6
+    for offset in (5, 3, 1):  # how many sixths before a turn's end red begins to fall, and so on
+        place = (offset + sixth) % 6
         falls = torch.minimum(place, 4 - place).clamp(0, 1)
         parts.append((value * (1 - share * falls)).round())
     return torch.stack(parts, 1)

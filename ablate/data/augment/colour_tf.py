@@ -77,7 +77,7 @@ def autocontrast(images: Tensor) -> Tensor:
     Now and then the result is a level too low, at the top, too.
     """
     width = images.shape[2]
-    scale, offset = (along_lines(found, width) for found in line(*extremes(images)))
+    scale, offset = (along_lines(coefficients, width) for coefficients in line(*extremes(images)))
     return stretched(lines(images), scale, offset).view(images.shape)
 
 

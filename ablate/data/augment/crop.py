@@ -40,12 +40,14 @@ def inception_boxes(
     distribution. Boxes there are whole pixels of the original; here `crop_and_resize` rounds to
     those that are stored.
     """
-    least, most = area
-    low = (least * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
-    high = (aspect / least).clamp(max=ratio[1])  # as wide as the image, and large enough
+    min_area, max_area = area
+    low = (min_area * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
+    high = (aspect / min_area).clamp(max=ratio[1])  # as wide as the image, and large enough
     shape = low + uniform[0] * (high - low)
-    tallest = torch.minimum(most * aspect / shape, (aspect / shape).square()).clamp(max=1).sqrt()
-    shortest = (least * aspect / shape).sqrt()
+    tallest = (
+        torch.minimum(max_area * aspect / shape, (aspect / shape).square()).clamp(max=1).sqrt()
+    )
+    shortest = (min_area * aspect / shape).sqrt()
     height = shortest + uniform[1] * (tallest - shortest)
     width = height * shape / aspect
     box = torch.stack([height, width], 1).clamp(max=1).where((low <= high)[:, None], 1.0)
@@ -69,13 +71,13 @@ def resized_crop_boxes(
     shape = layout.chosen(layout.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
     box = torch.stack([share * aspect / shape, share * shape / aspect], -1).sqrt()  # (tries, B, 2)
     fits = (box <= 1).all(-1)
-    first = fits.byte().argmax(0)
-    box = box.gather(0, first[None, :, None].expand(1, -1, 2))[0]
+    attempt = fits.byte().argmax(0)
+    box = box.gather(0, attempt[None, :, None].expand(1, -1, 2))[0]
     shape = aspect.clamp(*ratio)
     central = torch.stack([aspect / shape, shape / aspect], 1).clamp(max=1)
-    found = fits.any(0)[:, None]
-    box = box.where(found, central)
-    return torch.cat([place.where(found, 0.5) * (1 - box), box], 1)
+    has_fit = fits.any(0)[:, None]
+    box = box.where(has_fit, central)
+    return torch.cat([place.where(has_fit, 0.5) * (1 - box), box], 1)
 
 
 def centre_boxes(aspect: Tensor, share: float) -> Tensor:
@@ -110,8 +112,8 @@ Span = tuple[Tensor, Tensor]  # where boxes start and how long they are along an
 def resize_slices(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
     """Do the same as `crop_and_resize` for boxes in whole pixels, image by image. start and length:
     (2, B), for rows and columns."""
-    (top, left), (end_row, end_column) = start, start + length
-    edges = torch.stack([top, end_row, left, end_column], 1).int().tolist()
+    (top, left_edge), (end_row, end_column) = start, start + length
+    edges = torch.stack([top, end_row, left_edge, end_column], 1).int().tolist()
     parts = [
         bilinear(image[:, y:end_y, x:end_x], (size, size))
         for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
@@ -146,17 +148,17 @@ def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     Images of a test set are shown so, the same on every device: in float64, and with a bias that
     decides ties, whose sums end on either side of a half, depending on how a device adds them up.
     """
-    (top, height), (left, width) = in_pixels(images, boxes.double())
+    (top, height), (left_edge, width) = in_pixels(images, boxes.double())
     rows = area_weights(top, height, images.shape[1], size)
-    columns = area_weights(left, width, images.shape[2], size)
+    columns = area_weights(left_edge, width, images.shape[2], size)
     return to_levels(resample(images, rows, columns) + TIE)
 
 
 def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
     """Return ((top, height), (left, width)) of `boxes` in pixels, (B,) each."""
-    top, left, height, width = boxes.unbind(1)
+    top, left_edge, height, width = boxes.unbind(1)
     _, tall, wide, _ = images.shape
-    return (top * tall, height * tall), (left * wide, width * wide)
+    return (top * tall, height * tall), (left_edge * wide, width * wide)
 
 
 def sides(images: Tensor) -> Tensor:
@@ -167,8 +169,8 @@ def sides(images: Tensor) -> Tensor:
 def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:
     """Round a span to the nearest whole pixels within `size` (one for all, or one for each); at
     least one pixel."""
-    first = torch.minimum(start.round(), size - 1)
-    return first, ((start + length).round() - first).clamp(min=1)
+    first_pixel = torch.minimum(start.round(), size - 1)
+    return first_pixel, ((start + length).round() - first_pixel).clamp(min=1)
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

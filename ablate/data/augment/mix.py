@@ -26,9 +26,9 @@ Noise = Callable[[range, int], Tensor]  # rows, values of each -> N(0, 1), float
 def within(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Return the rows, bool (B, H), and the columns, bool (B, W), within `edges` (B, 4): top, left,
     bottom, right, the last two being the first beyond."""
-    top, left, bottom, right = edges[:, :, None].unbind(1)
+    top, left_edge, bottom, right_edge = edges[:, :, None].unbind(1)
     row, column = count(height, edges.device), count(width, edges.device)
-    return (row >= top) & (row < bottom), (column >= left) & (column < right)
+    return (row >= top) & (row < bottom), (column >= left_edge) & (column < right_edge)
 
 
 def cutout(images: Tensor, row: Tensor, column: Tensor, half: Tensor, fill: int) -> Tensor:
@@ -63,12 +63,12 @@ def erase_boxes(
     shape = layout.chosen(layout.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :])
     tall, wide = (share * shape).sqrt().round(), (share / shape).sqrt().round()
     fits = (tall < height) & (wide < width)
-    first = fits.byte().argmax(0, keepdim=True)
+    attempt = fits.byte().argmax(0, keepdim=True)
     erased = fits.any(0) & (chance < probability)
-    tall, wide = tall.gather(0, first)[0] * erased, wide.gather(0, first)[0] * erased
+    tall, wide = tall.gather(0, attempt)[0] * erased, wide.gather(0, attempt)[0] * erased
     top = (down * (height - tall + 1)).floor()
-    left = (across * (width - wide + 1)).floor()
-    return torch.stack([top, left, top + tall, left + wide], 1).long()
+    left_edge = (across * (width - wide + 1)).floor()
+    return torch.stack([top, left_edge, top + tall, left_edge + wide], 1).long()
 
 
 def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
@@ -78,13 +78,13 @@ def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
     rows, columns = within(edges, height, width)
     if layout.by_groups(images):  # whole images' noise for a share of them, one at a time
         for b in (edges[:, 2] > edges[:, 0]).nonzero()[:, 0].tolist():
-            top, left, bottom, right = edges[b].tolist()
-            drawn = noise(range(b, b + 1), height * width * channels).view(images.shape[1:])
-            images[b, top:bottom, left:right] = drawn[top:bottom, left:right]
+            top, left_edge, bottom, right_edge = edges[b].tolist()
+            normals = noise(range(b, b + 1), height * width * channels).view(images.shape[1:])
+            images[b, top:bottom, left_edge:right_edge] = normals[top:bottom, left_edge:right_edge]
         return images
     inside = (rows[:, :, None] & columns[:, None])[..., None]
-    drawn = noise(range(batch), height * width * channels).view(images.shape)
-    return images.copy_(drawn.where(inside, images))
+    normals = noise(range(batch), height * width * channels).view(images.shape)
+    return images.copy_(normals.where(inside, images))
 
 
 def random_erasing(
@@ -126,12 +126,12 @@ def beta(p: float, uniforms: Sequence[float]) -> float:
     if p > 0.5:
         u, v = uniforms[:2]
         return 0.5 + 0.5 * sqrt(1 - u ** (1 / (p - 0.5))) * cos(2 * pi * v)
-    total, left = 0.0, 1.0
+    total, stick = 0.0, 1.0
     for u, v in zip(uniforms[:BETA:2], uniforms[1:BETA:2], strict=True):
-        rest = left * u ** (0.5 / p)
-        total += (left - rest) * (v < 0.5)
-        left = rest
-    return total + left / 2
+        rest = stick * u ** (0.5 / p)
+        total += (stick - rest) * (v < 0.5)
+        stick = rest
+    return total + stick / 2
 
 
 def mixture(
@@ -177,8 +177,10 @@ def mix(images: Tensor, targets: Tensor, own: Tensor, whole: bool = True) -> tup
     share = own.mean().to(targets.dtype)
     own = own.to(images.dtype).repeat_interleave(images.shape[3], 1)
     if whole:
-        partners, others = images.roll(1, 0), targets.roll(1, 0)
+        partners, partner_targets = images.roll(1, 0), targets.roll(1, 0)
     else:
-        (partners, images), (others, targets) = ((x[:-1], x[1:]) for x in (images, targets))
+        (partners, images), (partner_targets, targets) = (
+            (x[:-1], x[1:]) for x in (images, targets)
+        )
     mixed = torch.lerp(lines(partners), lines(images), own).view(images.shape)
-    return mixed, torch.lerp(others, targets, share)
+    return mixed, torch.lerp(partner_targets, targets, share)

@@ -137,8 +137,8 @@ class DrawnLayer:
     def each(self) -> Iterator[DrawnLayer]:
         """Yield the layers of a stack (n, B, ...), one by one."""
         for i in range(len(self.choice)):
-            drawn = Drawn(*(values[i] for values in self.drawn))
-            yield DrawnLayer(self.choice[i], drawn, {k: part[i] for k, part in self.fixed.items()})
+            draws = Drawn(*(values[i] for values in self.drawn))
+            yield DrawnLayer(self.choice[i], draws, {k: part[i] for k, part in self.fixed.items()})
 
     def stacked(self, *shape: int) -> DrawnLayer:
         """Return the layer with its first axis split into the axes `shape`: (N, ...) becomes
@@ -171,12 +171,16 @@ def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fi
     order = layer.choice.argsort(stable=True)
     counts = layer.choice.bincount(minlength=len(operators) + 1).tolist()
     pieces = images.index_select(0, order).split(counts)
-    drawn = zip(*(part.index_select(0, order).split(counts) for part in layer.drawn), strict=True)
-    done = [
+    draw_pieces = zip(
+        *(part.index_select(0, order).split(counts) for part in layer.drawn), strict=True
+    )
+    changed_pieces = [
         operator(piece, Drawn(*values), fill) if len(piece) else piece
-        for operator, piece, values in zip((*operators, unchanged), pieces, drawn, strict=True)
+        for operator, piece, values in zip(
+            (*operators, unchanged), pieces, draw_pieces, strict=True
+        )
     ]
-    return torch.cat(done).index_select(0, order.argsort())
+    return torch.cat(changed_pieces).index_select(0, order.argsort())
 
 
 def unchanged(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
@@ -203,15 +207,15 @@ def settled(
     fixed["place"] = _place(kinds.counted, choice, kinds.many)
     if kinds.levels:
         ramp = layout.count(256, choice.device, torch.uint8)
-        shown = ramp.view(1, 1, 256, 1).expand(len(choice), 1, 256, 1)
-        tables = [one.change(shown, drawn).view(-1, 256) for one in kinds.levels.values()]
+        ramps = ramp.view(1, 1, 256, 1).expand(len(choice), 1, 256, 1)
+        tables = [operator.change(ramps, drawn).view(-1, 256) for operator in kinds.levels.values()]
         place = _place(kinds.levels, choice, kinds.many)
-        fixed["table"] = _chosen(place, [shown.view(-1, 256), *tables])
+        fixed["table"] = _chosen(place, [ramps.view(-1, 256), *tables])
     if kinds.warped:
-        made = [one.matrix(drawn, height, width) for one in kinds.warped.values()]
+        matrices = [operator.matrix(drawn, height, width) for operator in kinds.warped.values()]
         identity = layout.constants_on((1, 0, 0, 0, 1, 0), choice.device).view(1, 2, 3)
         place = _place(kinds.warped, choice, kinds.many)
-        fixed["matrix"] = _chosen(place, [identity.expand_as(made[0]), *made])
+        fixed["matrix"] = _chosen(place, [identity.expand_as(matrices[0]), *matrices])
     for operator in kinds.blended.values():
         fixed["factor"] = operator.factor(drawn)  # the same for all
     return DrawnLayer(choice, drawn, fixed)
@@ -222,8 +226,8 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
     whatever was drawn. `layer` must come from `settled`."""
     kinds, fixed = _Kinds(operators), layer.fixed
 
-    def pick(name: str, done: Tensor, otherwise: Tensor | float) -> Tensor:
-        return done.where(fixed[name].view(-1, 1, 1, 1), otherwise)
+    def pick(name: str, changed: Tensor, otherwise: Tensor | float) -> Tensor:
+        return changed.where(fixed[name].view(-1, 1, 1, 1), otherwise)
 
     result = images
     if kinds.levels or kinds.counted:
@@ -231,16 +235,16 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
     if kinds.blended:
         pictures, base = Pictures(images), layout.constants_on((0.0,), images.device)
         for number, operator in kinds.blended.items():
-            found = operator.base(pictures)
-            if found is not None:
-                base = torch.where(fixed[f"{number}"].view(-1, 1, 1, 1), found, base)
+            operator_base = operator.base(pictures)
+            if operator_base is not None:
+                base = torch.where(fixed[f"{number}"].view(-1, 1, 1, 1), operator_base, base)
         result = pick("blended", colour.blend(base, images, fixed["factor"]), result)
     if kinds.warped:
         see = next(iter(kinds.warped.values())).see
         result = pick("warped", see(images, fixed["matrix"], fill), result)
     for number in kinds.others:
-        done = operators[number](images, layer.drawn, fill)
-        result = pick(f"{number}", done, result)
+        changed = operators[number](images, layer.drawn, fill)
+        result = pick(f"{number}", changed, result)
     return result
 
 
@@ -249,10 +253,18 @@ class _Kinds:
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.many = len(operators) + 1  # one more is to be spared
-        self.levels = {i: one for i, one in enumerate(operators) if isinstance(one, Levels)}
-        self.counted = {i: one for i, one in enumerate(operators) if isinstance(one, Counted)}
-        self.blended = {i: one for i, one in enumerate(operators) if isinstance(one, Blended)}
-        self.warped = {i: one for i, one in enumerate(operators) if isinstance(one, Warped)}
+        self.levels = {
+            i: operator for i, operator in enumerate(operators) if isinstance(operator, Levels)
+        }
+        self.counted = {
+            i: operator for i, operator in enumerate(operators) if isinstance(operator, Counted)
+        }
+        self.blended = {
+            i: operator for i, operator in enumerate(operators) if isinstance(operator, Blended)
+        }
+        self.warped = {
+            i: operator for i, operator in enumerate(operators) if isinstance(operator, Warped)
+        }
         alike = self.levels, self.counted, self.blended, self.warped
         self.others = [i for i in range(len(operators)) if not any(i in kind for kind in alike)]
 
@@ -273,17 +285,17 @@ def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tenso
     entry = colour.entries(images, torch.int64)
     shape = batch, channels, 256
     if kinds.levels:
-        first = fixed["table"].view(batch, 1, 256).expand(shape)
+        level_table = fixed["table"].view(batch, 1, 256).expand(shape)
     else:
-        first = layout.count(256, device, torch.uint8).expand(shape)
+        level_table = layout.count(256, device, torch.uint8).expand(shape)
     if not kinds.counted:
-        return colour.through(first.contiguous(), entry).view(images.shape)
-    one = layout.constants_on((1,), device, torch.int64).expand(entry.numel())
+        return colour.through(level_table.contiguous(), entry).view(images.shape)
+    increment = layout.constants_on((1,), device, torch.int64).expand(entry.numel())
     histogram = torch.zeros(batch * channels * 256, dtype=torch.int64, device=device)
-    histogram = histogram.scatter_add_(0, entry.view(-1), one).view(-1, 256)
+    histogram = histogram.scatter_add_(0, entry.view(-1), increment).view(-1, 256)
     counts = colour.Counts(histogram)
-    made = [operator.table(counts).view(shape) for operator in kinds.counted.values()]
-    return colour.through(_chosen(fixed["place"], [first, *made]), entry).view(images.shape)
+    tables = [operator.table(counts).view(shape) for operator in kinds.counted.values()]
+    return colour.through(_chosen(fixed["place"], [level_table, *tables]), entry).view(images.shape)
 
 
 def _by_choice(table: Sequence[int], choice: Tensor, dtype: torch.dtype) -> Tensor:

@@ -35,8 +35,8 @@ def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
 def shear_x(factor: Tensor, origin: float = 0.0) -> Tensor:
     """Return the matrices (B, 2, 3) that move line y by factor * (y - origin). TF's origin is 0,
     PIL's is CORNER."""
-    one, zero = torch.ones_like(factor), torch.zeros_like(factor)
-    return torch.stack([one, factor, -factor * origin, zero, one, zero], 1).view(-1, 2, 3)
+    unit, zero = torch.ones_like(factor), torch.zeros_like(factor)
+    return torch.stack([unit, factor, -factor * origin, zero, unit, zero], 1).view(-1, 2, 3)
 
 
 def shear_y(factor: Tensor, origin: float = 0.0) -> Tensor:
@@ -47,8 +47,8 @@ def shear_y(factor: Tensor, origin: float = 0.0) -> Tensor:
 def translation(right: Tensor, down: Tensor) -> Tensor:
     """Return the matrices (B, 2, 3) that move the image left by `right` pixels and up by `down`:
     PIL's and TF's sign."""
-    one, zero = torch.ones_like(right), torch.zeros_like(right)
-    return torch.stack([one, zero, right, zero, one, down], 1).view(-1, 2, 3)
+    unit, zero = torch.ones_like(right), torch.zeros_like(right)
+    return torch.stack([unit, zero, right, zero, unit, down], 1).view(-1, 2, 3)
 
 
 def places(matrix: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -74,8 +74,8 @@ def warp(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tensor:
     # 1 for the border and 1/2 for rounding; after the clamp all is positive, so int() is floor()
     x = x.add_(1.5).clamp_(0, width + 1).int()
     y = y.add_(1.5).clamp_(0, height + 1).int()
-    first = torch.arange(batch, device=images.device, dtype=torch.int32) * (height + 2)
-    pixel = y.add_(first[:, None, None]).mul_(width + 2).add_(x)
+    first_line = torch.arange(batch, device=images.device, dtype=torch.int32) * (height + 2)
+    pixel = y.add_(first_line[:, None, None]).mul_(width + 2).add_(x)
     return framed.view(-1, channels).index_select(0, pixel.view(-1)).view(images.shape)
 
 
@@ -96,12 +96,14 @@ def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tenso
     x, y = places((matrix - middle) / half, height, width)
     inside = (torch.maximum(x.abs(), y.abs()) < 1).float()[:, None]
     grid = torch.stack([x, y], 3)
-    seen = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
+    interpolated = F.grid_sample(
+        planes(images).float(), grid, padding_mode="border", align_corners=False
+    )
     if not isinstance(fill, Tensor):
         fill = constants_on((fill,), images.device)
     level = fill.view(-1, 1, 1).to(torch.float32)
-    seen = seen.sub_(level).mul_(inside).add_(level + 0.5)
-    return pixels(seen.to(torch.uint8))
+    interpolated = interpolated.sub_(level).mul_(inside).add_(level + 0.5)
+    return pixels(interpolated.to(torch.uint8))
 
 
 def flip(images: Tensor, mask: Tensor) -> Tensor:
@@ -133,8 +135,8 @@ def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: 
     windows = padded.as_strided((pixels - width + 1, width * channels), (channels, 1))
     image = count(batch, images.device) + batch * flip
     line = (image * tall + top)[:, None] + count(height, images.device)
-    first = line * wide + left[:, None]
-    return windows.index_select(0, first.view(-1)).view(images.shape)
+    first_pixel = line * wide + left[:, None]
+    return windows.index_select(0, first_pixel.view(-1)).view(images.shape)
 
 
 SHAKE = 7  # uniforms that an image takes
@@ -166,8 +168,8 @@ def shake(
         zoomed = zoom_out(moved, larger, uniform[5], uniform[6], math.ceil(factor[1]))
         return zoomed.where(away[:, None, None, None], moved)
     rows = away.nonzero()[:, 0]
-    larger, left, top = torch.stack([larger, uniform[5], uniform[6]]).index_select(1, rows)
-    zoomed = zoom_out(moved.index_select(0, rows), larger, left, top, math.ceil(factor[1]))
+    larger, left_edge, top = torch.stack([larger, uniform[5], uniform[6]]).index_select(1, rows)
+    zoomed = zoom_out(moved.index_select(0, rows), larger, left_edge, top, math.ceil(factor[1]))
     return moved.index_copy(0, rows, zoomed)
 
 
@@ -193,11 +195,11 @@ def zoom_weights(factor: Tensor, place: Tensor, size: int, most: int) -> Tensor:
     Resample.c.
     """
     canvas = (size * factor).floor()
-    first = ((canvas - size) * place).long()
+    offset = ((canvas - size) * place).long()
     pixel = count(size * most, factor.device) + 0.5
     step = (canvas / size)[:, None, None]
     centre = (count(size, factor.device) + 0.5)[:, None] * step
     weights = (1 - (pixel - centre).abs() / step).clamp(min=0) * (pixel < canvas[:, None, None])
     weights /= weights.sum(2, keepdim=True)
-    image = first[:, None, None] + count(size, factor.device)
+    image = offset[:, None, None] + count(size, factor.device)
     return weights.gather(2, image.expand(-1, size, -1))

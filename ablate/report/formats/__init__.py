@@ -62,8 +62,8 @@ def render_table(
         return WHOLE[format](table)
     if format not in FORMATS:
         raise unknown_value("--format", format, FORMATS)
-    made = sheet(table, show, transpose, min(width, SET[format].width), wide)
-    return set_sheet(made, format, width, floated, table.complete)
+    printed = sheet(table, show, transpose, min(width, SET[format].width), wide)
+    return set_sheet(printed, format, width, floated, table.complete)
 
 
 def set_sheet(
@@ -90,6 +90,6 @@ def _printable(part: Any) -> Any:
     if isinstance(part, tuple):
         return tuple(map(_printable, part))
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        texts = {each.name: _printable(getattr(part, each.name)) for each in fields(part)}
+        texts = {field.name: _printable(getattr(part, field.name)) for field in fields(part)}
         return dataclasses.replace(part, **texts)
     return part

@@ -78,19 +78,22 @@ class Grid:
         """Return a grid of only these columns, in this order."""
         lines = [dataclasses.replace(x, cells=tuple(x.cells[i] for i in which)) for x in self.lines]
         heads = [i for i, (_, size) in enumerate(self.spans) for _ in range(size)]
-        over = [heads[i] for i in which] if heads else []
+        column_heads = [heads[i] for i in which] if heads else []
         return dataclasses.replace(
             self,
             headings=tuple(self.headings[i] for i in which),
             lines=tuple(lines),
-            spans=tuple((self.spans[head][0], over.count(head)) for head in dict.fromkeys(over)),
+            spans=tuple(
+                (self.spans[head][0], column_heads.count(head))
+                for head in dict.fromkeys(column_heads)
+            ),
         )
 
     def part(self, which: Sequence[int]) -> Grid:
         """Return the grid of these columns; if columns are left out, without the lines that have no
         text in the others."""
-        part, whole = self.columns(which), len(which) == len(self.headings)
-        lines = (x for x in part.lines if whole or x.heading or any(c.text for c in x.cells[1:]))
+        part, is_whole = self.columns(which), len(which) == len(self.headings)
+        lines = (x for x in part.lines if is_whole or x.heading or any(c.text for c in x.cells[1:]))
         return dataclasses.replace(part, lines=tuple(lines))
 
 
@@ -129,27 +132,27 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
     ]
     if len(widths) > 2 and not grid.headings[-1].number:  # words at the end fold before they move
         widths[-1] = min(widths[-1], LEAST)
-    under = [head for head, (_, size) in enumerate(grid.spans) for _ in range(size)]
-    which = [0]
+    column_heads = [head for head, (_, size) in enumerate(grid.spans) for _ in range(size)]
+    indices = [0]
     for i in range(1, len(widths)):
-        if len(which) > 1 and sum(widths[j] for j in (*which, i)) > width:
+        if len(indices) > 1 and sum(widths[j] for j in (*indices, i)) > width:
             # What stands under one heading moves as a whole, where it fits.
-            moved = [j for j in which[1:] if under and under[j] == under[i]]
-            if len(moved) == len(which) - 1 or sum(widths[j] for j in (0, *moved, i)) > width:
+            moved = [j for j in indices[1:] if column_heads and column_heads[j] == column_heads[i]]
+            if len(moved) == len(indices) - 1 or sum(widths[j] for j in (0, *moved, i)) > width:
                 moved = []
-            yield _part(grid, which[: len(which) - len(moved)], width)
-            which = [0, *moved]
-        which.append(i)
-    yield _part(grid, which, width)
+            yield _part(grid, indices[: len(indices) - len(moved)], width)
+            indices = [0, *moved]
+        indices.append(i)
+    yield _part(grid, indices, width)
 
 
 def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
     part = grid.part(which)
-    least = (
+    least_widths = (
         size if cell.number else min(size, LEAST)
         for cell, size in zip(part.headings, part.widths, strict=True)
     )
-    return dataclasses.replace(part, narrow=sum(least) > width)
+    return dataclasses.replace(part, narrow=sum(least_widths) > width)
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,8 @@ def below(sheet: PrintedTable) -> list[str]:
 
 def marks(footnotes: Sequence[int]) -> str:
     """Write footnote numbers as superscripts, which nobody reads as part of a number."""
-    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-    return "˒".join(str(footnote).translate(raised) for footnote in footnotes)
+    superscripts = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "˒".join(str(footnote).translate(superscripts) for footnote in footnotes)
 
 
 def _grid(grid: Grid) -> Iterator[str]:
@@ -235,8 +238,11 @@ def _grid(grid: Grid) -> Iterator[str]:
 
 def _cells(line: GridLine) -> list[str]:
     if line.heading:
-        first, *others = line.cells
-        return [f"*{_escape_markdown(first.text)}*{marks(first.notes)}", *("" for _ in others)]
+        heading, *spanned_cells = line.cells
+        return [
+            f"*{_escape_markdown(heading.text)}*{marks(heading.notes)}",
+            *("" for _ in spanned_cells),
+        ]
     return [_cell(cell) for cell in line.cells]
 
 
@@ -300,10 +306,10 @@ def _rich_table(grid: Grid) -> Table:
         collapse_padding=True,
     )
     heads = [""] * len(grid.headings)
-    at = 0
+    start = 0
     for text, size in grid.spans:  # above the first of its columns
-        heads[at] = text
-        at += size
+        heads[start] = text
+        start += size
     for head, cell in zip(heads, grid.headings, strict=True):
         heading = Text(f"{head}\n") if grid.spans else Text()
         heading.append(_text(cell))

@@ -98,8 +98,8 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
         for number, part in enumerate(fitted(_plain(grid) if floated.notes != "full" else grid))
     ]
     for position, (grid, part, number) in enumerate(parts):
-        first = f"{_sentence(sheet.heading)} " if grid.title else ""
-        title = first + (grid.title or sheet.heading) + (f" ({grid.note})" if grid.note else "")
+        prefix = f"{_sentence(sheet.heading)} " if grid.title else ""
+        title = prefix + (grid.title or sheet.heading) + (f" ({grid.note})" if grid.note else "")
         star = "*" if part.room > COLUMN else ""
         lines += [
             rf"\begin{{table{star}}}",
@@ -147,19 +147,19 @@ def _tabular(part: FittedGrid) -> Iterator[str]:
         yield rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
     yield r"\toprule"
     if grid.spans:
-        at, heads, rules = 0, [], []
+        start, heads, rules = 0, [], []
         for text, count in grid.spans:
-            folded = _folded(text, "c", part.across(at, count))
+            folded = _folded(text, "c", part.across(start, count))
             heads.append(rf"\multicolumn{{{count}}}{{c}}{{{folded}}}")
-            rules += [rf"\cmidrule(lr){{{at + 1}-{at + count}}}"] if text else []
-            at += count
+            rules += [rf"\cmidrule(lr){{{start + 1}-{start + count}}}"] if text else []
+            start += count
         yield " & ".join(heads) + END
         yield from rules
-    named = zip(grid.headings, part.widths, strict=True)
+    sized_headings = zip(grid.headings, part.widths, strict=True)
     yield (
         " & ".join(
             _folded(head.text, "r" if head.number else "l", width, head.notes)
-            for head, width in named
+            for head, width in sized_headings
         )
         + END
     )
@@ -181,9 +181,9 @@ def _folded(text: str, side: str, width: float, notes: tuple[int, ...] = ()) -> 
 
 def _line(line: GridLine, part: FittedGrid) -> str:
     if line.heading:
-        first = line.cells[0]
-        text = rf"\emph{{{escape(first.text)}}}{_marks(first.notes)}"
-        wide = points(first.text) > part.width
+        heading = line.cells[0]
+        text = rf"\emph{{{escape(heading.text)}}}{_marks(heading.notes)}"
+        wide = points(heading.text) > part.width
         kind = rf"@{{}}p{{{part.width:.1f}pt}}@{{}}" if wide else "@{}l"
         return rf"\multicolumn{{{len(line.cells)}}}{{{kind}}}{{{text}}}" + END
     cells = zip(line.cells, part.folded, strict=True)
@@ -305,12 +305,12 @@ def is_set(character: str) -> bool:
 def pieces(word: str) -> list[str]:
     """Return the parts of a word between which a line may end: in a long word after its signs, and
     at characters that LaTeX sets by their number."""
-    found: list[str] = []
+    segments: list[str] = []
     for part in _BREAKS.findall(word) if len(word) > LONG else [word]:
         runs = itertools.groupby(part, lambda c: _size(c) == _NUMBERED)
         for alone, run in ((alone, "".join(some)) for alone, some in runs):
-            found += [*run] if alone else [run]
-    return found
+            segments += [*run] if alone else [run]
+    return segments
 
 
 def points(text: str, bold: bool = False) -> float:
@@ -325,8 +325,8 @@ def _size(character: str) -> float:
         return _GREEK
     if unicodedata.combining(character):
         return 0.0
-    known = is_set(character) or latex_letters.spelled(character, SPECIAL) is not None
-    return _LETTER if known else _NUMBERED
+    is_settable = is_set(character) or latex_letters.spelled(character, SPECIAL) is not None
+    return _LETTER if is_settable else _NUMBERED
 
 
 def _marks_width(cell: GridCell) -> float:
@@ -339,8 +339,8 @@ def _cell_width(cell: GridCell) -> float:
 
 
 def _longest(text: str, bold: bool = False) -> float:
-    found = (points(piece, bold) for word in text.split() for piece in pieces(word))
-    return max(found, default=0.0)
+    widths = (points(piece, bold) for word in text.split() for piece in pieces(word))
+    return max(widths, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -366,23 +366,23 @@ def fitted(grid: Grid) -> Iterator[FittedGrid]:
     """Fit a grid into a column of a paper, else into its text, else in parts; each part repeats the
     first column."""
     for room in (COLUMN, TEXT):
-        if whole := _fit(grid, range(len(grid.headings)), room):
-            yield whole
+        if fitted_grid := _fit(grid, range(len(grid.headings)), room):
+            yield fitted_grid
             return
-    which = [0]
+    indices = [0]
     for i in range(1, len(grid.headings)):
-        if len(which) > 1 and _fit(grid, [*which, i], TEXT) is None:
-            yield _part(grid, which)
-            which = [0]
-        which.append(i)
-    yield _part(grid, which)
+        if len(indices) > 1 and _fit(grid, [*indices, i], TEXT) is None:
+            yield _part(grid, indices)
+            indices = [0]
+        indices.append(i)
+    yield _part(grid, indices)
 
 
 def _part(grid: Grid, which: Sequence[int]) -> FittedGrid:
     room = TEXT
-    while (found := _fit(grid, which, room)) is None:  # a word that is wider than a page
+    while (fitted_grid := _fit(grid, which, room)) is None:  # a word that is wider than a page
         room *= 1.1
-    return found
+    return fitted_grid
 
 
 def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
@@ -396,35 +396,36 @@ def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
     for measure in (points, _longest):
         heads = (measure(head.text) + _marks_width(head) for head in grid.headings)
         widths = [max(pair) for pair in zip(body, heads, strict=True)]
-        at = 0
+        start = 0
         for text, count in grid.spans:
-            lacking = measure(text) - sum(widths[at : at + count]) - GAP * (count - 1)
-            widths[at + count - 1] += max(0.0, lacking)
-            at += count
+            lacking = measure(text) - sum(widths[start : start + count]) - GAP * (count - 1)
+            widths[start + count - 1] += max(0.0, lacking)
+            start += count
         natural = natural or widths
         spare = room - sum(widths) - GAP * (len(widths) - 1)
         if spare >= 0:
             for i, width in enumerate(natural):  # of the headings, as many as there is room for
-                more = min(spare, max(0.0, width - widths[i]))
-                widths[i] += more
-                spare -= more
+                extra = min(spare, max(0.0, width - widths[i]))
+                widths[i] += extra
+                spare -= extra
             return FittedGrid(grid, tuple(widths), (None,) * len(widths), room)
     words = [i for i, head in enumerate(grid.headings) if not head.number]
-    least = {i: _least(grid.headings[i], columns[i]) for i in words}
+    least_widths = {i: _least(grid.headings[i], columns[i]) for i in words}
     spare = (
         room
         - GAP * (len(widths) - 1)
         - sum(width for i, width in enumerate(widths) if i not in words)
     )
-    if sum(least.values()) > spare:
+    if sum(least_widths.values()) > spare:
         return None
     folded: list[float | None] = [None] * len(widths)
-    left = sorted(words, key=lambda i: widths[i] - least[i])  # what needs little gets it whole
-    while left:
-        i, *left = left
-        share = (spare - least[i] - sum(least[j] for j in left)) / (len(left) + 1)
-        if least[i] + share < widths[i]:
-            widths[i] = folded[i] = least[i] + share
+    # What needs little gets it whole.
+    queue = sorted(words, key=lambda i: widths[i] - least_widths[i])
+    while queue:
+        i, *queue = queue
+        share = (spare - least_widths[i] - sum(least_widths[j] for j in queue)) / (len(queue) + 1)
+        if least_widths[i] + share < widths[i]:
+            widths[i] = folded[i] = least_widths[i] + share
         spare -= widths[i]
     return FittedGrid(grid, tuple(widths), tuple(folded), room)
 
@@ -438,13 +439,13 @@ def _least(head: GridCell, cells: Sequence[GridCell]) -> float:
 
 def lines_of(text: str, width: float) -> list[str]:
     """Fold a heading to lines of so many points."""
-    found: list[str] = []
+    lines: list[str] = []
     for word in text.split():
         parts = pieces(word) if points(word) > width else [word]
         for i, part in enumerate(parts):
-            joined = f"{found[-1]}{'' if i else ' '}{part}" if found else ""
+            joined = f"{lines[-1]}{'' if i else ' '}{part}" if lines else ""
             if joined and points(joined) <= width:
-                found[-1] = joined
+                lines[-1] = joined
             else:
-                found.append(part)
-    return found or [""]
+                lines.append(part)
+    return lines or [""]

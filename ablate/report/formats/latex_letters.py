@@ -116,5 +116,5 @@ def _accented(base: str, mark: str, known: dict[str, str]) -> str | None:
             text = rf"\{text}"
         return f"{command}{{{text}}}"
     shift = "-1.4ex" if below else ".6ex" if text.startswith("\\") or text.isupper() else "0pt"
-    over = rf"\hidewidth\raisebox{{{shift}}}{{{sign}}}\hidewidth"
-    return rf"{{\ooalign{{{over}\crcr\hfil {text}\hfil\crcr}}}}"
+    raised_sign = rf"\hidewidth\raisebox{{{shift}}}{{{sign}}}\hidewidth"
+    return rf"{{\ooalign{{{raised_sign}\crcr\hfil {text}\hfil\crcr}}}}"

@@ -54,7 +54,7 @@ def sheet(
         if "gain" not in show:
             table = table.without("gain")
         grids = list(wide_grids(table, show))
-        more = (*wide_words(table),)
+        extra_caption = (*wide_words(table),)
     else:
         parts = list(parts_of(table, show))
         if not parts:
@@ -64,13 +64,13 @@ def sheet(
             )
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
-        more = (*cut_words(table, show),)
+        extra_caption = (*cut_words(table, show),)
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*blocks, *grids) if by_change else (*grids, *blocks),
         notes=table.texts(*WARNING_KINDS),
-        caption=(*table.texts("caption"), *more),
+        caption=(*table.texts("caption"), *extra_caption),
         footnotes=(*table.footnotes,),
         headline=table_headline(table.whole or table),
     )
@@ -83,8 +83,8 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
     if len(grids) > 1 and len(table.rows) <= FEW_ROWS:
         grids = [_stacked(table, parts)]
     if 1 < len(table.columns) <= SIDE_BY_SIDE:
-        beside = _side_by_side(table, parts)
-        grids = [beside] if sum(beside.widths) <= width else grids
+        joint_grid = _side_by_side(table, parts)
+        grids = [joint_grid] if sum(joint_grid.widths) <= width else grids
     return grids
 
 
@@ -141,12 +141,12 @@ def _lines(
     by_row = [{entry.row: entry for entry in column.entries} for column in columns]
     above = None
     for row in table.rows:
-        entries = [found.get(row.label) for found in by_row]
+        entries = [column_entries.get(row.label) for column_entries in by_row]
         if not any(entries):
             continue
         if row.family != above:
-            shown = len(columns) * len(parts)
-            yield GridLine.headed(GridCell(row.family or OTHERS), 1 + shown)
+            cell_count = len(columns) * len(parts)
+            yield GridLine.headed(GridCell(row.family or OTHERS), 1 + cell_count)
             above = row.family
         cells = [cell for entry in entries for cell in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
@@ -197,17 +197,17 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
             ]
             right = [dataclasses.replace(cell, number=True) for cell in cells]
             lines.append(GridLine((dataclasses.replace(name, number=False), *right)))
-    first = parts[0].heading if len(parts) == 1 else ""
-    return Grid("", (GridCell(first), *headings), tuple(lines))
+    corner = parts[0].heading if len(parts) == 1 else ""
+    return Grid("", (GridCell(corner), *headings), tuple(lines))
 
 
 def _block(table: Table, block: Summary, ci: str) -> Grid:
     """Lay out a block with a line per row or effect; a change has all of its parts in one line."""
     if block.kind == "change":
         return _changes(table, block, ci)
-    where = any(line.column for line in block.lines) and block.kind in WHERE
+    with_column = any(line.column for line in block.lines) and block.kind in WHERE
     sampled = any(line.sampled for line in block.lines)
-    judged = any(line.verdict for line in block.lines)
+    has_verdicts = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.of().change
     headings = (
@@ -233,19 +233,19 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
         )
         lines.append(GridLine(cells))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
-    shown = (True, where, True, sampled, sampled, True, judged)
+    visibility = (True, with_column, True, sampled, sampled, True, has_verdicts)
     grid = Grid(block.title, headings, tuple(lines), note=note)
-    return grid.columns([place for place, there in enumerate(shown) if there])
+    return grid.columns([place for place, is_visible in enumerate(visibility) if is_visible])
 
 
 def _changes(table: Table, block: Summary, ci: str) -> Grid:
     """Lay out the effects of changes: a line per change, its parts from left to right."""
     parts = [*dict.fromkeys(line.part for line in block.lines)]
-    told_as, judged = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
+    told_as, has_verdicts = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
     headings = [GridCell("change")]
     for part in parts:
         headings += [GridCell(part + told_as, number=True), GridCell("n", number=True)]
-        headings += [GridCell("verdict" if table.complete else "")] * judged
+        headings += [GridCell("verdict" if table.complete else "")] * has_verdicts
     by_change: dict[str, dict[str, SummaryLine]] = {}
     for line in block.lines:
         by_change.setdefault(line.label, {})[line.part] = line
@@ -253,14 +253,14 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
     for by_part in by_change.values():
         cells = [GridCell(_effect_name(next(iter(by_part.values()))))]
         for part in parts:
-            there = by_part.get(part)
-            gain = interval(there.gain, table.of(), True, ci) if there else ""
-            word = (there.verdict or "") if there else ""
+            effect = by_part.get(part)
+            gain = interval(effect.gain, table.of(), True, ci) if effect else ""
+            word = (effect.verdict or "") if effect else ""
             cells += [
                 GridCell(gain, bold=word == "helps", number=True),
-                GridCell(str(there.gain.n) if there else "", number=True),
+                GridCell(str(effect.gain.n) if effect else "", number=True),
             ]
-            cells += [GridCell(word)] * judged
+            cells += [GridCell(word)] * has_verdicts
         lines.append(GridLine(tuple(cells)))
     note = f"{block.note}; {block.contrasts} contrasts"
     return Grid(block.title, tuple(headings), tuple(lines), note=note)
@@ -280,12 +280,14 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     """Make a grid for each group. Each variant has a line for every part of `show` but LONG_PARTS,
     the first under its own label, and one for the runs that diverged or are missing. Raises
     UserError where `show` has no other parts."""
-    shown = [name for name in show if name not in LONG_PARTS]
-    if not shown:
+    part_names = [name for name in show if name not in LONG_PARTS]
+    if not part_names:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
     runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
-    each = (paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in shown)
-    parts = [*itertools.chain(*each), runs]
+    part_iterators = (
+        paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in part_names
+    )
+    parts = [*itertools.chain(*part_iterators), runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:
             yield _wide_grid(table, group or OTHERS * bool(table.groups), columns, parts)
@@ -304,18 +306,18 @@ def _wide_marks(table: Table, columns: Sequence[TableColumn]) -> dict[Below, tup
         for e in c.entries
     }
     places = {place: column for column in columns for place in _above(column)}
-    found: dict[Below, set[int]] = {}
+    marks: dict[Below, set[int]] = {}
     for kind in (CORNER, HEADING, ARCH):
-        above = set[int]().union(*found.values())
+        above = set[int]().union(*marks.values())
         for place in [place for place in places if place[0] == kind]:
-            of = [c for c in columns if place in _above(c)]
-            every = [cells[c.label, e.row] for c in of for e in c.entries]
-            found[place] = set.intersection(*every) - above if every else set()
+            covered_columns = [c for c in columns if place in _above(c)]
+            cell_marks = [cells[c.label, e.row] for c in covered_columns for e in c.entries]
+            marks[place] = set.intersection(*cell_marks) - above if cell_marks else set()
     for column in columns:
-        elsewhere = set[int]().union(*(found[place] for place in _above(column)))
+        elsewhere = set[int]().union(*(marks[place] for place in _above(column)))
         for entry in column.entries:
             cells[column.label, entry.row] -= elsewhere
-    return {place: tuple(sorted(numbers)) for place, numbers in (found | cells).items()}
+    return {place: tuple(sorted(numbers)) for place, numbers in (marks | cells).items()}
 
 
 def _above(column: TableColumn) -> list[Below]:
@@ -327,31 +329,37 @@ def _above(column: TableColumn) -> list[Below]:
 def _wide_grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    whole, marks = table.whole or table, _wide_marks(table, columns)
+    full_table, marks = table.whole or table, _wide_marks(table, columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
     above = OTHERS
     for arch in dict.fromkeys(column.arch for column in columns):
-        of = [places.get((arch, heading)) for heading in headings]
+        arch_columns = [places.get((arch, heading)) for heading in headings]
         for row in table.rows:
-            entries = [_entry(column, row) for column in of]
+            entries = [_entry(column, row) for column in arch_columns]
             if not any(entries):
                 continue
-            under = ", ".join(filter(None, (arch, row.family))) or OTHERS
-            if under != above:
-                first = GridCell(under, marks.get((ARCH, arch), ()))
-                lines.append(GridLine.headed(first, 2 + len(headings)))
-                above = under
-            every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
-            counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])
-            lines += _wide_lines(table, row, entries, parts, marks, counted)
+            subheading = ", ".join(filter(None, (arch, row.family))) or OTHERS
+            if subheading != above:
+                heading_cell = GridCell(subheading, marks.get((ARCH, arch), ()))
+                lines.append(GridLine.headed(heading_cell, 2 + len(headings)))
+                above = subheading
+            full_columns = (
+                c for c in full_table.columns if (c.group, c.arch) == (columns[0].group, arch)
+            )
+            wins_text = wins(full_table, [entry for c in full_columns if (entry := _entry(c, row))])
+            lines += _wide_lines(table, row, entries, parts, marks, wins_text)
     alone = parts[0].heading  # of architectures that nothing else differs of
-    named = (GridCell(h or alone, marks[HEADING, h], number=True) for h in headings)
-    head = (GridCell("variant", marks[CORNER, ""]), *named, GridCell(f"against {table.baseline}"))
-    made = Grid(title, head, tuple(lines))
+    heading_cells = (GridCell(h or alone, marks[HEADING, h], number=True) for h in headings)
+    head = (
+        GridCell("variant", marks[CORNER, ""]),
+        *heading_cells,
+        GridCell(f"against {table.baseline}"),
+    )
+    grid = Grid(title, head, tuple(lines))
     is_counted = any(line.cells[-1].text for line in lines)
-    return made if is_counted else made.columns(range(len(head) - 1))
+    return grid if is_counted else grid.columns(range(len(head) - 1))
 
 
 def _entry(column: TableColumn | None, row: TableRow) -> Entry | None:
@@ -369,29 +377,33 @@ def _wide_lines(
 ) -> Iterator[GridLine]:
     """Yield a line for each part that has a text; the last text of an entry bears its footnotes.
     `counted` comes at the end of the first line."""
-    there = [entry for entry in entries if entry]
+    present_entries = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
         if entry and (numbers := marks[entry.column, entry.row]):
             bears = max((p for p, cells in enumerate(grid) if cells[i].text), default=0)
             grid[bears][i] = dataclasses.replace(grid[bears][i], notes=numbers)
-    grey = all(entry.diverged for entry in there)
+    grey = all(entry.diverged for entry in present_entries)
     for place, (part, cells) in enumerate(zip(parts, grid, strict=True)):
         if place and not any(cell.text for cell in cells):
             continue
         label = GridCell(part.heading) if place else _row_name(table, row.label)
-        last = "" if place else counted
+        end_text = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
-        yield GridLine((label, *right, GridCell(last)), grey=grey)
+        yield GridLine((label, *right, GridCell(end_text)), grey=grey)
 
 
 def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
     """Tell that intervals of means end where the metric does, where such intervals are shown."""
-    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
-    if of.most is None or not {"ci", "pm"} & {*show} or not {"accuracy", table.metric} & {*show}:
+    metric, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
+    if (
+        metric.most is None
+        or not {"ci", "pm"} & {*show}
+        or not {"accuracy", table.metric} & {*show}
+    ):
         return
-    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
-        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
+    if any(mean.n > 1 and (mean.low == 0 or mean.high == metric.most) for mean in means):
+        yield f"Intervals of the mean are cut at 0 and {metric.most:g} {metric.unit}."
 
 
 def wide_words(table: Table) -> Iterator[str]:

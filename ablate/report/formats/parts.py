@@ -65,13 +65,13 @@ class ShownPart:
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
-    ci, of = interval_form(show), table.of()
+    ci, metric = interval_form(show), table.of()
     for name in show:
         match name:
             case "ci" | "pm":
                 continue
             case "gain":
-                heading = of.change + bracket(ci, table.gain_alpha)
+                heading = metric.change + bracket(ci, table.gain_alpha)
                 yield ShownPart(heading, partial(_gain, table=table, ci=ci), is_gain=True)
             case "population":  # the interval alone: the gain is the one for new seeds
                 heading = f"for new images, too [{confidence_level(table.gain_alpha)} CI]"
@@ -80,8 +80,8 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
                 yield ShownPart("n", lambda entry: str(entry.n))
             case "verdict":
                 few = max((entry.n for entry in table.entries), default=0) < stats.FEWEST_SEEDS
-                counted = any(runs for entry in table.entries for runs in fates(entry))
-                if few and table.complete and len(show) > 1 and not counted:
+                has_fates = any(runs for entry in table.entries for runs in fates(entry))
+                if few and table.complete and len(show) > 1 and not has_fates:
                     continue  # too few seeds for verdicts, and no runs to count
                 heading = "verdict" if table.complete and not few else "runs"
                 text = partial(state, table=table)
@@ -139,11 +139,11 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
     metric = table.of(None if main else name)
 
     def text(entry: Entry) -> str:
-        of = entry if main else entry.others.get(name)
-        if of is None:
+        measurement = entry if main else entry.others.get(name)
+        if measurement is None:
             return "-"
-        mean = of.accuracy if isinstance(of, Entry) else of.estimate
-        lost = f"; {len(of.never)}/{entry.planned} never" if of.never else ""
+        mean = measurement.accuracy if isinstance(measurement, Entry) else measurement.estimate
+        lost = f"; {len(measurement.never)}/{entry.planned} never" if measurement.never else ""
         return interval(mean, metric, ci=ci) + lost
 
     heading = " ".join(filter(None, (metric.key, metric.unit)))
@@ -155,8 +155,8 @@ def _gain(entry: Entry, table: Table, ci: str) -> str:
 
 
 def _population(entry: Entry, table: Table) -> str:
-    found = entry.population
-    text = table.of().interval(found.low, found.high, True) if found else ""
+    estimate = entry.population
+    text = table.of().interval(estimate.low, estimate.high, True) if estimate else ""
     return text or "-" * (entry.row != table.baseline)
 
 
@@ -168,13 +168,13 @@ def state(entry: Entry, table: Table) -> str:
 
 def fates(entry: Entry) -> Iterator[str]:
     """Count the runs without a usual end: "1/3 diverged"."""
-    for seeds, what in (
+    for seeds, fate in (
         (entry.diverged, "diverged"),
         (entry.collapsed, "collapsed"),
         (entry.missing, "missing"),
     ):
         if seeds:
-            yield f"{len(seeds)}/{entry.planned} {what}"
+            yield f"{len(seeds)}/{entry.planned} {fate}"
 
 
 def _cost() -> Iterator[ShownPart]:

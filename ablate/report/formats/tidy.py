@@ -35,26 +35,26 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 def table_tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
-    whole = dataclasses.asdict(dataclasses.replace(table, whole=None))
-    del whole["whole"]
-    del whole["choice"]  # which the task names
-    del whole["words"]  # how it is asked for is no fact
-    whole["notes"] = table.texts(*WARNING_KINDS)
-    whole["caption"] = table.texts("caption")
-    whole["footnotes"] = [*table.footnotes]
-    for row in whole["rows"]:
+    tree = dataclasses.asdict(dataclasses.replace(table, whole=None))
+    del tree["whole"]
+    del tree["choice"]  # which the task names
+    del tree["words"]  # how it is asked for is no fact
+    tree["notes"] = table.texts(*WARNING_KINDS)
+    tree["caption"] = table.texts("caption")
+    tree["footnotes"] = [*table.footnotes]
+    for row in tree["rows"]:
         row["footnotes"] = table.marks(row["label"], None)
     if not table.groups:
-        del whole["groups"]
+        del tree["groups"]
     if table.task == DEFAULT_TASK:  # only another is said
-        del whole["task"]
+        del tree["task"]
     keys = ("name", "unit", "points", "scale", "sign", "neutral", "own")
     if table.choice.own:
-        whole["own"] = {
+        tree["own"] = {
             name: {key: getattr(metric, key) for key in keys}
             for name, metric in table.choice.own.items()
         }
-    for column in whole["columns"]:
+    for column in tree["columns"]:
         column["footnotes"] = table.marks(None, column["label"])
         del column["arch"], column["wide"]  # parts of its label
         # Nor which is of the own test set, of no group, without lack, or judged.
@@ -66,7 +66,7 @@ def table_tree(table: Table) -> dict[str, Any]:
             entry["gain_footnotes"] = table.marks(entry["row"], column["label"], "gain")
             if not entry["population"]:
                 del entry["population"]
-    return whole
+    return tree
 
 
 def json(table: Table) -> str:
@@ -152,7 +152,10 @@ def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
 
 
 def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
-    runs = {table.metric: entry.values, **{m: other.values for m, other in entry.others.items()}}
+    runs = {
+        table.metric: entry.values,
+        **{m: measurement.values for m, measurement in entry.others.items()},
+    }
     for name, values in runs.items():
         for seed, value in values.items():
             yield entry.column, entry.row, seed, f"{name}.run", value
@@ -163,10 +166,14 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
     for quantity, fact in (
         ("family", row.family),
         *_estimate(table.metric, entry.accuracy),
-        *(f for name, other in entry.others.items() for f in _estimate(name, other.estimate)),
         *(
-            (f"{name}.never", len(other.never))
-            for name, other in entry.others.items()
+            f
+            for name, measurement in entry.others.items()
+            for f in _estimate(name, measurement.estimate)
+        ),
+        *(
+            (f"{name}.never", len(measurement.never))
+            for name, measurement in entry.others.items()
             if threshold(name) is not None
         ),
         *_estimate("gain", entry.gain),
@@ -188,7 +195,11 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         *_searches(entry.chosen),
         *_cost(entry.cost),
         *_against(entry.against),
-        *(("note", text) for at in (None, entry.column) for text in table.on(row.label, at)),
+        *(
+            ("note", text)
+            for column in (None, entry.column)
+            for text in table.on(row.label, column)
+        ),
     ):
         if fact is not None:
             yield entry.column, entry.row, "", quantity, fact
@@ -269,14 +280,14 @@ def _block(block: Summary) -> Iterator[Fact]:
         **dict.fromkeys(("change", "pair", "shapley"), block.kind),
     }[block.kind]
     for line in block.lines:
-        of = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity
+        prefix = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity
         for name, value in (
-            *_estimate(of, line.gain),
-            *_estimate(f"{of}.sampled", line.sampled),
-            *_p_values(of, line.p_values),
-            (f"{of}.columns", len(line.columns) or None),
-            (f"{of}.verdict", line.verdict),
-            (f"{of}.code", line.code or None),
+            *_estimate(prefix, line.gain),
+            *_estimate(f"{prefix}.sampled", line.sampled),
+            *_p_values(prefix, line.p_values),
+            (f"{prefix}.columns", len(line.columns) or None),
+            (f"{prefix}.verdict", line.verdict),
+            (f"{prefix}.code", line.code or None),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value

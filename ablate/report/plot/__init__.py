@@ -40,8 +40,8 @@ def _is_writable(folder: Path) -> bool:
     """Return whether matplotlib can make a folder of its own in this one, which may not exist
     yet."""
     folder = Path(os.path.expanduser(folder), "matplotlib")
-    there = next(part for part in (folder, *folder.parents) if part.exists())
-    return there.is_dir() and os.access(there, os.W_OK)
+    ancestor = next(part for part in (folder, *folder.parents) if part.exists())
+    return ancestor.is_dir() and os.access(ancestor, os.W_OK)
 
 
 _find_folder_for_matplotlib()
@@ -169,10 +169,10 @@ def draw_figures(
     plan: Plan, table: Table, rundir: RunDirs, kinds: Iterable[str] = tuple(FIGURE_KINDS)
 ) -> dict[str, str]:
     """Draw the SVG of every kind that has data, by its name."""
-    found = {}
+    figures = {}
     for kind in kinds:
         try:
-            found[kind] = figure(plan, table, kind, rundir)
+            figures[kind] = figure(plan, table, kind, rundir)
         except Nothing:
             continue
-    return found
+    return figures

@@ -28,7 +28,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
         raise Nothing(f"{plan.name}: no run has a result yet; run {plan.again()}")
-    others, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
+    setting_texts, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
     metric = table.of()
     sheet = Drawing.of_panels(
@@ -48,21 +48,21 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes, place = panels[n // side_by_side], n % side_by_side
         style = ink[row] if alone else ink_of(place + 1)
         columns = [plan.columns[i] for i in lines[c] if (row, plan.columns[i].label) in means]
-        found = {column.settings[key]: means[row, column.label] for column in columns}
-        aside = 0.8 * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
-        moved = ScaledTranslation(aside / 72, 0, sheet.figure.dpi_scale_trans)
+        points = {column.settings[key]: means[row, column.label] for column in columns}
+        offset = 0.8 * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
+        moved = ScaledTranslation(offset / 72, 0, sheet.figure.dpi_scale_trans)
         drawn_by: dict[str, Any] = {"color": style.colour, "transform": axes.transData + moved}
-        for x, mean in found.items():
+        for x, mean in points.items():
             ends = [end for end in (mean.low, mean.high) if end is not None]
             axes.plot([x] * len(ends), ends, linewidth=1, **drawn_by)
             axes.update_datalim([(x, y) for y in (mean.mean, *ends)])
-        values = [mean.mean for mean in found.values()]
-        (line,) = axes.plot([*found], values, **style.line() | style.mark() | drawn_by)
+        values = [mean.mean for mean in points.values()]
+        (line,) = axes.plot([*points], values, **style.line() | style.mark() | drawn_by)
         values_at = ", ".join(
-            f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in found.items()
+            f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in points.items()
         )
-        text = f"{named(row, others[c] or key)}: {values_at}"
-        sheet.tell(line, text, row if alone else others[c])
+        text = f"{named(row, setting_texts[c] or key)}: {values_at}"
+        sheet.tell(line, text, row if alone else setting_texts[c])
     numbers = sorted({column.settings[key] for column in plan.columns})
     if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
         panels[0].set_xscale("log")
@@ -80,27 +80,27 @@ def _lines(plan: Plan) -> tuple[str, list[list[int]]]:
     several numbers it is the one that makes the fewest lines, and among these the one that changes
     from column to column. Raises Nothing where no number differs."""
     settings = [column.settings for column in plan.columns]
-    found = ((_series(settings, key), key) for key in settings[0])
-    whole = [
+    series = ((_series(settings, key), key) for key in settings[0])
+    candidates = [
         (len(lines), lines, key)
-        for lines, key in found
+        for lines, key in series
         if sum(map(len, lines)) == len(settings) and max(map(len, lines)) > 1
     ]
-    if not whole:
+    if not candidates:
         raise Nothing(f"{plan.name}: its columns do not differ in a number")
-    _, lines, key = min(whole)
+    _, lines, key = min(candidates)
     return key, lines
 
 
 def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
     """Indices of the columns with these settings that differ in a number of `key` alone, in its
     order: a list for each setting of the other keys."""
-    found: dict[str, list[int]] = {}
-    for index, one in enumerate(settings):
-        if isinstance(one.get(key), int | float) and not isinstance(one[key], bool):
-            rest = repr(sorted((k, v) for k, v in one.items() if k != key))
-            found.setdefault(rest, []).append(index)
-    return [sorted(group, key=lambda i: settings[i][key]) for group in found.values()]
+    groups: dict[str, list[int]] = {}
+    for index, setting in enumerate(settings):
+        if isinstance(setting.get(key), int | float) and not isinstance(setting[key], bool):
+            rest = repr(sorted((k, v) for k, v in setting.items() if k != key))
+            groups.setdefault(rest, []).append(index)
+    return [sorted(group, key=lambda i: settings[i][key]) for group in groups.values()]
 
 
 def _others(plan: Plan, column: int, key: str) -> str:

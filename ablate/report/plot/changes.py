@@ -18,24 +18,26 @@ DODGE = 0.16  # of a line: between what is told of a change
 def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw a forest: a panel for each column, a line for each change with its parts in turn, with
     simultaneous intervals."""
-    declared, blocks = _blocks(plan, table)
+    plan_changes, blocks = _blocks(plan, table)
     headings = {column.label: column.heading for column in table.columns}
     sheet = Drawing.of_panels(
         *(plan, table, form, "changes"),
         heading=f"{table.of().change} of each change: {table.of().name}",
         titles=[headings[block.name] for block in blocks],
         most=2,
-        panel=(4.2, 0.8 + 0.35 * len(declared.names)),
+        panel=(4.2, 0.8 + 0.35 * len(plan_changes.names)),
         edge=(2.2, 1),
         x=f"{table.of().change}, {table.of().points}",
     )
-    alone = len(declared.parts) == 1
+    alone = len(plan_changes.parts) == 1
     for (axes,), block in zip(sheet.panels, blocks, strict=True):
         axes.axvline(0, color=BLACK, linewidth=0.8)
         for line in block.lines:
-            place, gain = declared.parts.index(line.part), line.gain
+            place, gain = plan_changes.parts.index(line.part), line.gain
             ink = ink_of(place, black=alone)
-            y = declared.names.index(line.label) + DODGE * (2 * place - len(declared.parts) + 1)
+            y = plan_changes.names.index(line.label) + DODGE * (
+                2 * place - len(plan_changes.parts) + 1
+            )
             if gain.low is not None and gain.high is not None:
                 axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
             (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
@@ -43,7 +45,7 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
             number = f"{table.of().text(gain.mean, sign=True)} {interval}".rstrip()
             text = f"{line.told}: {number} {line.verdict or ''}".rstrip()
             sheet.tell(point, text, None if alone else line.part)
-    sheet.name_lines(declared.names)
+    sheet.name_lines(plan_changes.names)
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
     sheet.foot(
         f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, simultaneous "
@@ -56,12 +58,12 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
 def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw a panel for each pair of changes, of the first column that has effects: the mean of the
     cells with and without the one, a line for each state of the other. Parallel lines add up."""
-    declared, blocks = _blocks(plan, table)
-    if not declared.crossed:
-        raise Nothing(f"{plan.name}: {declared.design} has no cells of pairs; factorial has")
+    plan_changes, blocks = _blocks(plan, table)
+    if not plan_changes.crossed:
+        raise Nothing(f"{plan.name}: {plan_changes.design} has no cells of pairs; factorial has")
     label = blocks[0].name
-    values = _means(table, declared, label)
-    some = list(itertools.combinations(declared.names, 2))
+    values = _means(table, plan_changes, label)
+    some = list(itertools.combinations(plan_changes.names, 2))
     sheet = Drawing.of_panels(
         *(plan, table, form, "pairs", f"Pairs of changes: {table.of().name}"),
         titles=[""] * len(some),
@@ -69,34 +71,38 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
         panel=(2.6, 2.2),
         edge=(1.2, 1),
     )
-    for (axes,), (one, other) in zip(sheet.panels, some, strict=True):
-        for place, has in enumerate((False, True)):
+    for (axes,), (change, other_change) in zip(sheet.panels, some, strict=True):
+        for place, has_other in enumerate((False, True)):
             ys = [
-                fmean(y for on, y in values.items() if (one in on) == at and (other in on) == has)
-                for at in (False, True)
+                fmean(
+                    y
+                    for on, y in values.items()
+                    if (change in on) == has_change and (other_change in on) == has_other
+                )
+                for has_change in (False, True)
             ]
             ink = ink_of(place)
             (line,) = axes.plot([0, 1], ys, color=ink.colour, marker=ink.marker)
-            word = f"with {other}" if has else f"without {other}"
+            word = f"with {other_change}" if has_other else f"without {other_change}"
             sheet.tell(line, f"{word}: {table.of().text(ys[0])} to {table.of().text(ys[1])}")
             axes.annotate(word, (1, ys[1]), (2, 0), textcoords="offset points", fontsize="x-small")
         axes.set_xticks([0, 1], ["without", "with"])
         axes.set_xlim(-0.2, 1.9)
-        axes.set_xlabel(one)
+        axes.set_xlabel(change)
         axes.set_ylabel(", ".join(filter(None, (table.of().short, table.of().unit))))
     column = next(column.heading for column in table.columns if column.label == label)
-    where = f"{column}. " if column else ""
-    sheet.foot(f"{where}Means of cells over seeds. Parallel lines: the two changes add up.")
+    prefix = f"{column}. " if column else ""
+    sheet.foot(f"{prefix}Means of cells over seeds. Parallel lines: the two changes add up.")
     return sheet
 
 
 def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
     if plan.changes is None:
         raise Nothing(f"{plan.name}: has variants; `--change` or a file with `changes` has changes")
-    found = [block for block in table.blocks if block.kind == "change"]
-    if not found:
+    blocks = [block for block in table.blocks if block.kind == "change"]
+    if not blocks:
         raise Nothing(f"{plan.name}: no effect of a change yet; two seeds of every cell tell one")
-    return plan.changes, found
+    return plan.changes, blocks
 
 
 def _means(table: Table, declared: Changes, label: str) -> dict[tuple[str, ...], float]:

@@ -23,35 +23,39 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     """
     if not plan.task.curve:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
-    found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
-    first, by = plan.task.metrics[0], plan.task.clock
+    epochs_by_cell: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
+    metric, clock = plan.task.metrics[0], plan.task.clock
     for run in in_order(plan, table, form):
         for line in rundir(run.id).read_metrics():
-            if by in line and ("train_loss" in line or f"val_{first.key}" in line):
-                epochs = found.setdefault((run.cell.row, run.cell.column), {})
-                epochs.setdefault(line[by], []).append(line)
-    if not found:
+            if clock in line and ("train_loss" in line or f"val_{metric.key}" in line):
+                epochs = epochs_by_cell.setdefault((run.cell.row, run.cell.column), {})
+                epochs.setdefault(line[clock], []).append(line)
+    if not epochs_by_cell:
         raise Nothing(f"{plan.name}: no run has a validation yet; run {plan.again()}")
-    every = (
+    candidates = (
         ("train_loss", "training loss", 1.0),
-        (f"val_{first.key}", first.with_unit(first.validated), first.scale),
+        (f"val_{metric.key}", metric.with_unit(metric.validated), metric.scale),
     )
     logged = {
-        key for epochs in found.values() for lines in epochs.values() for e in lines for key in e
+        key
+        for epochs in epochs_by_cell.values()
+        for lines in epochs.values()
+        for e in lines
+        for key in e
     }
-    quantities = [one for one in every if one[0] in logged]
+    quantities = [quantity for quantity in candidates if quantity[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
     sheet = Drawing.of_panels(
         *(plan, table, form, "curves", "Learning curves"),
         titles=[plan.heading(column) for column in columns],
         most=ACROSS,
         panel=(3.4, 6),
-        x=by,
+        x=clock,
         y=[name for _, name, _ in quantities],
     )
-    banded = len({row for row, _ in found}) <= BANDS
+    banded = len({row for row, _ in epochs_by_cell}) <= BANDS
     for part, (key, name, scale) in enumerate(quantities):
-        for (row, column), epochs in found.items():
+        for (row, column), epochs in epochs_by_cell.items():
             axes = sheet.panels[columns.index(column)][part]
             values = {e: [scale * line[key] for line in epochs[e] if key in line] for e in epochs}
             x = sorted(epoch for epoch in values if values[epoch])
@@ -60,20 +64,20 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             low, high, mean = ([f(values[e]) for e in x] for f in (min, max, np.mean))
             if banded:
                 axes.fill_between(x, low, high, **ink[row].band())
-            (drawn,) = axes.plot(x, mean, **ink[row].line())
+            (curve,) = axes.plot(x, mean, **ink[row].line())
             n = max(map(len, values.values()))
-            sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row)
+            sheet.tell(curve, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row)
         for parts in sheet.panels:
             parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     absent = [
         named(cell.row, cell.column)
         for cell in plan.cells
-        if form.shows(cell.row) and (cell.row, cell.column) not in found
+        if form.shows(cell.row) and (cell.row, cell.column) not in epochs_by_cell
     ]
-    article = "a" if by == "step" else "an"
+    article = "a" if clock == "step" else "an"
     bands = "; bands: from the lowest run to the highest" if banded else ""
     sheet.foot(
-        f"Lines: means over the seeds that reached {article} {by}{bands}.",
+        f"Lines: means over the seeds that reached {article} {clock}{bands}.",
         *([f"Without a validation: {', '.join(absent)}."] if absent else []),
     )
     return sheet
@@ -103,15 +107,15 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         x="trials, k",
         y=[metric.with_unit(f"best {metric.validated}")],
     )
-    for (row, column), found in scores.items():
+    for (row, column), cell_scores in scores.items():
         [axes] = sheet.panels[columns.index(column)]
-        expected = stats.expected_best(np.array(found))
+        expected = stats.expected_best(np.array(cell_scores))
         best, low, high = (sign * curve[: plan.tune.trials_each] for curve in expected)
         x = np.arange(1, len(best) + 1)
         axes.fill_between(x, low, high, **ink[row].band())
-        (drawn,) = axes.plot(x, best, **ink[row].line())
-        most = f"best of {len(found)} trials {sign * max(found):.4g}"
-        sheet.tell(drawn, f"{named(row, column)}: {most}, expected of one {best[0]:.4g}", row)
+        (line,) = axes.plot(x, best, **ink[row].line())
+        best_text = f"best of {len(cell_scores)} trials {sign * max(cell_scores):.4g}"
+        sheet.tell(line, f"{named(row, column)}: {best_text}, expected of one {best[0]:.4g}", row)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     sheet.foot(
         "Lines: expected best of k trials, drawn with replacement from the trials made (Dodge et "

@@ -120,8 +120,8 @@ class FigureForm:
 
 def read_figure_size(text: str) -> Size:
     """Read "3.3x2.4", width and height in inches; raises UserError."""
-    found = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
-    size = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+    match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
+    size = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
     if not all(LEAST <= side <= MOST for side in size):
         raise UserError(
             f"--size: expected WIDTHxHEIGHT in inches, each from {LEAST:g} to {MOST:g}, such as "
@@ -144,13 +144,13 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: s
 
     Raises Nothing where no run has any.
     """
-    found: ByCell = {}
+    arrays_by_cell: ByCell = {}
     for run in in_order(plan, table, form):
         arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
         if arrays:
-            found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
-    if found:
-        return found
+            arrays_by_cell.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
+    if arrays_by_cell:
+        return arrays_by_cell
     if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
         raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.again()}")
     raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {plan.again(probe)}")

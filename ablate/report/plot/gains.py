@@ -112,25 +112,25 @@ def _mark(
     for end, arrow in _cut(table, entry, ends, arrows):
         axes.plot(*placed([end]), marker=arrow, color=ink.colour, clip_on=False)
     bold = {"markersize": 2 * rcParams["lines.markersize"], "markeredgecolor": BLACK, "zorder": 3}
-    how = ink.mark(linestyle="none", **bold if large else {})
-    (point,) = axes.plot(*placed([gain.mean]), **how)
+    style = ink.mark(linestyle="none", **bold if large else {})
+    (point,) = axes.plot(*placed([gain.mean]), **style)
     sheet.tell(point, text)
     seeds = by_seed(table, entry)
-    aside = (1, 0) if up else (0, -1)
-    dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, aside)
-    each = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
-    sheet.tell(dots, f"{named(entry.row, entry.column)}, gain by seed: {each}")
+    direction = (1, 0) if up else (0, -1)
+    dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, direction)
+    gains_text = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
+    sheet.tell(dots, f"{named(entry.row, entry.column)}, gain by seed: {gains_text}")
     return point
 
 
 def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
     entries = [entry for entry in table.entries if entry.gain is not None]
-    shown = [entry for entry in entries if form.shows(entry.row)]
-    if shown:
-        return shown
+    shown_entries = [entry for entry in entries if form.shows(entry.row)]
+    if shown_entries:
+        return shown_entries
     if entries:
-        others = ", ".join(dict.fromkeys(entry.row for entry in entries))
-        raise Nothing(f"--rows: no row of these has a gain; these have: {others}")
+        row_names = ", ".join(dict.fromkeys(entry.row for entry in entries))
+        raise Nothing(f"--rows: no row of these has a gain; these have: {row_names}")
     if len(plan.rows) == 1:
         raise Nothing(f"{plan.name}: no gain, since the baseline {plan.baseline} is the only row")
     if table.complete:
@@ -144,7 +144,9 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
 def by_seed(table: Table, entry: Entry) -> dict[int, float]:
     """Return the gain of each seed that the baseline has finished, too."""
     column = next(column for column in table.columns if column.label == entry.column)
-    base = next(other.values for other in column.entries if other.row == table.baseline)
+    base = next(
+        column_entry.values for column_entry in column.entries if column_entry.row == table.baseline
+    )
     sign = table.of().sign
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
 
@@ -163,9 +165,9 @@ def limits(table: Table, entries: list[Entry]) -> tuple[float, float]:
     (interval and seeds) except those more than FAR times as wide as the median one, with a margin
     of 5 % at each end."""
     gains = [entry.gain for entry in entries if entry.gain is not None]
-    whole = [_reach(table, entry) for entry in entries]
-    most = FAR * median_low([high - low for low, high in whole] or [0.0])
-    ends = [end for low, high in whole if high - low <= most for end in (low, high)]
+    reaches = [_reach(table, entry) for entry in entries]
+    width_limit = FAR * median_low([high - low for low, high in reaches] or [0.0])
+    ends = [end for low, high in reaches if high - low <= width_limit for end in (low, high)]
     ends += [0.0, *(gain.mean for gain in gains)]
     low, high = min(ends), max(ends)
     air = 0.05 * (high - low) or 1.0
@@ -191,29 +193,30 @@ def _axis(table: Table) -> str:
 
 def _numbers(table: Table, entry: Entry) -> str:
     """Write the gain as tables print it, and its verdict."""
-    found = entry.gain
-    assert found is not None
-    of = table.of()
+    gain = entry.gain
+    assert gain is not None
+    metric = table.of()
     text = (
-        f"{of.text(found.mean, sign=True)} {of.interval(found.low, found.high, sign=True)}".rstrip()
+        f"{metric.text(gain.mean, sign=True)} "
+        f"{metric.interval(gain.low, gain.high, sign=True)}".rstrip()
     )
     return " ".join([text, entry.verdict or ""]).rstrip()
 
 
 def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> list[str]:
     """Write the caption: how to read the figure, and the notes of the table."""
-    drawn = {(entry.row, entry.column) for entry in entries}
+    drawn_cells = {(entry.row, entry.column) for entry in entries}
     absent = [
         named(entry.row, entry.column)
         for entry in table.entries
         if entry.row != table.baseline
         and form.shows(entry.row)
-        and (entry.row, entry.column) not in drawn
+        and (entry.row, entry.column) not in drawn_cells
     ]
-    whole = " of the whole sweep, whichever rows are shown" if form.rows else ""
+    scope = " of the whole sweep, whichever rows are shown" if form.rows else ""
     lines = [
         f"A gain above 0 is better. Bars: {confidence_level(table.gain_alpha)} intervals over "
-        f"training seeds, simultaneous over the {family_words(plan, table.columns)}{whole}. "
+        f"training seeds, simultaneous over the {family_words(plan, table.columns)}{scope}. "
         f"Dots: single seeds.",
         *table.texts("warning"),
     ]

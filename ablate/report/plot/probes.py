@@ -26,35 +26,36 @@ UPRIGHT = 8  # depths at most whose names stand side by side
 
 def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw two panels for each column: by depth at the end, and the embedding by step."""
-    found = {
+    arrays_by_cell = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
         for cell, by_seed in probed(plan, table, rundir, form, "gradnorm").items()
     }
-    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in arrays_by_cell}]
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
     sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
-    for (row, column), by_seed in found.items():
-        left, right = sheet.axes[columns.index(column)]
+    for (row, column), by_seed in arrays_by_cell.items():
+        depth_axes, step_axes = sheet.axes[columns.index(column)]
         profiles = [gradnorm_profile(arrays) for arrays in by_seed.values()]
         labels = profiles[0][0]
         depth = range(len(labels))
-        mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row])
-        (line,) = left.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
+        mean = _band(depth_axes, depth, np.stack([norms for _, norms in profiles]), ink[row])
+        (line,) = depth_axes.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
         words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
         sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}", row)
-        left.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
+        depth_axes.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
 
-        first = [(a["steps"], read_gradnorm(a)[1][:, 0]) for a in by_seed.values()]
-        shared = min((steps for steps, _ in first), key=len)  # one that diverged ends early
-        norms = np.stack([norms[: len(shared)] for _, norms in first])
-        mean = _band(right, shared, norms, ink[row])
-        (line,) = right.plot(shared, mean, **ink[row].line())
+        embedding_curves = [(a["steps"], read_gradnorm(a)[1][:, 0]) for a in by_seed.values()]
+        # One that diverged ends early.
+        common_steps = min((steps for steps, _ in embedding_curves), key=len)
+        norms = np.stack([norms[: len(common_steps)] for _, norms in embedding_curves])
+        mean = _band(step_axes, common_steps, norms, ink[row])
+        (line,) = step_axes.plot(common_steps, mean, **ink[row].line())
         sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
-        left.set_title(plan.heading(column), loc="left")
-        left.set_ylabel("gradient norm")
-        right.set_ylabel(f"gradient norm of the {labels[0]}")
-        for axes in (left, right):
+        depth_axes.set_title(plan.heading(column), loc="left")
+        depth_axes.set_ylabel("gradient norm")
+        step_axes.set_ylabel(f"gradient norm of the {labels[0]}")
+        for axes in (depth_axes, step_axes):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
@@ -89,9 +90,9 @@ def uniform(height: int, width: int) -> float:
 
 def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each column: a point for every head of every seed, a line for the mean."""
-    found = probed(plan, table, rundir, form, "attention")
-    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
-    rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
+    arrays_by_cell = probed(plan, table, rundir, form, "attention")
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in arrays_by_cell}]
+    rows = [r.label for r in plan.rows if r.label in {row for row, _ in arrays_by_cell}]
     ink = inks(plan)
     sheet = Drawing.of_panels(
         *(plan, table, form, "attention", "Attention distance of every head"),
@@ -104,18 +105,18 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
     )
     panels = {column: axes for column, (axes,) in zip(columns, sheet.panels, strict=True)}
     grids: dict[str, tuple[int, int]] = {}
-    for (row, column), by_seed in found.items():
+    for (row, column), by_seed in arrays_by_cell.items():
         axes = panels[column]
-        aside = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
+        offset = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
         for seed, arrays in by_seed.items():
             layers, heads = arrays["distance"].shape
-            x = np.repeat(np.arange(1, layers + 1) + aside, heads)
+            x = np.repeat(np.arange(1, layers + 1) + offset, heads)
             (points,) = axes.plot(x, arrays["distance"].ravel(), **ink[row].mark(linestyle="none"))
             sheet.tell(points, f"{named(row, column)}: seed {seed}, {layers} x {heads} heads")
             h, w = map(int, arrays["grid"])
             grids[column] = (h, w)
         mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
-        (line,) = axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
+        (line,) = axes.plot(np.arange(1, len(mean) + 1) + offset, mean, **ink[row].line())
         axes.set_xticks(range(1, len(mean) + 1))
         sheet.names.setdefault(row, (line, points))
     for column, grid in grids.items():
@@ -134,25 +135,25 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
 
 def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each cell with a map for each channel, of its first measured seed."""
-    found: dict[tuple[str, str], tuple[int, Any]] = {}
+    scales_by_cell: dict[tuple[str, str], tuple[int, Any]] = {}
     specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
     for cell, by_seed in probed(plan, table, rundir, form, "scales").items():
         seed, arrays = next(iter(by_seed.items()))
         if FIRST_SCALE in arrays:
             side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
-            found[cell] = seed, arrays[FIRST_SCALE].reshape(side, side, channels)
-    if not found:
+            scales_by_cell[cell] = seed, arrays[FIRST_SCALE].reshape(side, side, channels)
+    if not scales_by_cell:
         raise Nothing(
             f"{plan.name}: no row has a learned norm before the patch embedding; add a row with "
             f"stem=dpn or stem=pre"
         )
-    everything = np.concatenate([scale.ravel() for _, scale in found.values()])
+    everything = np.concatenate([scale.ravel() for _, scale in scales_by_cell.values()])
     heading = "Learned scale of the norm before the patch embedding"
-    most = max(scale.shape[-1] for _, scale in found.values())
-    size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
-    sheet = Drawing(plan, table, form, "scales", heading, (len(found), 1), size)
+    most_channels = max(scale.shape[-1] for _, scale in scales_by_cell.values())
+    size = (3.3 + 0.9 * most_channels, 1.2 + 2.1 * len(scales_by_cell))
+    sheet = Drawing(plan, table, form, "scales", heading, (len(scales_by_cell), 1), size)
     lines = ["By place in a patch; the initial scale is 1. Means:"]
-    for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
+    for (axes,), (cell, (seed, scale)) in zip(sheet.axes, scales_by_cell.items(), strict=True):
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in scale_summary(scale).items())
         lines.append(f"{named(*cell)}, seed {seed}: {means}.")
         names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
@@ -167,16 +168,22 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
 
 def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each cell with a map of places for each layer; mean over seeds."""
-    found = {
+    norms_by_cell = {
         cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
         for cell, by_seed in probed(plan, table, rundir, form, "tokens").items()
     }
-    most = max(len(norms) for _, norms in found.values())
-    size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.35 * len(found))
+    most_layers = max(len(norms) for _, norms in norms_by_cell.values())
+    size = (max(5.5, 1.8 + 0.75 * most_layers), 1.2 + 1.35 * len(norms_by_cell))
     sheet = Drawing(
-        plan, table, form, "tokens", "Length of tokens by layer and place", (len(found), 1), size
+        plan,
+        table,
+        form,
+        "tokens",
+        "Length of tokens by layer and place",
+        (len(norms_by_cell), 1),
+        size,
     )
-    for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):
+    for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, norms_by_cell.items(), strict=True):
         means = [f"{mean:.3g}" for mean in norms.mean((1, 2))]
         names = [f"{layer}\n({mean})" for layer, mean in enumerate(means)]
         image = _maps(axes, norms, (norms.min(), norms.max()), named(*cell), names)
@@ -197,11 +204,11 @@ def _maps(axes: Any, maps: Any, ends: tuple[float, float], title: str, names: Se
     """Draw maps (n, h, w) side by side, a place apart, in one panel, each over its name; colours go
     from one of the `ends` to the other. Return the image."""
     number, height, width = maps.shape
-    whole = np.full((height, number, width + 1), np.nan)
-    whole[:, :, :width] = maps.transpose(1, 0, 2)
-    whole = whole.reshape(height, -1)[:, :-1]
+    mosaic = np.full((height, number, width + 1), np.nan)
+    mosaic[:, :, :width] = maps.transpose(1, 0, 2)
+    mosaic = mosaic.reshape(height, -1)[:, :-1]
     low, high = ends
-    image = axes.imshow(whole, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
+    image = axes.imshow(mosaic, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(title, loc="left", fontsize="small")
     for n, name in enumerate(names):

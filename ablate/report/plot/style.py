@@ -116,7 +116,7 @@ class Drawing:
         size = edge[0] + panel[0] * across, edge[1] + panel[1] * lines
         sheet = cls(plan, table, form, kind, heading, (len(y) * lines, across), size)
         places = [(n // across * len(y), n % across) for n in range(lines * across)]
-        columns = [[sheet.axes[down + i][at] for i in range(len(y))] for down, at in places]
+        columns = [[sheet.axes[down + i][column] for i in range(len(y))] for down, column in places]
         for spare in itertools.chain(*columns[len(titles) :]):
             spare.remove()
         sheet.panels = columns[: len(titles)]
@@ -130,8 +130,8 @@ class Drawing:
     def name_lines(self, names: Sequence[str]) -> None:
         """Make a forest of the panels: a line for each of the names, the first on top."""
         for n, (axes,) in enumerate(self.panels):
-            shown = [""] * len(names) if n % len(self.axes[0]) else names
-            axes.set_yticks(range(len(names)), shown)
+            labels = [""] * len(names) if n % len(self.axes[0]) else names
+            axes.set_yticks(range(len(names)), labels)
             axes.tick_params(axis="y", length=0)
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.grid(axis="y", visible=False)
@@ -151,8 +151,8 @@ class Drawing:
         dx, dy = (0.8 * marker * way / 72 for way in aside)
         moved = axes.transData + ScaledTranslation(dx, dy, self.figure.dpi_scale_trans)
         size = {"markersize": 0.5 * marker, "markeredgewidth": 0}
-        (drawn,) = axes.plot(x, y, "o", color=colour, alpha=0.7, transform=moved, **size)
-        return drawn
+        (artist,) = axes.plot(x, y, "o", color=colour, alpha=0.7, transform=moved, **size)
+        return artist
 
     def foot(self, *lines: str, length: float | None = None) -> None:
         """Draw the legend, and write the title and the explanation below the panels, where the form
@@ -169,10 +169,10 @@ class Drawing:
     def _grow(self, text: Text, lines: int) -> None:
         """Make room for the lines of a text beyond these, which the size of a figure allows for:
         else a long note takes the room of the panels."""
-        more = text.get_text().count("\n") + 1 - lines
-        if more > 0 and self._form.size is None:
+        extra_lines = text.get_text().count("\n") + 1 - lines
+        if extra_lines > 0 and self._form.size is None:
             line = SPACED * float(text.get_fontsize()) / 72
-            self.figure.set_figheight(self.figure.get_figheight() + more * line)
+            self.figure.set_figheight(self.figure.get_figheight() + extra_lines * line)
 
     @property
     def caption(self) -> str:
@@ -235,12 +235,12 @@ class Drawing:
 
     def _fits(self) -> bool:
         """Return whether every panel has room, and no letters leave the figure or cover others."""
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")
             self.figure.draw_without_rendering()
-        if any("constrained_layout" in str(warning.message) for warning in found):
+        if any("constrained_layout" in str(warning.message) for warning in records):
             return False
-        inch, whole = self.figure.dpi, self.figure.bbox
+        inch, bounds = self.figure.dpi, self.figure.bbox
         for axes in self.figure.axes:
             if axes.bbox.width < SMALL * inch or axes.bbox.height < SMALL * inch:
                 return False
@@ -250,7 +250,7 @@ class Drawing:
                 return False
         names = (axis.label for axes in self.figure.axes for axis in (axes.xaxis, axes.yaxis))
         boxes = [x.get_window_extent() for x in (*self.figure.legends, *self.figure.texts, *names)]
-        return all(whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes if box.height)
+        return all(bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height)
 
 
 def _wrapped(lines: Sequence[str], letters: float) -> str:

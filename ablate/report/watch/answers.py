@@ -71,8 +71,8 @@ class SweepAnswers:
         """JSON: title, over, head, driver, done, total, left; variants: {head, rows}; workers:
         {head, rows}; newest: {run, label, colour, status, score}; lines: on looks and failures."""
         with self._lock:
-            at, body = self._state
-            if not body or time.monotonic() - at >= STATE_EVERY_S:
+            made_at, body = self._state
+            if not body or time.monotonic() - made_at >= STATE_EVERY_S:
                 body = _json(self._look())
                 self._state = time.monotonic(), body
             return body
@@ -83,32 +83,32 @@ class SweepAnswers:
                 self._take()
             view = SweepView.of(self._plan, self._runs, self._store, ledger)
             newest = ledger.newest(10 * NEWEST)
-        now = view.now
-        self._done, self._over = now.done, now.over
-        left = self._clock.left_s(now)
+        progress = view.now
+        self._done, self._over = progress.done, progress.over
+        left_s = self._clock.left_s(progress)
         head, rows = view.by_variant()
-        workers = worker_cells(now.workers)
+        workers = worker_cells(progress.workers)
         lines = list(view.details())
         return {
             "title": self.title,
-            "over": now.over,
-            "head": counts_line(now),
+            "over": progress.over,
+            "head": counts_line(progress),
             "driver": view.driver,
-            "left": duration(left) if now.workers and left is not None else "",
-            "done": now.done,
-            "total": now.total,
+            "left": duration(left_s) if progress.workers and left_s is not None else "",
+            "done": progress.done,
+            "total": progress.total,
             "variants": {"head": head, "rows": rows},
             "workers": {"head": workers[0], "rows": workers[1]},
-            "newest": [self._shown(run, now) for run in self._newest(now, newest)],
+            "newest": [self._shown(run, progress) for run in self._newest(progress, newest)],
             "lines": [*lines[:LINES], *([f"{len(lines) - LINES} more"] * (len(lines) > LINES))],
         }
 
     def _newest(self, now: SweepProgress, newest: Sequence[str]) -> list[PlannedRun]:
         """Runs that are trained, then those that something happened to last."""
         ids = [*(worker.run.id for worker in now.workers), *newest]
-        known = (self._by_id[run] for run in dict.fromkeys(ids) if run in self._by_id)
-        begun = [run for run in known if now.states[run.id].status != "planned"]
-        return begun[:NEWEST]
+        runs = (self._by_id[run] for run in dict.fromkeys(ids) if run in self._by_id)
+        begun_runs = [run for run in runs if now.states[run.id].status != "planned"]
+        return begun_runs[:NEWEST]
 
     def _shown(self, run: PlannedRun, now: SweepProgress) -> dict[str, Any]:
         metric = first_metric(run)
@@ -135,7 +135,7 @@ class SweepAnswers:
         with self._lock:
             runs = [self._run(run) for run in ids[:CHOSEN]]
         lines = {run.id: metrics_lines(self._store.rundir(run.id)) for run in runs}
-        ends = [(run, len(found), found[-1:]) for run, found in lines.items()]
+        ends = [(run, len(run_lines), run_lines[-1:]) for run, run_lines in lines.items()]
         tag = hashlib.sha256(_json(ends)).hexdigest()[:16]
         if tag == known:
             return tag, b""
@@ -143,16 +143,16 @@ class SweepAnswers:
 
     def _curve(self, run: PlannedRun, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         metric = first_metric(run)
-        by = "epoch" if lines and "epoch" in lines[-1] else "step"
-        every = -(-len(lines) // POINTS)
-        thinned = [*lines[: -1 : every or 1], *lines[-1:]]
+        clock = "epoch" if lines and "epoch" in lines[-1] else "step"
+        stride = -(-len(lines) // POINTS)
+        thinned = [*lines[: -1 : stride or 1], *lines[-1:]]
         return {
             "run": run.id,
             "label": run.label,
             "colour": self._colour(run),
-            "by": by,
+            "by": clock,
             "metric": metric.with_unit(metric.validated),
-            "x": [_short(line.get(by)) for line in thinned],
+            "x": [_short(line.get(clock)) for line in thinned],
             "train_loss": [_short(line.get("train_loss")) for line in thinned],
             "score": [_short(line.get(f"val_{metric.key}"), metric.scale) for line in thinned],
         }
@@ -172,12 +172,12 @@ class SweepAnswers:
         """How many runs were done, and the table of these as a fragment of HTML, without intervals
         of gains. A new one waits until the time of the last is a small share, or all is over."""
         with self._tabling:
-            again, made_of, body = self._table
-            done = self._done
-            if done != made_of and (self._over or time.monotonic() >= again):
-                begun = time.thread_time()
-                made_of, body = done, self._tabulated().encode()
-                wait = (time.thread_time() - begun) / TABLE_SHARE
+            due, made_of, body = self._table
+            runs_done = self._done
+            if runs_done != made_of and (self._over or time.monotonic() >= due):
+                start = time.thread_time()
+                made_of, body = runs_done, self._tabulated().encode()
+                wait = (time.thread_time() - start) / TABLE_SHARE
                 self._table = time.monotonic() + wait, made_of, body
             return made_of, body
 

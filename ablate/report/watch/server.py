@@ -72,11 +72,11 @@ class _Request(BaseHTTPRequestHandler):
         _, token, *place = address.path.split("/")[:5] if "/" in address.path else ("", "")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self._refuse(403, "open the address that `ablate watch` printed, whole")
-        asked = {key: values[-1] for key, values in parse_qs(address.query).items()}
+        query = {key: values[-1] for key, values in parse_qs(address.query).items()}
         try:
             if (answer := self._answer(place)) is None:
                 return self._refuse(404, "nothing is here")
-            answer(self, asked)
+            answer(self, query)
         except ConnectionError:  # the reader has gone
             self.close_connection = True
         except (UnknownRun, UnknownSweep) as error:
@@ -124,13 +124,13 @@ class _Request(BaseHTTPRequestHandler):
 
     def curves(self, asked: dict[str, str]) -> None:
         ids = [run for run in asked.get("runs", "").split(",") if run]
-        known = self.headers.get("If-None-Match", "").strip('"')
-        tag, body = self.answers.curves(ids, known)
-        self._send(304 if tag == known else 200, JSON, body, ETag=f'"{tag}"')
+        cached_tag = self.headers.get("If-None-Match", "").strip('"')
+        tag, body = self.answers.curves(ids, cached_tag)
+        self._send(304 if tag == cached_tag else 200, JSON, body, ETag=f'"{tag}"')
 
     def table(self, asked: dict[str, str]) -> None:
-        done, body = self.answers.table()
-        self._send(200, HTML, body, **{"X-Results": str(done)})
+        runs_done, body = self.answers.table()
+        self._send(200, HTML, body, **{"X-Results": str(runs_done)})
 
     def log(self, asked: dict[str, str]) -> None:
         self._send(200, TEXT, self.answers.log(asked.get("run", "")))

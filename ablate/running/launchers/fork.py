@@ -113,22 +113,22 @@ class ForkServer:
         A server that dies before it forked that process is replaced once.
         """
         for _ in range(2):
-            with self._put(verb, question, environment or {}) as asked:
-                match asked.last_message(progress):
+            with self._put(verb, question, environment or {}) as exchange:
+                match exchange.last_message(progress):
                     case {"answer": dict() as answer}:
                         return answer
                     case {"mistake": str() as line}:
                         raise UserError(line)
-                    case {"full": str() as line, "needed": int() as needed}:
-                        raise NoRoom(line, needed)
+                    case {"full": str() as line, "needed": int() as bytes_needed}:
+                        raise NoRoom(line, bytes_needed)
                     case {"failure": str() as line}:
                         raise Failure(line)
-                    case {"importing": str() as what} if what:
-                        raise UserError(f"{what}: its import ends the process; {NOTHING_ELSE}")
+                    case {"importing": str() as module} if module:
+                        raise UserError(f"{module}: its import ends the process; {NOTHING_ELSE}")
                     case None:
                         self.restart()
                     case _:  # it died over it
-                        raise Failure(f"worker {verb}: {asked.last_words()}")
+                        raise Failure(f"worker {verb}: {exchange.last_words()}")
         raise Failure(f"worker {verb}: the process that forks workers died, and another one, too")
 
     def ask_each(
@@ -147,20 +147,20 @@ class ForkServer:
                 for name, environment in environments.items()
             }
             until = None
-            for name, asked in questions.items():
+            for name, exchange in questions.items():
                 if until is None:
                     with contextlib.suppress(ConnectionError):  # which is heard below
-                        asked.channel.recv(1, socket.MSG_PEEK)
+                        exchange.channel.recv(1, socket.MSG_PEEK)
                     until = time.monotonic() + within_s
-                asked.channel.settimeout(max(0.01, until - time.monotonic()))
+                exchange.channel.settimeout(max(0.01, until - time.monotonic()))
                 try:
-                    match asked.last_message():
+                    match exchange.last_message():
                         case {"answer": dict() as answer}:
                             answers[name] = answer
                         case {"mistake": str() as line} | {"failure": str() as line}:
                             answers[name] = line
                         case _:
-                            answers[name] = f"the process died over it ({asked.last_words()})"
+                            answers[name] = f"the process died over it ({exchange.last_words()})"
                 except TimeoutError:
                     answers[name] = f"no answer in {within_s:g} s"
         return answers
@@ -205,14 +205,14 @@ class _Question(NamedTuple):
     def last_message(self, progress: Progress = silent) -> dict[str, Any] | None:
         """Return the last JSON object, one a line, that came before the other end closed, whatever
         closed it; None where there was no such process."""
-        last: dict[str, Any] | None = None
+        newest: dict[str, Any] | None = None
         with self.channel.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 if line.endswith(b"\n"):  # else it died on the way
-                    last = message = json.loads(line)
+                    newest = message = json.loads(line)
                     if "total" in message:
                         progress(message["done"], message["total"])
-        return last
+        return newest
 
     def last_words(self) -> str:
         """Return the last line that the process printed before it died."""
@@ -228,22 +228,30 @@ def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, 
     learnt, and as `data_remarks` does; else as `ask` does.
     """
     specs = list(specs)
-    for data in {one["fingerprint"]: one for spec in specs for one in datasets_of(spec)}.values():
+    for data in {
+        dataset["fingerprint"]: dataset for spec in specs for dataset in datasets_of(spec)
+    }.values():
         _decode(data, store, watching, ask)
     pairs = {
-        (spec["data"]["fingerprint"], other["fingerprint"]): (spec["data"], other, "text" in spec)
+        (spec["data"]["fingerprint"], also["fingerprint"]): (spec["data"], also, "text" in spec)
         for spec in specs
-        for other in also_of(spec)
+        for also in also_of(spec)
     }
-    for own, other, texts in pairs.values():
-        about = {"data": own, "other": other, "texts": texts, "cache": str(store / "cache")}
-        answer = ask("beside", about)
+    for training_set, also, texts in pairs.values():
+        question = {
+            "data": training_set,
+            "other": also,
+            "texts": texts,
+            "cache": str(store / "cache"),
+        }
+        answer = ask("beside", question)
         if answer["line"]:
             watching.say(answer["line"])
-        if answer["shared"] and "error" in (own.get("overlap"), other.get("overlap")):
+        if answer["shared"] and "error" in (training_set.get("overlap"), also.get("overlap")):
             raise UserError(
-                f"data.overlap: eval.also: {other['name']}: {answer['shared']:,} of its images are "
-                f"training images of data={own['name']}; remove them, or give data.overlap=say"
+                f"data.overlap: eval.also: {also['name']}: {answer['shared']:,} of its images are "
+                f"training images of data={training_set['name']}; remove them, or give "
+                f"data.overlap=say"
             )
 
 

@@ -148,11 +148,11 @@ def unfit_slots(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
     if not tried:
         return {}
     answers = server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
-    why = {gpu: a if isinstance(a, str) else a["why"] for gpu, a in answers.items()}
+    reasons = {gpu: a if isinstance(a, str) else a["why"] for gpu, a in answers.items()}
     return {
-        name: next(filter(None, map(why.get, visible)))
+        name: next(filter(None, map(reasons.get, visible)))
         for name, visible in gpus.items()
-        if any(map(why.get, visible))
+        if any(map(reasons.get, visible))
     }
 
 
@@ -175,9 +175,9 @@ def slots(
     cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
     groups = [
-        range(first, first + size)
+        range(start, start + size)
         for size in open_world_sizes(per_run, len(indices))
-        for first in range(0, len(indices) - size + 1, size)
+        for start in range(0, len(indices) - size + 1, size)
     ]
     return [
         Slot(
@@ -197,8 +197,8 @@ def slots(
 def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: str) -> None:
     """Raise UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
     if gpus_per_run != "auto" and int(gpus_per_run) > max(gpus, 1):
-        most = f"give at most {max(gpus, 1)}, or auto"
-        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}; {most}")
+        advice = f"give at most {max(gpus, 1)}, or auto"
+        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}; {advice}")
     if gpus_per_run != 1 and runs_per_gpu > 1:
         raise UserError("launcher.gpus_per_run: a run has its GPUs alone; leave runs_per_gpu out")
 
@@ -231,8 +231,10 @@ class Inline(Here):
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
         questions = {slot.name: {"device": slot.device} for slot in slots if slot.device != "cpu"}
-        why = {name: self.ask("kernel", question)["why"] for name, question in questions.items()}
-        return {name: line for name, line in why.items() if line}
+        reasons = {
+            name: self.ask("kernel", question)["why"] for name, question in questions.items()
+        }
+        return {name: line for name, line in reasons.items() if line}
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         worker = self._worker()

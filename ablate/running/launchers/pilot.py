@@ -76,12 +76,12 @@ class _Pilot:
     def __post_init__(self) -> None:
         self.folder = PilotDir(self.root / "pilots" / self.id)
         self.cache = NodeCache(self.root / "cache", self.settings["cache"])
-        self.beaten_at = self.heard_at = self.busy_at = now = time.monotonic()
+        self.beaten_at = self.heard_at = self.busy_at = moment = time.monotonic()
         # Less than this ahead, and a run would hardly outlive its first checkpoint; but a job that
         # is short from the start still trains.
         left_s = math.inf if self.left_s is None else self.left_s
         short_s = min(self.settings["grace_s"] + self.settings["checkpoint_s"], left_s / 2)
-        self.short_at = now + left_s - short_s
+        self.short_at = moment + left_s - short_s
 
     def work(self, heard: list[int]) -> None:
         self.local = self._local()
@@ -108,19 +108,19 @@ class _Pilot:
 
     def _find_slots(self) -> None:
         host, name = self.host, self.folder.id
-        slots, wanted = list(self.local.slots), self.settings["gpus"]
-        if wanted and self.settings["devices"] != "cpu" and slots[0].device == "cpu":
+        slots, gpus = list(self.local.slots), self.settings["gpus"]
+        if gpus and self.settings["devices"] != "cpu" and slots[0].device == "cpu":
             self.remarks = [f"{host}: not used: no GPU is seen there", *self.local.devices.remarks]
         if self.remarks:
             return
         if slots[0].device == "cpu":
             slots = slots[: self.settings["cpus"]]
-        why = self.local.unfit(slots)
-        self.remarks = [f"{host}/{slot}: not used: {line}" for slot, line in why.items()]
+        reasons = self.local.unfit(slots)
+        self.remarks = [f"{host}/{slot}: not used: {line}" for slot, line in reasons.items()]
         for slot in slots:
-            if slot.name not in why:
+            if slot.name not in reasons:
                 key, place = f"{name}/{slot.name}", f"{host}/{slot.place}"
-                group = [f"{name}/{one}" for one in slot.group]
+                group = [f"{name}/{device}" for device in slot.group]
                 self.own[key] = replace(slot, name=key, place=place, group=group)
 
     def _step(self, heard: list[int]) -> bool:
@@ -135,12 +135,12 @@ class _Pilot:
         if heard:
             for attempt in self.working:
                 self._stop(attempt, now=False)
-        now = time.monotonic()
+        moment = time.monotonic()
         if self.working or self.driver.get("waiting", 1):
-            self.busy_at = now
-        if now - self.beaten_at >= BEAT_S or self.ended.keys() & orders.get("runs", {}).keys():
+            self.busy_at = moment
+        if moment - self.beaten_at >= BEAT_S or self.ended.keys() & orders.get("runs", {}).keys():
             self._beat(open=not leaving)
-        idle = now - self.busy_at > IDLE_S
+        idle = moment - self.busy_at > IDLE_S
         return bool(self.working) or not (leaving or alone or idle)
 
     def _listen(self) -> None:
@@ -149,18 +149,19 @@ class _Pilot:
             self.driver, self.heard_at = beat, time.monotonic()
 
     def _obey(self, orders: Mapping[str, Any], takes: bool, refuses: bool) -> None:
-        self.orders = given = orders.get("runs", {})
+        self.orders = assignments = orders.get("runs", {})
         self.settings |= orders.get("settings", {})
-        self.ended = {a: code for a, code in self.ended.items() if a in given}  # else it was read
-        for attempt, slot in given.items():
+        # what is ordered no more was read
+        self.ended = {a: code for a, code in self.ended.items() if a in assignments}
+        for attempt, slot in assignments.items():
             if attempt in self.working or attempt in self.ended:
                 continue
             if refuses or slot not in self.own:
                 self.ended[attempt] = EXIT_AWAY
             elif takes and self.own[slot].takes.isdisjoint(self._taken()):
                 self._start(attempt, slot)
-        for attempt, now in self.folder.stops().items():
-            self._stop(attempt, now)
+        for attempt, at_once in self.folder.stops().items():
+            self._stop(attempt, at_once)
 
     def _start(self, attempt: str, slot: str) -> None:
         folder = RunDir(self.root / ATTEMPTS_FOLDER / attempt)
@@ -184,8 +185,8 @@ class _Pilot:
         for attempt, code in list(self.codes.items()):
             if code == EXIT_TAKEN or not self.local.alive(self.working[attempt]):
                 self.ended[attempt] = code
-                for known in (self.codes, self.working, self.slots):
-                    known.pop(attempt)
+                for table in (self.codes, self.working, self.slots):
+                    table.pop(attempt)
 
     def _beat(self, open: bool = False, over: bool = False) -> None:
         self.beats += 1
@@ -225,10 +226,11 @@ class NodeCache:
         if self.path == self._shared:
             return True
         try:
-            read = {str(data["fingerprint"]) for data in datasets_of(run.read_spec())}
+            fingerprints = {str(data["fingerprint"]) for data in datasets_of(run.read_spec())}
         except (ValueError, LookupError):
             return True  # its worker says what is wrong
-        return not [one for one in read if not self._is_there(one)]  # all copies begin at once
+        # a list, so that all copies begin at once
+        return not [fingerprint for fingerprint in fingerprints if not self._is_there(fingerprint)]
 
     def _is_there(self, fingerprint: str) -> bool:
         """Return whether a set is copied, or can't be. A copy that a worker has discarded is made

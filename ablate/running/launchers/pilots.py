@@ -82,8 +82,8 @@ class PilotLauncher:
     def __init__(self, settings: Tree, cache: Path, engine: Callable[[str], Engine]) -> None:
         """`engine` makes the engine from the token of the store."""
         gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
-        there = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
-        check_groups(settings["runs_per_gpu"], settings["gpus_per_run"], gpus, there)
+        supply = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
+        check_groups(settings["runs_per_gpu"], settings["gpus_per_run"], gpus, supply)
         self.slots: Sequence[Slot] = ()
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._all = Pilots(self._root / "pilots")
@@ -104,8 +104,10 @@ class PilotLauncher:
 
     @property
     def worlds(self) -> Sequence[int]:
-        own = self._settings
-        return open_world_sizes(own["gpus_per_run"], own["gpus"] if self.device == "cuda" else 1)
+        settings = self._settings
+        return open_world_sizes(
+            settings["gpus_per_run"], settings["gpus"] if self.device == "cuda" else 1
+        )
 
     @property
     def most(self) -> int:
@@ -114,9 +116,9 @@ class PilotLauncher:
     @property
     def _a_job(self) -> int:
         """The number of slots in one job, for the least of `worlds`."""
-        own = self._settings
-        groups = own["gpus"] // self.worlds[0] * own["runs_per_gpu"]
-        return int(own["nodes"] * (groups if self.device == "cuda" else own["cpus"]))
+        settings = self._settings
+        groups = settings["gpus"] // self.worlds[0] * settings["runs_per_gpu"]
+        return int(settings["nodes"] * (groups if self.device == "cuda" else settings["cpus"]))
 
     def warm(self) -> None:
         self._server.warm()
@@ -144,10 +146,10 @@ class PilotLauncher:
         while True:
             if time.monotonic() - self._looked_at >= LOOK_S:
                 self._look()
-            left = until - time.monotonic()
-            if self._exits or left <= 0:
+            remaining_s = until - time.monotonic()
+            if self._exits or remaining_s <= 0:
                 break
-            time.sleep(min(left, 0.05))
+            time.sleep(min(remaining_s, 0.05))
         exits, self._exits = self._exits, {}
         return exits
 
@@ -174,7 +176,7 @@ class PilotLauncher:
         return pilot if pilot is not None and run.attempt in pilot.runs else None
 
     def _order(self, pilot: _Pilot) -> None:
-        pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
+        pilot.stops = {a: at_once for a, at_once in pilot.stops.items() if a in pilot.runs}
         worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
         tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
         try:
@@ -195,18 +197,18 @@ class PilotLauncher:
         """
         if not self._drives:
             return
-        self._looked_at = now = time.monotonic()
+        self._looked_at = moment = time.monotonic()
         self._beat.check()
         if self._beat.full is not None:  # who can't write is silent, and not dead
             for pilot in self._pilots.values():
-                pilot.heard_at = now
-        self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), now)
+                pilot.heard_at = moment
+        self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), moment)
         for folder in self._all.all():
             if folder.id not in self._pilots:
                 orders = folder.orders()  # of a driver that is dead
                 runs, stops = orders.get("runs", {}), orders.get("stop", {})
                 fresh = folder.is_fresh()
-                heard_at = now if fresh else now - STALE_S
+                heard_at = moment if fresh else moment - STALE_S
                 close = bool(orders.get("close"))
                 pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
                 self._pilots[folder.id] = pilot
@@ -214,14 +216,14 @@ class PilotLauncher:
         for pilot in list(self._pilots.values()):
             beat = pilot.folder.beat()
             if beat and beat != pilot.beat:
-                self._heard(pilot, beat, now)
+                self._heard(pilot, beat, moment)
             if pilot.late:
                 self._order(pilot)
-            code = self._gone(pilot, now)
+            code = self._gone(pilot, moment)
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
                 pilot.runs = {}
-                self._jobs.leave(pilot.job, now)
+                self._jobs.leave(pilot.job, moment)
                 del self._pilots[pilot.folder.id]
                 pilot.folder.remove()
         self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
@@ -250,19 +252,19 @@ class PilotLauncher:
             return EXIT_AWAY
         silent = now - pilot.heard_at
         forgotten = self._jobs.running is not None and pilot.job not in self._jobs.running
-        stale, how = silent > STALE_S, SILENT
+        stale, ending = silent > STALE_S, SILENT
         if not (stale or (forgotten and silent > GONE_S)):
             return None
         if forgotten:
             answer = self._jobs.ended(pilot.job)
             if answer is None and not stale:
                 return None
-            how = answer or ""
+            ending = answer or ""
         else:
             self._jobs.cancel([pilot.job])
-        self._jobs.lines.append(_farewell(pilot, how))
+        self._jobs.lines.append(_farewell(pilot, ending))
         # What takes a job down with it is a death of its runs; what takes the host away is none.
-        return -int(signal.SIGKILL) if how.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
+        return -int(signal.SIGKILL) if ending.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
 
     # --- The engine -----------------------------------------------------------------------------
 
@@ -298,9 +300,9 @@ class PilotLauncher:
     def _fit(self, without: Collection[str]) -> None:
         """Request as many jobs as the runs need, `jobs` at most."""
         waiting, flying = self._beat.waiting, [p for p in self._pilots.values() if p.is_open]
-        held = sum(pilot.held for pilot in flying) // self.worlds[0]
-        wanted = min(self._settings["jobs"], -(-(waiting + held) // self._a_job))
-        lacking = wanted - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
+        held_count = sum(pilot.held for pilot in flying) // self.worlds[0]
+        job_count = min(self._settings["jobs"], -(-(waiting + held_count) // self._a_job))
+        lacking = job_count - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
         if waiting and lacking > 0:
             if not self._proven:  # once the data is decoded; what vanishes later must be missed
                 write_proof(self._root, self._token)
@@ -318,8 +320,8 @@ class PilotLauncher:
 def _farewell(pilot: _Pilot, how: str) -> str:
     """Return the line on a pilot that is given up. `how`: how its job ended, in the engine's
     words."""
-    why = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
-    return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"
+    ending = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
+    return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else ending}"
 
 
 # --- The jobs of an engine ------------------------------------------------------------------------
@@ -416,13 +418,13 @@ class Jobs:
         """Note the jobs whose pilots have not been seen yet, and those that ended before they were.
         Raises Failure where too many ended so."""
         for job in [job for job in self.unseen if job not in running]:
-            how = self.ended(job)
-            if how is None:
+            ending = self.ended(job)
+            if ending is None:
                 continue
             del self.unseen[job]
-            if job not in self._left and not how.startswith(_TAKEN_AWAY):
-                what = f"ended before its pilot was seen ({how or 'nobody knows how'})"
-                self.failures.append(f"job {job} {what}: see {self._engine.log(job)}")
+            if job not in self._left and not ending.startswith(_TAKEN_AWAY):
+                report = f"ended before its pilot was seen ({ending or 'nobody knows how'})"
+                self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
                 self.lines.append(self.failures[-1])
         for job, runs in running.items():
             ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S

@@ -109,11 +109,11 @@ def serve(tied: bool) -> None:
 def _end_orphans(children: Collection[int]) -> None:
     """Kill the children of this process that it did not fork: their worker is dead."""
     ours = os.getpid()
-    for each in Path("/proc").glob("[0-9]*"):
+    for process_folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int((each / "stat").read_bytes().rpartition(b")")[2].split()[1])
-            if parent == ours and int(each.name) not in children:
-                os.kill(int(each.name), signal.SIGKILL)
+            parent = int((process_folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent == ours and int(process_folder.name) not in children:
+                os.kill(int(process_folder.name), signal.SIGKILL)
 
 
 def _forked(live: Callable[[], int]) -> int:
@@ -167,8 +167,8 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, o
         question = json.loads(lines.readline())
     threading.Thread(target=_end_with, args=(asker,), daemon=True).start()
 
-    def progress(done: int, total: int) -> None:
-        tell(done=done, total=total)
+    def progress(count: int, total: int) -> None:
+        tell(done=count, total=total)
 
     try:
         tell(answer=worker.answer(verb, question, progress, partial(importing, tell)))
@@ -196,13 +196,13 @@ def importing(tell: Callable[..., None], what: str, within_s: float = IMPORT_S) 
         os._exit(1)
 
     tell(importing=what)
-    over = threading.Timer(within_s, give_up)
-    over.daemon = True
-    over.start()
+    timer = threading.Timer(within_s, give_up)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        over.cancel()
+        timer.cancel()
         tell(importing="")
 
 

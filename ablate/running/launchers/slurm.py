@@ -52,19 +52,19 @@ class Slurm:
     def job(self, count: int, without: Collection[str] = ()) -> SlurmJob:
         """Return `count` jobs, on none of the hosts `without`, with one pilot on each node."""
         job_id = "%A_%a" if count > 1 else "%j"
-        first, each = (f"{self._folder}/{job_id}_{node}_log" for node in ("0", "%t"))
-        own: dict[str, Option] = {
+        first_log, task_log = (f"{self._folder}/{job_id}_{node}_log" for node in ("0", "%t"))
+        job_options: dict[str, Option] = {
             "job-name": self._name,
-            "output": f"{first}.out",
-            "error": f"{first}.err",
+            "output": f"{first_log}.out",
+            "error": f"{first_log}.err",
             "open-mode": "append",  # a job that is requeued keeps what it wrote before
         }
         if without:
-            own["exclude"] = ",".join(sorted(without))
-        logs = ("--output", f"{each}.out", "--error", f"{each}.err")
+            job_options["exclude"] = ",".join(sorted(without))
+        logs = ("--output", f"{task_log}.out", "--error", f"{task_log}.err")
         return SlurmJob(
             place="launcher=slurm",
-            options={**own, **self._options},
+            options={**job_options, **self._options},
             setup=self._settings["setup"],
             command=shlex.join(["srun", "--unbuffered", *logs, *self._pilot()]),
             given=given_settings(self._settings, "nodes", "gpus", "cpus"),
@@ -143,9 +143,9 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
 def _fly(root: str, settings: Mapping[str, Any]) -> None:
     """Run a pilot: a job calls this on each of its nodes."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    own = os.environ["SLURM_JOB_ID"]
-    job = f"{array}_{task}" if array else own
-    fly(Path(root), settings, job, os.environ["SLURMD_NODENAME"], slurm_jobs.time_left(own))
+    job_id = os.environ["SLURM_JOB_ID"]
+    job = f"{array}_{task}" if array else job_id
+    fly(Path(root), settings, job, os.environ["SLURMD_NODENAME"], slurm_jobs.time_left(job_id))
 
 
 if __name__ == "__main__":

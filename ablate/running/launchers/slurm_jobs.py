@@ -53,17 +53,18 @@ class SlurmJob:
         """Submit the job and return the id of each. Raises Failure where there is no sbatch, or
         where it refuses."""
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 self.words(), input=self.script(), capture_output=True, text=True, check=False
             )
         except OSError as error:
             raise Failure(f"{self.place}: sbatch: {error.strerror}; {WHERE}") from error
-        if done.returncode != 0:
-            why = refusal(done.stderr) or f"ended with {done.returncode}"
-            asked = f" (asked with {' '.join(self.given)})" if self.given else ""
+        if completed.returncode != 0:
+            reason = refusal(completed.stderr) or f"ended with {completed.returncode}"
+            request = f" (asked with {' '.join(self.given)})" if self.given else ""
             remedy = "change the setting that it refuses, or try again later"
-            raise Failure(f"{self.place}: sbatch: {why}{asked}; {remedy}")
-        job = done.stdout.strip().partition(";")[0]  # "7;cluster" where there are several clusters
+            raise Failure(f"{self.place}: sbatch: {reason}{request}; {remedy}")
+        # "7;cluster" where there are several clusters
+        job = completed.stdout.strip().partition(";")[0]
         return [f"{job}_{n}" for n in range(self.count)] if self.count > 1 else [job]
 
 
@@ -74,8 +75,8 @@ def refusal(output: str) -> str:
     """
     lines = output.strip().splitlines()
     errors = [match[1] for line in lines if (match := re.search(r"(?:error|fatal): (.*)", line))]
-    own = [line.removeprefix("sbatch: ") for line in lines if line.startswith("sbatch: ")]
-    return "; ".join(errors or own or lines[-1:])
+    sbatch_lines = [line.removeprefix("sbatch: ") for line in lines if line.startswith("sbatch: ")]
+    return "; ".join(errors or sbatch_lines or lines[-1:])
 
 
 def site_options(settings: Mapping[str, Any]) -> dict[str, Option]:
@@ -155,9 +156,9 @@ def _output(*words: str) -> str | None:
     """Return what a command of Slurm prints; None where it fails, is not there, or takes longer
     than PATIENCE_S."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             words, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return completed.stdout if completed.returncode == 0 else None

@@ -94,8 +94,8 @@ class Feeders:
         log, lines = self._logs[name], list[str]()
         with suppress(OSError):
             lines = log.read_bytes().decode(errors="replace").splitlines()
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "no word")
-        self._warn(name, f"{last} (see {log})")
+        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "no word")
+        self._warn(name, f"{last_line} (see {log})")
 
     def _warn(self, name: str, why: str) -> None:
         self._say(
@@ -158,14 +158,14 @@ class Notifier:
         of processes show arguments."""
         self._began = time.monotonic()
         try:
-            with tempfile.TemporaryFile() as script, tempfile.TemporaryFile() as given:
-                for file, text in ((script, self._command), (given, json.dumps(summary))):
+            with tempfile.TemporaryFile() as script, tempfile.TemporaryFile() as summary_file:
+                for file, text in ((script, self._command), (summary_file, json.dumps(summary))):
                     file.write(f"{text}\n".encode())
                     file.seek(0)
                 shell = ["sh", f"/dev/fd/{script.fileno()}"]
                 process = subprocess.Popen(
                     ["timeout", "--signal=KILL", f"{LIMIT_S}", *shell],
-                    stdin=given,
+                    stdin=summary_file,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[script.fileno()],
@@ -239,9 +239,9 @@ class Observers:
 
     def see(self, progress: SweepProgress, view: View) -> None:
         """Look at the progress; called several times a second."""
-        first, self._progress = self._progress is None, progress
+        is_first_look, self._progress = self._progress is None, progress
         lost = self._lost()
-        if first:
+        if is_first_look:
             self._told = lost  # by earlier drives
             loggers, say = self._aside.loggers, self._lines.append
             self._feeders = Feeders(loggers, self._store, self._sweep, say)

@@ -40,9 +40,9 @@ class Feeder:
     def turn(self) -> None:
         """Hand on what is new. Raises any error of the service."""
         self._read_plan()
-        begun = self._store.folders()
+        folders = self._store.folders()
         for run in self._runs.values():
-            if run.id in begun and run.id not in self._over and self._hand_on(run):
+            if run.id in folders and run.id not in self._over and self._hand_on(run):
                 self._over.add(run.id)
 
     def _hand_on(self, run: PlannedRun) -> bool:
@@ -60,9 +60,9 @@ class Feeder:
     def _read_plan(self) -> None:
         """Add the new runs of the plan, which grows in a search."""
         with suppress(FileNotFoundError):
-            at = self._store.plan_path(self._sweep).stat().st_mtime_ns
-            if at != self._plan_at and (plan := self._store.read_plan(self._sweep)) is not None:
-                self._plan_at = at
+            stamp = self._store.plan_path(self._sweep).stat().st_mtime_ns
+            if stamp != self._plan_at and (plan := self._store.read_plan(self._sweep)) is not None:
+                self._plan_at = stamp
                 self._runs |= {run.id: run for run in plan.runs()}
 
 

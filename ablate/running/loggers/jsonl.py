@@ -19,7 +19,9 @@ class JsonLines(PageFiles):
     def hand_on(self, page: Page) -> None:
         """See `Logger`."""
         lines = [{**page.facts(), "configuration": page.configuration()}]
-        lines += [{"run": page.run.id, "step": at, **said} for at, said in page.lines.items()]
+        lines += [
+            {"run": page.run.id, "step": step, **values} for step, values in page.lines.items()
+        ]
         if page.result is not None:
             lines.append({"run": page.run.id, "status": page.result["status"], **page.final()})
         content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)

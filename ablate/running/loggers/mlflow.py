@@ -40,19 +40,24 @@ class MLflow:
         from mlflow.entities import Metric
 
         lines = page.lines.items()
-        wanted = {(key, step): float(line[key]) for step, line in lines for key in line}
-        last = max(page.lines, default=0)
-        wanted |= {(key, last): float(value) for key, value in page.final().items()}
-        name, had = self._runs.get(page.run.id) or self._open(page)
-        over = page.result is not None
-        if any(wanted.get(at, None if over else value) != value for at, value in had.items()):
+        page_values = {(key, step): float(line[key]) for step, line in lines for key in line}
+        last_step = max(page.lines, default=0)
+        page_values |= {(key, last_step): float(value) for key, value in page.final().items()}
+        name, logged = self._runs.get(page.run.id) or self._open(page)
+        is_final = page.result is not None
+        if any(
+            page_values.get(point, None if is_final else value) != value
+            for point, value in logged.items()
+        ):
             self._client.delete_run(name)  # it was handed on before the run went another way
-            name, had = self._open(page)
-        new = {at: value for at, value in wanted.items() if at not in had}
-        at = int(1000 * page.started)
-        for part in _parts([Metric(key, value, at, step) for (key, step), value in new.items()]):
+            name, logged = self._open(page)
+        new = {point: value for point, value in page_values.items() if point not in logged}
+        timestamp_ms = int(1000 * page.started)
+        for part in _parts(
+            [Metric(key, value, timestamp_ms, step) for (key, step), value in new.items()]
+        ):
             self._client.log_batch(name, metrics=part)
-        self._runs[page.run.id] = name, had | new
+        self._runs[page.run.id] = name, logged | new
         if page.result is not None:
             self._client.set_tag(name, "ablate.status", page.result["status"])
             self._client.set_terminated(name, "FINISHED")

@@ -98,9 +98,9 @@ def page_of(
     started = began[0] if began and is_number(began[0]) else 0.0
     lines: dict[int, dict[str, float]] = {}
     for line in parse_lines(folder.metrics_content()):
-        at = line.pop("step", None)
-        if isinstance(at, int) and (step is None or at <= step):
-            lines.setdefault(at, {}).update(numbers(line))
+        line_step = line.pop("step", None)
+        if isinstance(line_step, int) and (step is None or line_step <= step):
+            lines.setdefault(line_step, {}).update(numbers(line))
     return Page(sweep, run, started, lines, result)
 
 
@@ -152,9 +152,9 @@ class PageFiles:
         label = re.sub(r"[^\w.+=@#,-]+", "-", page.run.label)[:100]
         path = self.of_sweep(page.sweep) / f"{label}-{page.run.id}{suffix}"
         make_folder(path.parent)
-        for other in path.parent.glob(f"*-{page.run.id}{suffix}"):
-            if other != path and not path.exists():
-                os.rename(other, path)
+        for old_path in path.parent.glob(f"*-{page.run.id}{suffix}"):
+            if old_path != path and not path.exists():
+                os.rename(old_path, path)
         return path
 
 
@@ -166,15 +166,15 @@ def bring(path: Path, content: bytes, over: bool) -> None:
     that point again.
     """
     try:
-        had = read_file(path)
+        existing = read_file(path)
     except FileNotFoundError:
-        had = None
-    if had is None or not (content.startswith(had) or had.startswith(content)):
+        existing = None
+    if existing is None or not (content.startswith(existing) or existing.startswith(content)):
         write_whole(path, content)
-    elif len(had) < len(content):
+    elif len(existing) < len(content):
         with open(path, "ab") as file:
-            file.write(content[len(had) :])
+            file.write(content[len(existing) :])
             file.flush()
             os.fsync(file.fileno())
-    elif len(had) > len(content) and over:
+    elif len(existing) > len(content) and over:
         write_whole(path, content)

@@ -62,9 +62,9 @@ def _events(page: Page) -> Iterator[Any]:
     metadata = create_summary_metadata("configuration", "")
     cell = page.run.cell
     group = f"{page.sweep} {cell.row}@{cell.column}"  # the seeds of a cell are one group
-    about = hparams.hparams_pb(plain, trial_id=group, start_time_secs=page.started)
+    hyperparameters = hparams.hparams_pb(plain, trial_id=group, start_time_secs=page.started)
     yield Event(wall_time=page.started, file_version="brain.Event:2")
-    yield Event(wall_time=page.started, summary=about)
+    yield Event(wall_time=page.started, summary=hyperparameters)
     yield event(Summary.Value(tag="configuration", tensor=text, metadata=metadata))
     for step, line in page.lines.items():
         yield scalars(step, line)

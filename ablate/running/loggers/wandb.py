@@ -42,9 +42,9 @@ class WandB(PageFiles):
 
     def _write(self, page: Page, status: str) -> None:
         name = f"{page.run.id}-{_short(page.sweep)}"  # the same run may be in several sweeps
-        run, first = self._begin(page, name, status)
+        run, first_step = self._begin(page, name, status)
         for step, values in page.lines.items():
-            if step >= first:
+            if step >= first_step:
                 run.log(values, step=step)
         self._end(run, page, status)
 
@@ -102,13 +102,13 @@ class Trackio(WandB):
 
     def _begin(self, page: Page, name: str, status: str) -> tuple[Any, int]:
         trackio = importlib.import_module(self.module)
-        about, name = self._about(page), f"{page.run.label}-{name}"
+        description, name = self._about(page), f"{page.run.label}-{name}"
         with suppress(ValueError):  # there is no such project yet
-            for rest in trackio.Api().runs(about["project"]):
+            for rest in trackio.Api().runs(description["project"]):
                 if rest.name == name:
                     rest.delete()
-        about["config"]["status"] = status
-        return trackio.init(**about, name=name, embed=False), 0
+        description["config"]["status"] = status
+        return trackio.init(**description, name=name, embed=False), 0
 
     def _end(self, run: Any, page: Page, status: str) -> None:
         run.log(page.final(), step=max(page.lines, default=0))

@@ -26,10 +26,10 @@ def classification_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     table (N,): fields `rank` of the true class, 0 being best, and `loss`.
     """
     number = len(table)
-    found = {"n": number, "loss": math.fsum(table["loss"].tolist()) / number}
+    scores = {"n": number, "loss": math.fsum(table["loss"].tolist()) / number}
     for name, rank in (("top1", 1), ("top5", 5))[: 2 if classes >= TOP5_FROM else 1]:
-        found[name] = int((table["rank"] < rank).sum()) / number
-    return found
+        scores[name] = int((table["rank"] < rank).sum()) / number
+    return scores
 
 
 def _excerpt(table: np.ndarray) -> np.ndarray:
@@ -38,9 +38,9 @@ def _excerpt(table: np.ndarray) -> np.ndarray:
     import numpy as np
 
     kind = np.min_scalar_type(-1 - max(table["class"].max(), table["label"].max()))
-    found = table[["class", "label"]].astype([("class", kind), ("label", kind)])
-    found["class"][(table["class"] == table["label"]) & (table["rank"] > 0)] = -1
-    return found
+    excerpt = table[["class", "label"]].astype([("class", kind), ("label", kind)])
+    excerpt["class"][(table["class"] == table["label"]) & (table["rank"] > 0)] = -1
+    return excerpt
 
 
 def _recount(table: np.ndarray) -> dict[str, float]:

@@ -42,8 +42,8 @@ def _metric(shots: int) -> Metric:
 def shown(examples: Mapping[str, int], classes: int) -> int:
     """Return the most images that a run is shown: validation, test, and the draws for each of the
     two."""
-    drawn = min(examples["train"], max(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS) * classes)
-    return examples["validation"] + examples["test"] + 2 * drawn
+    draws = min(examples["train"], max(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS) * classes)
+    return examples["validation"] + examples["test"] + 2 * draws
 
 
 FEWSHOT = TaskChoice(

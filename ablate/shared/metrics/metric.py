@@ -184,25 +184,25 @@ class TaskChoice:
     @property
     def names(self) -> tuple[str, ...]:
         """The names by which `analysis.metric` and `--show` know the task's metrics."""
-        own = (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
-        return (*own, *(name for probed in self.probed.values() for name in probed.names))
+        metric_names = (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
+        return (*metric_names, *(name for probed in self.probed.values() for name in probed.names))
 
     def find(self, name: str) -> Metric | None:
         """Return the metric of this name: a declared one, one of the validation curve or one of a
         probe. None where the task has none."""
-        first = self.metrics[0]
+        main_metric = self.metrics[0]
         if name in self.own:
             return self.own[name]
         probe, _, number = name.partition(":")
         if probe in self.probed:
             return self.probed[probe].find(number)
         if name == AREA:
-            what = f"mean validation {first.short} of the curve"
-            curve = replace(first, key=AREA, name=what, of_curve=True, needs="")
+            title = f"mean validation {main_metric.short} of the curve"
+            curve = replace(main_metric, key=AREA, name=title, of_curve=True, needs="")
             return replace(curve, is_share=False, right_within=0)
         if (value := threshold(name)) is not None:
-            most = math.inf if first.most is None else first.most / first.scale
-            return _crossing(name, first, value) if 0 < value <= most else None
+            limit = math.inf if main_metric.most is None else main_metric.most / main_metric.scale
+            return _crossing(name, main_metric, value) if 0 < value <= limit else None
         return {metric.key: metric for metric in self.metrics}.get(name)
 
 
@@ -228,6 +228,6 @@ def _crossing(name: str, first: Metric, value: float) -> Metric:
         guess = first.chance(classes)
         return 0.0 if guess is not None and first.sign * (guess - value) >= 0 else None
 
-    said = f"{first.scale * value:g} {first.unit}".rstrip()
-    what = f"epochs to {said} validation {first.short}"
-    return Metric(*(name, what, what, "", "epochs", 1.0, 1), chance, sign=-1, of_curve=True)
+    level = f"{first.scale * value:g} {first.unit}".rstrip()
+    title = f"epochs to {level} validation {first.short}"
+    return Metric(*(name, title, title, "", "epochs", 1.0, 1), chance, sign=-1, of_curve=True)

@@ -51,9 +51,11 @@ def read_gradnorm(arrays: Arrays) -> tuple[list[str], Any]:
         **{f"{block + 1}": blocks[block] for block in sorted(blocks)},
         "head": members["head"],
     }
-    kept = {label: indices for label, indices in ordered.items() if indices}
+    indices_by_label = {label: indices for label, indices in ordered.items() if indices}
     squares = np.square(arrays["norms"].astype(np.float64))
-    return list(kept), np.sqrt(np.stack([squares[:, i].sum(1) for i in kept.values()], 1))
+    return list(indices_by_label), np.sqrt(
+        np.stack([squares[:, i].sum(1) for i in indices_by_label.values()], 1)
+    )
 
 
 def gradnorm_profile(arrays: Arrays) -> tuple[list[str], Any]:
@@ -67,8 +69,8 @@ def _at_the_end(steps: Any) -> Any:
     """Return a mask (records,) of the records in the last tenth of a run's steps, at least 1 and at
     most GRADNORM_STEPS of them. `steps`: the step of each record; the mask is empty where there are
     none."""
-    done = steps[-1:].sum() + 1
-    return steps >= done - max(1, min(GRADNORM_STEPS, done // 10))
+    total_steps = steps[-1:].sum() + 1
+    return steps >= total_steps - max(1, min(GRADNORM_STEPS, total_steps // 10))
 
 
 def _excerpt(arrays: Arrays) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def scale_summary(scale: Any) -> dict[str, float]:
     corners[np.ix_((0, -1), (0, -1))] = True
     centre[start : start + middle, start : start + middle] = True
     parts = {"corners": corners, "centre": centre, "rest": ~(corners | centre)}
-    return {name: float(scale[where].mean()) for name, where in parts.items() if where.any()}
+    return {name: float(scale[mask].mean()) for name, mask in parts.items() if mask.any()}
 
 
 def _scales(arrays: Arrays, spec: Spec) -> dict[str, float]:
@@ -118,10 +120,10 @@ def _scales(arrays: Arrays, spec: Spec) -> dict[str, float]:
     if FIRST_SCALE not in arrays:
         return {}
     side, channels = spec["model"]["patch"], spec["data"]["channels"]
-    found = scale_summary(arrays[FIRST_SCALE].astype(np.float64).reshape(side, side, channels))
-    if rest := found.get("rest"):
-        found |= {f"{part}/rest": found[part] / rest for part in ("corners", "centre")}
-    return found
+    summary = scale_summary(arrays[FIRST_SCALE].astype(np.float64).reshape(side, side, channels))
+    if rest := summary.get("rest"):
+        summary |= {f"{part}/rest": summary[part] / rest for part in ("corners", "centre")}
+    return summary
 
 
 # --- Attention distance (DTN, arXiv 2112.02624), few-shot ---------------------------------------
@@ -200,8 +202,8 @@ def _shots(shots: int) -> Metric:
 
 
 PROBE_METRICS = {
-    of.probe: of
-    for of in (
+    probed.probe: probed
+    for probed in (
         Probed(
             "gradnorm",
             (
@@ -250,14 +252,14 @@ def probe_numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, fl
     if not arrays:
         return {}
     if probe in PROBE_METRICS:
-        found = PROBE_METRICS[probe].numbers(arrays, spec)
+        numbers = PROBE_METRICS[probe].numbers(arrays, spec)
     elif ":" in probe:
-        found = {
+        numbers = {
             key: float(a) for key, a in arrays.items() if a.shape == () and a.dtype.kind in KINDS
         }
     else:
         return {}
-    return {f"{probe_name(probe)}:{number}": value for number, value in found.items()}
+    return {f"{probe_name(probe)}:{number}": value for number, value in numbers.items()}
 
 
 def probe_name(probe: str) -> str:

@@ -21,13 +21,19 @@ def segmentation_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     IoU is computed from the pixels of all pictures together; the mean leaves out classes that are
     neither there nor predicted (mmseg/core/evaluation/metrics.py).
     """
-    label, said, same = (table[name].sum(0, dtype="int64") for name in ("label", "said", "same"))
-    unions = (label + said - same).tolist()
-    shares = [one / of for one, of in zip(same.tolist(), unions, strict=True) if of]
+    label, predicted, intersection = (
+        table[name].sum(0, dtype="int64") for name in ("label", "said", "same")
+    )
+    unions = (label + predicted - intersection).tolist()
+    shares = [
+        overlap / union
+        for overlap, union in zip(intersection.tolist(), unions, strict=True)
+        if union
+    ]
     return {
         "n": len(table),
         "miou": math.fsum(shares) / len(shares),
-        "pixels": int(same.sum()) / int(label.sum()),
+        "pixels": int(intersection.sum()) / int(label.sum()),
     }
 
 

@@ -99,7 +99,7 @@ HOSTS = {"vit": vit, "mlp": mlp}
 def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """Return the class that a choice names, with its settings filled in; the host gives the
     rest."""
-    if (own := chosen.plugin) is not None:
-        used = UsedPart(kind, chosen.name, chosen.settings, own.version, own.folder)
+    if (plugin := chosen.plugin) is not None:
+        used = UsedPart(kind, chosen.name, chosen.settings, plugin.version, plugin.folder)
         return partial(remember, load(used), chosen.settings)
     return partial(named(choices.CHOICES[kind][chosen.name].path), **chosen.settings)

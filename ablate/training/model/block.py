@@ -269,8 +269,10 @@ class BatchNormBlock(Block):
     """
 
     def __init__(self, layer: Layer, *, mlp: str = "inner") -> None:
-        one = replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm)
+        one_channel_layer = replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm)
         if mlp == "inner":
-            super().__init__(one, Inner(pre_act=one.norm), mlp="none", post="branch")
+            super().__init__(
+                one_channel_layer, Inner(pre_act=one_channel_layer.norm), mlp="none", post="branch"
+            )
         else:
-            super().__init__(one)
+            super().__init__(one_channel_layer)

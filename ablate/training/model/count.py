@@ -64,9 +64,13 @@ def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> An
         dims = range(x.dim())
     elif any(not -x.dim() <= dim < x.dim() for dim in dims):
         return NotImplemented
-    gone = {dim % x.dim() for dim in dims}
-    left = [1 if at in gone else n for at, n in enumerate(x.shape) if keepdim or at not in gone]
-    return x.new_empty(left)
+    reduced_dims = {dim % x.dim() for dim in dims}
+    shape = [
+        1 if dim in reduced_dims else n
+        for dim, n in enumerate(x.shape)
+        if keepdim or dim not in reduced_dims
+    ]
+    return x.new_empty(shape)
 
 
 def _norm(x: Tensor, order: Any = 2, *dims: Any, **options: Any) -> Any:
@@ -74,8 +78,8 @@ def _norm(x: Tensor, order: Any = 2, *dims: Any, **options: Any) -> Any:
 
 
 def _variance_and_mean(x: Tensor, *dims: Any, **options: Any) -> Any:
-    one = _reduced(x, *dims, **options)
-    return one if one is NotImplemented else (one, _like(one))
+    moment = _reduced(x, *dims, **options)
+    return moment if moment is NotImplemented else (moment, _like(moment))
 
 
 def _batch_norm(x: Tensor, *args: Any) -> Any:
@@ -226,35 +230,35 @@ def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     a shape or type other than its kind requires. The hooks stay, so use this on a model that is
     thrown away."""
     for kind, remedy in REMEDIES.items():
-        chosen = getattr(run, kind)
-        if chosen.plugin is not None:
+        choice = getattr(run, kind)
+        if choice.plugin is not None:
             cls = next(load(used) for used in by_path(run) if used.key == kind)
-            place, where = f"{kind}: {chosen.name}: forward", line_of(cls, "forward")
+            place, location = f"{kind}: {choice.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:
-                    _hold(module, place, _like_input, remedy, where)
+                    _hold(module, place, _like_input, remedy, location)
     if run.stem.plugin is not None and isinstance(model, ViT):
         _hold_stem(model, run)
 
 
 def _hold_stem(model: ViT, run: ShippedRun) -> None:
     patches = Patches(run.data.size, run.model.patch, run.data.channels)
-    said, place = traits(model.stem, StemTraits), f"stem: {run.stem.name}"
-    where = line_of(type(model.stem), "forward")
-    tokens = patches.number + said.tokens_added
+    stem_traits, place = traits(model.stem, StemTraits), f"stem: {run.stem.name}"
+    location = line_of(type(model.stem), "forward")
+    tokens = patches.number + stem_traits.tokens_added
 
     def expected(images: Tensor) -> tuple[int, ...]:
         return len(images), tokens, run.model.width
 
-    added = f" and before them the {said.tokens_added} of its tokens_added" * (
+    added = f" and before them the {stem_traits.tokens_added} of its tokens_added" * (
         tokens > patches.number
     )
     remedy = f"a stem gives a token for each of the {patches.number} patches{added}; "
     remedy += "one that adds tokens puts them first and says tokens_added = N"
-    _hold(model.stem, f"{place}: forward", expected, remedy, where)
+    _hold(model.stem, f"{place}: forward", expected, remedy, location)
     for name in ("after_posemb", "after_cls"):
         remedy = f"{name} gives what has the shape of its input"
-        _hold(getattr(said, name), f"{place}: {name}", _like_input, remedy, where)
+        _hold(getattr(stem_traits, name), f"{place}: {name}", _like_input, remedy, location)
 
 
 def _like_input(x: Tensor) -> tuple[int, ...]:
@@ -265,10 +269,10 @@ def _hold(module: nn.Module, place: str, expected: Expected, remedy: str, where:
     """Make the module refuse an output whose shape is not `expected(input)`, or whose type is not
     its input's."""
 
-    def look(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
+    def look(_: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
         if not isinstance(out, Tensor):
             raise UserError(f"{place} gives a {type(out).__name__} and not a tensor ({where})")
-        x = given[0]
+        x = inputs[0]
         if tuple(out.shape) != expected(x):
             raise UserError(
                 f"{place} gives {tuple(out.shape)} and not {expected(x)}: {remedy} ({where})"

@@ -76,8 +76,8 @@ class StepKey:
             return (uniform_of(words[:, 0]) >= rate).to(self._dtype).div_(1 - rate)
 
         for site, rate in self._rates.items():
-            drawn = self.draws.ahead((site, rate, self._dtype), self._step, self.batch, draw)
-            self._kept[site] = drawn[self._rows]
+            masks = self.draws.ahead((site, rate, self._dtype), self._step, self.batch, draw)
+            self._kept[site] = masks[self._rows]
 
 
 class Dropping(nn.Module):

@@ -77,7 +77,7 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return timm's state dict, made from ours. Raises UserError for a model that timm does not
     have."""
     run = _check(run)
-    theirs = {other: state[name] for name, other in _renamed(run).items()}
+    theirs = {timm_name: state[name] for name, timm_name in _renamed(run).items()}
     kernel = state["stem.dense.weight"]  # (D, K), K = (row, column, channel)
     side, channels = run.model.patch, run.data.channels
     theirs["patch_embed.proj.weight"] = kernel.unflatten(1, (side, side, channels)).permute(
@@ -93,7 +93,7 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our state dict, made from timm's. Raises UserError for a model that timm does not
     have."""
     run = _check(run)
-    ours = {name: state[other] for name, other in _renamed(run).items()}
+    ours = {name: state[timm_name] for name, timm_name in _renamed(run).items()}
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
     ours["stem.dense.weight"] = kernel.permute(0, 2, 3, 1).flatten(1)
     if run.model.cls_posemb:
@@ -108,28 +108,28 @@ def _renamed(run: spec.ShippedRun) -> dict[str, str]:
     """Return {our name: timm's name} of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
     if run.model.pool == "map":
-        layers |= {ours: f"attn_pool.{other}" for ours, other in MAP.items()}
+        layers |= {ours: f"attn_pool.{theirs}" for ours, theirs in MAP.items()}
     block = BLOCK | (QK_NORM if run.model.qk_norm else {})
     for i in range(run.model.depth):
-        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in block.items()}
-    same = {
-        f"{ours}.{part}": f"{other}.{part}"
-        for ours, other in layers.items()
+        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{theirs}" for ours, theirs in block.items()}
+    names = {
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in layers.items()
         for part in ("weight", "bias")
         if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
     }
-    same |= {"stem.dense.bias": "patch_embed.proj.bias", "posemb": "pos_embed"}
+    names |= {"stem.dense.bias": "patch_embed.proj.bias", "posemb": "pos_embed"}
     if run.model.registers:
-        same["registers.token"] = "reg_token"
+        names["registers.token"] = "reg_token"
     if run.model.pool == "tok":
-        same["cls.token"] = "cls_token"
+        names["cls.token"] = "cls_token"
     if run.model.pool == "map":
-        same["pool.probe"] = "attn_pool.latent"
+        names["pool.probe"] = "attn_pool.latent"
     if run.model.layerscale is not None:
         for i in range(run.model.depth):
-            for ours, other in (("attn.ls", "ls1"), ("mlp.ls", "ls2")):
-                same[f"blocks.{i}.{ours}.gamma"] = f"blocks.{i}.{other}.gamma"
-    return same
+            for ours, theirs in (("attn.ls", "ls1"), ("mlp.ls", "ls2")):
+                names[f"blocks.{i}.{ours}.gamma"] = f"blocks.{i}.{theirs}.gamma"
+    return names
 
 
 def _check(run: spec.Run) -> spec.ShippedRun:
@@ -138,7 +138,7 @@ def _check(run: spec.Run) -> spec.ShippedRun:
         raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
     run = spec.shipped(run)
     model = run.model
-    needed = {
+    requirements = {
         "model.kind": (model.kind, "vit"),
         "norm": (run.norm.name, "layernorm"),
         "stem": (run.stem.name, "none"),
@@ -156,12 +156,12 @@ def _check(run: spec.Run) -> spec.ShippedRun:
     if model.act not in ACTS or model.act == "relu2":
         raise UserError(f"model.act: timm has no {model.act!r}")
     if model.pool == "map":  # timm's attends to registers, too, and has no gate
-        needed["model.registers"] = (model.registers, 0)
+        requirements["model.registers"] = (model.registers, 0)
         if model.act in ("swiglu", "geglu"):
             raise UserError(
                 f"model.act: timm's attention pooling takes no gated activation, got {model.act!r}"
             )
-    for key, (value, expected) in needed.items():
+    for key, (value, expected) in requirements.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")
     return run

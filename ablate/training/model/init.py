@@ -31,10 +31,10 @@ AGAIN = "made_again_by"  # an attribute: makes an instance like this one
 
 def remember(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
     """Return `cls(*given, **settings)`, an instance that remembers how it was made."""
-    again = partial(cls, *given, **settings)
-    instance = again()
+    constructor = partial(cls, *given, **settings)
+    instance = constructor()
     if isinstance(instance, nn.Module):
-        object.__setattr__(instance, AGAIN, again)
+        object.__setattr__(instance, AGAIN, constructor)
     return instance
 
 
@@ -44,7 +44,9 @@ class Constructed:
 
     def __init__(self, model: nn.Module, seed: int) -> None:
         modules = model.named_modules()
-        self.paths = {path: getattr(each, AGAIN) for path, each in modules if hasattr(each, AGAIN)}
+        self.paths = {
+            path: getattr(module, AGAIN) for path, module in modules if hasattr(module, AGAIN)
+        }
         self._seed = seed
         self._fresh: dict[str, dict[str, Tensor]] = {}
 
@@ -69,10 +71,10 @@ def state(again: Any, seed: int) -> dict[str, Tensor]:
         torch.manual_seed(seed)
         instance = again()
         lineage = type(instance).__mro__
-        own = [
+        user_classes = [
             cls for cls in lineage if cls.__module__.partition(".")[0] not in ("torch", "ablate")
         ]
-        if any("reset_parameters" in vars(cls) for cls in own):
+        if any("reset_parameters" in vars(cls) for cls in user_classes):
             torch.manual_seed(seed)
             instance.reset_parameters()
     tensors = (*instance.named_parameters(), *instance.named_buffers())
@@ -83,15 +85,15 @@ def state(again: Any, seed: int) -> dict[str, Tensor]:
 def nan_where_empty() -> Iterator[None]:
     """Make `torch.empty` give NaN within the block, by torch's own aid for finding unfilled
     memory."""
-    mode, how = torch.get_deterministic_debug_mode(), torch.utils.deterministic
-    fills = how.fill_uninitialized_memory  # type: ignore[attr-defined]
+    mode, switches = torch.get_deterministic_debug_mode(), torch.utils.deterministic
+    fills = switches.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_deterministic_debug_mode("warn")  # see numerics.deterministic_algorithms
-    how.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    switches.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        how.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        switches.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.
@@ -224,10 +226,10 @@ def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
 def by_part(values: Tensor, owner: nn.Module, name: str, scheme: str, seed: int) -> str:
     """Fill a parameter's initial values as its module declares. Return in words what filled them,
     or "" where the module declares nothing."""
-    said, generator = traits(owner, Traits), Generator().manual_seed(seed)
-    if said.initialise(name, values, generator):
+    declaration, generator = traits(owner, Traits), Generator().manual_seed(seed)
+    if declaration.initialise(name, values, generator):
         return "its initialise()"
-    if (role := said.roles.get(name)) not in SCHEMES[scheme]:
+    if (role := declaration.roles.get(name)) not in SCHEMES[scheme]:
         return ""
     SCHEMES[scheme][role](values, generator, owner)
     return f"its role {role!r}"
@@ -246,16 +248,16 @@ def initialise(model: Host, seed: int) -> None:
         path, _, own_name = name.rpartition(".")
         owner = model.get_submodule(path)
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
-        said = traits(owner, Traits)
+        declaration = traits(owner, Traits)
         if not by_part(values, owner, own_name, model.init, draw_key(seed, "init", name)):
             if (value := constructed.value(name)) is not None:
                 values.copy_(value)
             else:
                 values = as_torch(owner, own_name, draw_key(seed, "init", path))
-        if said.roles.get(own_name) == "head.bias":
+        if declaration.roles.get(own_name) == "head.bias":
             values += model.head_bias
-        parts = torch.atleast_1d(values).chunk(len(said.gains))
-        for part, gain in zip(parts, said.gains, strict=True):
+        parts = torch.atleast_1d(values).chunk(len(declaration.gains))
+        for part, gain in zip(parts, declaration.gains, strict=True):
             part *= gain
         parameter.copy_(values)
     for name, buffer in model.named_buffers():
@@ -272,7 +274,7 @@ def overruled(model: Host, seed: int) -> list[str]:
     time.
     """
     lines: dict[tuple[type, str], str | None] = {}
-    constructed, again = Constructed(model, seed), Constructed(model, seed)
+    constructed, reconstructed = Constructed(model, seed), Constructed(model, seed)
     for name, parameter in model.named_parameters():
         path, _, own_name = name.rpartition(".")
         owner = model.get_submodule(path)
@@ -281,16 +283,18 @@ def overruled(model: Host, seed: int) -> list[str]:
             continue
         lines[cls, own_name] = None
         value, values = constructed.value(name), torch.empty(parameter.shape, device="cpu")
-        by = by_part(values, owner, own_name, model.init, draw_key(seed, "init", name))
-        if by:
+        filler = by_part(values, owner, own_name, model.init, draw_key(seed, "init", name))
+        if filler:
             if value is not None and not torch.equal(values, value.float()):
                 lines[cls, own_name] = (
-                    f"{cls.__name__}: {own_name!r} starts by {by}, not as its constructor "
+                    f"{cls.__name__}: {own_name!r} starts by {filler}, not as its constructor "
                     f"fills it; leave that out where the constructor shall count"
                 )
         elif value is None:
             as_torch(owner, own_name, seed)
-        elif (other := again.value(name)) is None or not torch.equal(value, other):
+        elif (second_value := reconstructed.value(name)) is None or not torch.equal(
+            value, second_value
+        ):
             raise UserError(
                 f"{cls.__name__}: its constructor gives {own_name!r} other values each time; "
                 f"draw them by torch's functions, without a generator"

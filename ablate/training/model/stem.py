@@ -97,8 +97,10 @@ class Dual(Stem):
     """n(W m(p) + b): a norm of the values of a patch, and one of the channels of its token."""
 
     def __init__(self, patches: Patches, width: int, norm: MakeNorm) -> None:
-        before, after = (norm(patches.shape(channels)) for channels in (patches.values, width))
-        super().__init__(patches, width, before=before, after=after)
+        patch_norm, token_norm = (
+            norm(patches.shape(channels)) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=patch_norm, after=token_norm)
 
 
 class Plain(Stem):
@@ -122,8 +124,8 @@ class PreNorm(Stem):
     """W LN(p) + b."""
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
-        before = LayerNorm(patches.shape(patches.values), eps=eps)
-        super().__init__(patches, width, before=before)
+        patch_norm = LayerNorm(patches.shape(patches.values), eps=eps)
+        super().__init__(patches, width, before=patch_norm)
 
 
 class PostNorm(Stem):
@@ -132,8 +134,8 @@ class PostNorm(Stem):
     def __init__(
         self, patches: Patches, width: int, *, eps: float = 1e-6, bias: bool = True
     ) -> None:
-        after = LayerNorm(patches.shape(width), eps=eps)
-        super().__init__(patches, width, after=after, bias=bias)
+        token_norm = LayerNorm(patches.shape(width), eps=eps)
+        super().__init__(patches, width, after=token_norm, bias=bias)
 
 
 class PostPosembNorm(Stem):
@@ -204,8 +206,8 @@ class PatchNorm(Stem):
     """W n(p) + b, n an LN without scale and bias. The definition is assumed."""
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
-        before = LayerNorm(patches.shape(patches.values), eps=eps, affine=False)
-        super().__init__(patches, width, before=before)
+        patch_norm = LayerNorm(patches.shape(patches.values), eps=eps, affine=False)
+        super().__init__(patches, width, before=patch_norm)
 
 
 class ConvStage(NamedTuple):

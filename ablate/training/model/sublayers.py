@@ -197,8 +197,8 @@ def activations(model: sections.Model) -> MakeActivation:
     def make() -> Activation:
         with blame(used):
             is_class = isinstance(part, type)
-            made = remember(part, settings) if is_class else partial(part, **settings)
-            return frame(made if isinstance(made, nn.Module) else Function(made))
+            function = remember(part, settings) if is_class else partial(part, **settings)
+            return frame(function if isinstance(function, nn.Module) else Function(function))
 
     return make
 

@@ -92,8 +92,8 @@ class Towers(Host):
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return the embeddings of images and texts, and the temperature. Without images those of
         the texts alone, which is all that has to be computed again with a frozen image tower."""
-        seen = None if images is None else self.features(images)
-        return seen, self.texts(tokens), self.theta.exp()
+        image_embeddings = None if images is None else self.features(images)
+        return image_embeddings, self.texts(tokens), self.theta.exp()
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """Return the logits (B, B) of embeddings (B, E) each."""

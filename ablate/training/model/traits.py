@@ -81,5 +81,5 @@ T = TypeVar("T", bound=Traits)
 
 def traits(part: nn.Module, kind: type[T]) -> T:
     """Return the traits that the part declares, with the defaults above for all others."""
-    names = [each.name for each in fields(kind)]
+    names = [trait.name for trait in fields(kind)]
     return kind(**{name: getattr(part, name) for name in names if hasattr(part, name)})

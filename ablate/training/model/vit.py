@@ -162,8 +162,8 @@ class ViT(Host):
             self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
         else:
             self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
-        registers, said = model.registers, traits(self.stem, StemTraits)
-        self.placed = placed_behind(said.tokens_added)
+        registers, stem_traits = model.registers, traits(self.stem, StemTraits)
+        self.placed = placed_behind(stem_traits.tokens_added)
         self.registers = Registers(registers, model.width) if registers else nn.Identity()
         self.cls = class_token(model)
         self.dropout = Drop(model.dropout)
@@ -171,7 +171,7 @@ class ViT(Host):
         # --- Blocks, and which norm each has ---
         depth, joins = blocks_of(model, self.stem), model.cls_at or 0
         plain = partial(LayerNorm, eps=model.norm_eps)
-        number = registers + said.tokens_added
+        number = registers + stem_traits.tokens_added
         shape = Shape(model.width, model.heads, patches.grid, cls=number + (model.pool == "tok"))
         by_cls: dict[str, MakeNorm] = {
             "include": norm,
@@ -203,9 +203,11 @@ class ViT(Host):
         )
 
         # --- The end ---
-        last = traits(self.blocks[-1], BlockTraits)
-        final = {"keep": True, "auto": not last.ends_normed, "drop": False}[model.final_norm]
-        make_final = last.final or layer.final
+        block_traits = traits(self.blocks[-1], BlockTraits)
+        final = {"keep": True, "auto": not block_traits.ends_normed, "drop": False}[
+            model.final_norm
+        ]
+        make_final = block_traits.final or layer.final
         self.norm = make_final(shape) if final else nn.Identity()
         # The class token stands before the registers, the patches behind them.
         self.behind = Behind(number) if number and model.pool != "tok" else nn.Identity()
@@ -217,8 +219,8 @@ class ViT(Host):
         blocks = tuple(self.blocks)
         early = (self.dropout, *blocks[:joins]) if joins else ()
         late = blocks[joins:] if joins else (self.dropout, *blocks)
-        self.on_patches: tuple[nn.Module, ...] = (said.after_posemb, self.registers, *early)
-        self.on_tokens: tuple[nn.Module, ...] = (said.after_cls, *late)
+        self.on_patches: tuple[nn.Module, ...] = (stem_traits.after_posemb, self.registers, *early)
+        self.on_tokens: tuple[nn.Module, ...] = (stem_traits.after_cls, *late)
         self.name_sites()
 
     def tokens(self, images: Tensor) -> Tensor:
@@ -239,11 +241,11 @@ def blocks_of(model: sections.Model, stem: nn.Module) -> int:
     Raises UserError where too few are left."""
     saved = traits(stem, StemTraits).blocks_saved
     depth = model.depth - saved
-    least = (model.cls_at or 0) + 1
-    if depth < least:
+    min_depth = (model.cls_at or 0) + 1
+    if depth < min_depth:
         raise UserError(
             f"model.depth: {model.depth} less the {saved} that the stem saves leaves {depth} "
-            f"blocks, and {least} are needed; set model.depth or another stem"
+            f"blocks, and {min_depth} are needed; set model.depth or another stem"
         )
     return depth
 

@@ -70,8 +70,8 @@ class Whiten(nn.Module):
         try:
             if path is None:
                 raise FileNotFoundError
-            kept, _ = sealed_file.read(path)
-            mean, covariance = kept["mean"], kept["covariance"]
+            tensors, _ = sealed_file.read(path)
+            mean, covariance = tensors["mean"], tensors["covariance"]
         except (OSError, sealed_file.Rotten, KeyError):
             mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))
             if path is not None:

@@ -69,10 +69,10 @@ def _as_torch(net: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
 def _untied(net: nn.Module, name: str) -> None:
     """Raise UserError for a parameter with two names: a file of safetensors has each tensor
     once."""
-    first: dict[Tensor, str] = {}
+    paths: dict[Tensor, str] = {}
     for path, parameter in net.named_parameters(remove_duplicate=False):
-        if (other := first.setdefault(parameter, path)) != path:
-            both = f"{other} and {path}"
+        if (first_path := paths.setdefault(parameter, path)) != path:
+            both = f"{first_path} and {path}"
             raise UserError(f"model: {name}: {both} are one parameter; give each its own")
 
 
@@ -85,19 +85,19 @@ def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
         raise UserError(
             f"model: timm has no model {name!r}{did_you_mean(name, timm.list_models())}"
         )
-    given = {"num_classes": outputs, "in_chans": images.channels}
+    arguments = {"num_classes": outputs, "in_chans": images.channels}
     if timm.get_pretrained_cfg(name).fixed_input_size:  # the others take any
-        given["img_size"] = images.size
+        arguments["img_size"] = images.size
     try:
-        net: nn.Module = timm.create_model(name, pretrained=False, **given, **model.settings)
+        net: nn.Module = timm.create_model(name, pretrained=False, **arguments, **model.settings)
     except TypeError as error:
         refused = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword .*'(\w+)'", str(error))
         if refused is None or refused[2] not in model.settings:
             raise _said(model, error) from error
         takes = signature(_class_of(timm, refused[1])).parameters
-        own = [key for key in takes if key not in given]
+        settings = [key for key in takes if key not in arguments]
         raise unknown_value(
-            f"model.{refused[2]}", refused[2], own, f"a setting of {name}:"
+            f"model.{refused[2]}", refused[2], settings, f"a setting of {name}:"
         ) from error
     except Exception as error:
         raise _said(model, error) from error
@@ -114,14 +114,14 @@ def of_timm(model: Whole, data: Data) -> Iterator[None]:
     except Exception as error:
         if model.folder is not None or isinstance(error, UserError):
             raise
-        shown = f"{data.size}x{data.size}x{data.channels} images of data={data.name}"
-        raise _said(model, error, f" can't be shown the {shown}") from error
+        description = f"{data.size}x{data.size}x{data.channels} images of data={data.name}"
+        raise _said(model, error, f" can't be shown the {description}") from error
 
 
 def _said(model: Whole, error: Exception, what: str = "") -> UserError:
-    told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
     settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
-    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}{what}: {told}")
+    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}{what}: {message}")
 
 
 def _class_of(timm: Any, name: str) -> Any:
@@ -175,13 +175,13 @@ def features(model: nn.Module, images: Tensor) -> Tensor:
     where the model has no method that gives them."""
     if isinstance(model, Host):
         return model.features(images)
-    (shown,) = _as_torch(model, (images,))
+    (inputs,) = _as_torch(model, (images,))
     if _has(model, "forward_features") and _has(model, "forward_head"):  # timm's
         timms: Any = model
-        return timms.forward_head(timms.forward_features(shown), pre_logits=True)
+        return timms.forward_head(timms.forward_features(inputs), pre_logits=True)
     if _has(model, "features"):
-        own: Any = model
-        return own.features(shown)
+        untyped_model: Any = model
+        return untyped_model.features(inputs)
     raise UserError(
         f"model: {type(model).__name__} has no features(images), (B, C, H, W) -> (B, D), which "
         f"few-shot learning reads; give it one"
@@ -197,8 +197,8 @@ def heads(model: nn.Module) -> tuple[str, ...]:
     anew."""
     if isinstance(model, Host):
         return (HEAD,)
-    said = getattr(model, "pretrained_cfg", {}).get("classifier", HEAD)
-    return (said,) if isinstance(said, str) else tuple(said)
+    classifier = getattr(model, "pretrained_cfg", {}).get("classifier", HEAD)
+    return (classifier,) if isinstance(classifier, str) else tuple(classifier)
 
 
 def kernel_names(model: nn.Module) -> set[str]:
@@ -210,8 +210,8 @@ def kernel_names(model: nn.Module) -> set[str]:
         for path, module in model.named_modules()
         if isinstance(module, nn.Embedding)
     }
-    own: Any = model
-    excluded = set(own.no_weight_decay()) if _has(model, "no_weight_decay") else set()
+    untyped_model: Any = model
+    excluded = set(untyped_model.no_weight_decay()) if _has(model, "no_weight_decay") else set()
     return {
         name
         for name, parameter in model.named_parameters()
@@ -236,10 +236,10 @@ def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
 def check_outputs(model: nn.Module, given: Any, shape: tuple[int, int]) -> None:
     """Raise UserError, naming the file and the line of the model's `forward`, where its output has
     another shape than (B, outputs)."""
-    found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-    if found != shape:
+    output_shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    if output_shape != shape:
         code = type(model).forward.__code__
         raise UserError(
             f"model: {type(model).__name__}.forward: expected logits {shape} of {shape[0]} images, "
-            f"got {found} ({code.co_filename}, line {code.co_firstlineno})"
+            f"got {output_shape} ({code.co_filename}, line {code.co_firstlineno})"
         )

@@ -84,15 +84,15 @@ class Command:
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [*fill_command(command, settings, place, overrides), *resumed]
         goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
-        before = self.attempt.before[-1] if goes_on else {}
+        previous_attempt = self.attempt.before[-1] if goes_on else {}
         self.attempt.note(
             program=words,
             resumed=bool(resumed),
             folder=folder.name,
             machine=machine(),
             interpreter=interpreter(words[0], self.run),
-            from_step=before.get("from_step", -1) + 1,
-            before_s=before.get("before_s", 0.0) + before.get("alive_s", 0.0),
+            from_step=previous_attempt.get("from_step", -1) + 1,
+            before_s=previous_attempt.get("before_s", 0.0) + previous_attempt.get("alive_s", 0.0),
         )
         self.handle.add_seconds(self.attempt.facts["before_s"])
         _set_aside(program, folder, len(self.attempt.before))
@@ -126,11 +126,11 @@ class Command:
     def _folder(self) -> Path:
         """Return the program's folder: that of the last attempt, or a copy of it where that attempt
         may still be at work on another machine."""
-        first, before = self.rundir.scratch, self.attempt.before
-        last = before[-1] if before else {}
-        folder = self.rundir.path / last.get("folder", first.name)
-        if "exit" not in last and last.get("machine") not in (None, machine()):
-            copy = self.rundir.path / f"{first.name}.{len(before)}"
+        scratch, earlier_attempts = self.rundir.scratch, self.attempt.before
+        facts = earlier_attempts[-1] if earlier_attempts else {}
+        folder = self.rundir.path / facts.get("folder", scratch.name)
+        if "exit" not in facts and facts.get("machine") not in (None, machine()):
+            copy = self.rundir.path / f"{scratch.name}.{len(earlier_attempts)}"
             self.rundir.say(
                 f"goes on in {copy.name}, a copy of {folder.name}: processes of the last attempt "
                 f"may be alive, on another machine"
@@ -152,24 +152,24 @@ class Command:
         try:
             child = self._start(words)
             while (code := child.poll()) is None:
-                now = time.monotonic()
+                clock_s = time.monotonic()
                 if self.stopping() and deadline == math.inf:
-                    deadline = now + program.grace_s
+                    deadline = clock_s + program.grace_s
                     self.rundir.ask_to_stop()
                     self.processes.send(signal.SIGTERM)
-                if now > deadline:
+                if clock_s > deadline:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     return -signal.SIGKILL
-                if now >= look_at:
-                    more = curves.read()
-                    look_at = now if more else now + LOOK_S
+                if clock_s >= look_at:
+                    has_more = curves.read()
+                    look_at = clock_s if has_more else clock_s + LOOK_S
                     size = float(self.rundir.log.stat().st_size)
-                    if now >= note_at:
-                        note_at = now + NOTE_S
-                        self.attempt.note(alive_s=round(now - began, 1))
+                    if clock_s >= note_at:
+                        note_at = clock_s + NOTE_S
+                        self.attempt.note(alive_s=round(clock_s - began, 1))
                         self.rundir.lock.note()  # its age says that the worker lives
-                    before, signs = signs, (size, self.processes.cpu_seconds())
-                    if signs != before:  # of life of the program
+                    previous_signs, signs = signs, (size, self.processes.cpu_seconds())
+                    if signs != previous_signs:  # of life of the program
                         self.handle.should_stop()
                 time.sleep(POLL_S)
             return code
@@ -258,10 +258,10 @@ def _set_aside(program: Program, folder: Path, number: int) -> bool:
     """Rename the files that attempt `number` left as its result, which doesn't count; return
     whether there were any."""
     files = [folder / name for name in (program.result.get("file"), program.predictions) if name]
-    left = [file for file in files if os.path.lexists(file)]
-    for file in left:
+    leftovers = [file for file in files if os.path.lexists(file)]
+    for file in leftovers:
         file.replace(file.with_name(f"{file.name}.attempt-{number}"))
-    return bool(left)
+    return bool(leftovers)
 
 
 VERSIONS = """

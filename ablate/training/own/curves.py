@@ -31,9 +31,9 @@ class ProgramCurves:
     def read(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
         UserError where the table is no regular file, and for a line that is too long."""
-        lines, more = self._new_lines()
+        lines, has_more = self._new_lines()
         self._log_all(lines)
-        return more
+        return has_more
 
     def read_rest(self) -> None:
         """Log all that is left once the program has ended, including an unfinished last line.
@@ -59,11 +59,11 @@ class ProgramCurves:
                     new += file.read(LONGEST - PART)
         except NotRegular:
             raise UserError(f"{place}: is no regular file; have the program write one") from None
-        whole = new.rfind(b"\n") + 1
-        if not whole and len(new) == LONGEST:
+        lines_end = new.rfind(b"\n") + 1
+        if not lines_end and len(new) == LONGEST:
             raise UserError(f"{place}: a line has more than {LONGEST:,} bytes; write shorter ones")
         if not ended:
-            new = new[:whole]
+            new = new[:lines_end]
         self._at += len(new)
         return new.decode(errors="replace"), bool(new) and self._at < size
 

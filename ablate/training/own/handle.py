@@ -74,15 +74,15 @@ def _encoded(value: Any, place: str, arrays: Arrays) -> Any:
         arrays[name] = np.frombuffer(bytes(value), np.uint8)
         return {KIND: "bytes", "at": name}
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        kept = np.ascontiguousarray(value)
-        arrays[name] = kept.reshape(-1).view(np.uint8)
-        of = {"dtype": kept.dtype.str, "shape": list(np.shape(value)), "at": name}
-        return {KIND: "scalar" if isinstance(value, np.generic) else "array", **of}
+        array = np.ascontiguousarray(value)
+        arrays[name] = array.reshape(-1).view(np.uint8)
+        layout = {"dtype": array.dtype.str, "shape": list(np.shape(value)), "at": name}
+        return {KIND: "scalar" if isinstance(value, np.generic) else "array", **layout}
     if torch is not None and isinstance(value, torch.Tensor) and not value.is_sparse:
-        kept = value.detach().cpu().contiguous()
-        arrays[name] = kept.reshape(-1).view(torch.uint8).numpy()
-        of = {"dtype": str(kept.dtype).removeprefix("torch."), "shape": list(kept.shape)}
-        return {KIND: "tensor", **of, "at": name}
+        array = value.detach().cpu().contiguous()
+        arrays[name] = array.reshape(-1).view(torch.uint8).numpy()
+        layout = {"dtype": str(array.dtype).removeprefix("torch."), "shape": list(array.shape)}
+        return {KIND: "tensor", **layout, "at": name}
     raise UserError(
         f"run.save: {place}: a {type(value).__name__} can't be saved; give tensors, arrays, "
         f"numbers, texts, bytes, None, and dicts, lists and tuples of them"
@@ -141,9 +141,9 @@ def _parts(folder: RunDir) -> dict[str, Any]:
     if (result := folder.read_result()) is not None:
         return {**{k: v for k, v in result.items() if k not in TIMES}, **metrics}
     [(_, newest), *_] = folder.checkpoints()
-    arrays, told = sealed_file.read_arrays(newest)
+    arrays, metadata = sealed_file.read_arrays(newest)
     parts: dict[str, Any] = {}
-    _walk(json.loads(told["state"]), "state", arrays, parts)
+    _walk(json.loads(metadata["state"]), "state", arrays, parts)
     return {**parts, **metrics}
 
 
@@ -160,9 +160,9 @@ def _walk(tree: Any, place: str, arrays: Any, parts: dict[str, Any]) -> None:
             else:
                 _walk(part, f"{place}[{n}]", arrays, parts)
     else:
-        told = json.dumps(tree)
-        has = isinstance(tree, dict) and "at" in tree
-        parts[place] = (told, arrays[tree["at"]].tobytes() if has else b"")
+        text = json.dumps(tree)
+        has_array = isinstance(tree, dict) and "at" in tree
+        parts[place] = (text, arrays[tree["at"]].tobytes() if has_array else b"")
 
 
 BEAT_S = 0.5  # between signs of life
@@ -206,8 +206,10 @@ class Handle:
         self.devices = tuple("cpu" if self.device == "cpu" else f"cuda:{rank}" for rank in ranks)
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
-        self._declared = {said["key"]: said for said in run.metrics}
-        self._kept_as = {f"{of}{key}": key for key in self._declared for of in ("val_", TEST)}
+        self._declared = {metric["key"]: metric for metric in run.metrics}
+        self._kept_as = {
+            f"{prefix}{key}": key for key in self._declared for prefix in ("val_", TEST)
+        }
         self._rundir, self._stopping, self._note = rundir, stopping, note
         self._checkpoint_s: float = options["checkpoint_s"]
         self._saves: int | None = options.get("saves")
@@ -273,15 +275,15 @@ class Handle:
             if name not in self._declared and (key := self._kept_as.get(name)):
                 raise UserError(f"run.log: {name}: is the name that values of {key} are kept under")
             line[f"val_{name}" if name in self._declared else name] = number
-        written = self._written()
-        written.append(line, sync=False)
-        told = (f"{key} {value:g}" for key, value in line.items() if key != "step")
-        self._rundir.say(f"step {step}: {', '.join(told)}")
+        metrics = self._written()
+        metrics.append(line, sync=False)
+        readings = (f"{key} {value:g}" for key, value in line.items() if key != "step")
+        self._rundir.say(f"step {step}: {', '.join(readings)}")
         self._beat()
         enough = self._rundir.prune_step()
-        if enough is not None and enough in [other["step"] for other in written.lines()]:
+        if enough is not None and enough in [row["step"] for row in metrics.lines()]:
             self._rundir.say(f"pruned: not worth going on after step {enough}")
-            written.rewind(enough)
+            metrics.rewind(enough)
             self._end({"status": "pruned", "step": enough, **self._validation()})
 
     def should_stop(self) -> bool:
@@ -309,9 +311,9 @@ class Handle:
             encode(state)  # so that a mistake shows at once
         if not stopping and time.monotonic() < self._checkpoint_at:
             return
-        before = time.monotonic()
+        start = time.monotonic()
         self._write(state)
-        share = 0.0 if self._saves else (time.monotonic() - before) / CHECKPOINT_SHARE
+        share = 0.0 if self._saves else (time.monotonic() - start) / CHECKPOINT_SHARE
         wait = max(self._checkpoint_s, share)
         self._checkpoint_at = time.monotonic() + wait
         if stopping:
@@ -326,17 +328,17 @@ class Handle:
         content = self._rundir.metrics_content()
         for number, path in self._rundir.checkpoints():
             try:
-                arrays, told = sealed_file.read_arrays(path)
-                about, seal = json.loads(told["about"]), json.loads(told["metrics"])
-                if (known := sealed_part(content, seal)) is None:
+                arrays, metadata = sealed_file.read_arrays(path)
+                progress, seal = json.loads(metadata["about"]), json.loads(metadata["metrics"])
+                if (metrics_content := sealed_part(content, seal)) is None:
                     raise ValueError("metrics.jsonl is not what it was")
-                state = decode(told["state"], arrays)
+                state = decode(metadata["state"], arrays)
             except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
                 self._rundir.say(f"warning: {path.name} is passed over: it is damaged")
                 continue
             self._number = self._kept = number
-            self._step, self._before_s = about["step"], about["seconds"]
-            self._metrics = Metrics(self._rundir.metrics, known)
+            self._step, self._before_s = progress["step"], progress["seconds"]
+            self._metrics = Metrics(self._rundir.metrics, metrics_content)
             self._note(from_step=number)
             return state
         self._written()
@@ -344,13 +346,13 @@ class Handle:
 
     def _write(self, state: Any) -> None:
         text, arrays = encode(state)
-        written = self._written()
-        written.sync()
+        metrics = self._written()
+        metrics.sync()
         content = sealed_file.arrays_to_bytes(
             arrays,
             state=text,
             about=json.dumps({"step": self._step, "seconds": self.seconds}),
-            metrics=json.dumps(written.seal()),
+            metrics=json.dumps(metrics.seal()),
         )
         self._rundir.write_checkpoint(self._number, self._kept, *content)
         self._kept = self._number
@@ -385,8 +387,8 @@ class Handle:
         count = numbers.get("n", 1)
         if count != int(count) or not 1 <= count <= MOST_EXAMPLES:
             raise UserError(f"{place}: n: expected a whole number of examples, got {test['n']:g}")
-        kept = None if predictions is None else _array(predictions)
-        self._final = numbers, kept
+        array = None if predictions is None else _array(predictions)
+        self._final = numbers, array
 
     def finished(self) -> dict[str, Any] | None:
         """Write the test metrics and the predictions; return the status and the predictions' hash
@@ -394,10 +396,10 @@ class Handle:
         if self._final is None:
             return None
         test, predictions = self._final
-        written = self._written()
-        if not written.lines():
+        metrics = self._written()
+        if not metrics.lines():
             self._rundir.say("warning: the run logged nothing: it has no curves, and no validation")
-        written.append({"step": self._step, **{f"{TEST}{k}": v for k, v in test.items()}})
+        metrics.append({"step": self._step, **{f"{TEST}{k}": v for k, v in test.items()}})
         sha256 = None
         if predictions is not None:
             content = io.BytesIO()
@@ -457,9 +459,9 @@ class Handle:
         return {"validation": last_validation(self._declared, self._written().lines())}
 
     def _beat(self) -> None:
-        now = time.monotonic()
-        if now >= self._beat_at:
-            self._beat_at = now + BEAT_S
+        clock_s = time.monotonic()
+        if clock_s >= self._beat_at:
+            self._beat_at = clock_s + BEAT_S
             self._beats += 1
             self._rundir.lock.note(phase="train", step=self._step, beat=self._beats, **self._total)
 
@@ -475,15 +477,15 @@ class Handle:
             self._end({"status": "diverged", "step": step})
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
-        if name in self._declared and (why := out_of_range(self._declared[name], value)):
-            raise UserError(f"{call}: {name}: {why}")
+        if name in self._declared and (problem := out_of_range(self._declared[name], value)):
+            raise UserError(f"{call}: {name}: {problem}")
         return value
 
 
 def _whole(value: Any, place: str) -> int:
-    if not is_number(whole := operator.index(value)):
+    if not is_number(number := operator.index(value)):
         raise UserError(f"{place}: {_short(value)} is too large a number")
-    return int(whole)
+    return int(number)
 
 
 def _short(value: Any) -> str:
@@ -495,9 +497,9 @@ def _array(predictions: Any) -> np.ndarray:
     if hasattr(predictions, "detach"):
         predictions = predictions.detach().cpu()
     try:
-        found = np.asarray(predictions)
+        array = np.asarray(predictions)
     except (ValueError, TypeError) as error:
         raise UserError(f"run.result: predictions: expected an array: {error}") from error
-    if found.dtype.hasobject or not found.ndim:
+    if array.dtype.hasobject or not array.ndim:
         raise UserError(f"run.result: predictions: expected an array, got {_short(predictions)}")
-    return found
+    return array

@@ -55,14 +55,14 @@ def fail(code: int, output: str) -> NoReturn:
 def cause(lines: Sequence[str]) -> str:
     """Return the line that says why a program failed: the last line of an exception, or else the
     last one that is no hint."""
-    said = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
-    traced, named = False, []
-    for line in said:
+    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
+    traced, error_lines = False, []
+    for line in messages:
         traced |= line.lstrip().startswith(_TRACEBACK)
         if _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line)):
-            named += [line] * (not line.startswith(_TRACEBACK))
-    last = (named or said or [*lines] or ["it printed nothing"])[-1]
-    return short_error(last.strip())
+            error_lines += [line] * (not line.startswith(_TRACEBACK))
+    message = (error_lines or messages or [*lines] or ["it printed nothing"])[-1]
+    return short_error(message.strip())
 
 
 def read_result(
@@ -73,8 +73,8 @@ def read_result(
     keys = [metric["key"] for metric in run.metrics]
     place, values = _values(program, folder, output)
     if lacking := [key for key in keys if key not in values]:
-        has = short_error(", ".join(map(str, values)) or "nothing")
-        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {has}")
+        listing = short_error(", ".join(map(str, values)) or "nothing")
+        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {listing}")
     numbers = {key: to_number(values[key]) for key in (*keys, "n") if key in values}
     for key, number in numbers.items():
         if number is None:

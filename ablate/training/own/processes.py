@@ -43,17 +43,17 @@ def processes_of(tag: str, parent: int | None = None) -> list[int]:
     entry = f"{TAG}={tag}".encode()
     parents: dict[int, int] = {}
     members = set[int]() if parent is None else {parent}
-    for each in Path("/proc").glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            pid = int(each.name)
-            state, above = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            pid = int(folder.name)
+            state, above = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state in b"ZX":
                 continue
             parents[pid] = int(above)
-            if entry in (each / "environ").read_bytes().split(b"\0"):
+            if entry in (folder / "environ").read_bytes().split(b"\0"):
                 members.add(pid)
-    while more := {pid for pid, above in parents.items() if above in members} - members:
-        members |= more
+    while children := {pid for pid, above in parents.items() if above in members} - members:
+        members |= children
     return sorted(members - {os.getpid()})
 
 
@@ -98,10 +98,10 @@ class Processes:
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of the processes that live, updated from time to time: one that
         was just started may be missing."""
-        now = time.monotonic()
-        if now >= self._look_at:
+        clock_s = time.monotonic()
+        if clock_s >= self._look_at:
             self._known = processes_of(self.tag, self._parent)
-            self._look_at = now + max(LOOK_S, (time.monotonic() - now) / LOOK_SHARE)
+            self._look_at = clock_s + max(LOOK_S, (time.monotonic() - clock_s) / LOOK_SHARE)
         total = 0.0
         for pid in self._known:
             with contextlib.suppress(OSError, IndexError, ValueError):

@@ -75,18 +75,18 @@ class Code(importlib.abc.MetaPathFinder):
 
     def place_of(self, file: str) -> str | None:
         """Return a file's path in the folder; None where the file is not the user's own."""
-        whole = Path(file)
-        if not whole.is_relative_to(self.folder) or "site-packages" in whole.parts:
+        path = Path(file)
+        if not path.is_relative_to(self.folder) or "site-packages" in path.parts:
             return None
-        return whole.relative_to(self.folder).as_posix()
+        return path.relative_to(self.folder).as_posix()
 
     def check(self, file: str, content: bytes) -> None:
         """Raise UserError for a file that was edited since the run was planned."""
-        place, found = self.place_of(file), code_file_hash(content)
+        place, file_hash = self.place_of(file), code_file_hash(content)
         assert place is not None
         if place not in self.files:
-            self.unforeseen[place] = found
-        elif self.files[place] != found:
+            self.unforeseen[place] = file_hash
+        elif self.files[place] != file_hash:
             raise UserError(
                 f"{place} was edited after this run was planned; the same `ablate sweep` plans "
                 f"new runs with what it is now"
@@ -96,8 +96,8 @@ class Code(importlib.abc.MetaPathFinder):
     def digest(self) -> str:
         """The hash of all files that are the run's code: those that were planned, and any others
         that were loaded from the folder."""
-        whole = {**self.files, **self.unforeseen}
-        return code_file_hash(json.dumps(whole, sort_keys=True).encode())
+        hashes = {**self.files, **self.unforeseen}
+        return code_file_hash(json.dumps(hashes, sort_keys=True).encode())
 
     @contextmanager
     def importing(self, name: str) -> Iterator[Callable[..., Any]]:
@@ -133,8 +133,8 @@ class _Checked(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         content = Path(self.path).read_bytes()
         self._code.check(self.path, content)
-        made: CodeType = compile(content, self.path, "exec", dont_inherit=True)
-        return made
+        code: CodeType = compile(content, self.path, "exec", dont_inherit=True)
+        return code
 
 
 def tree_of(path: str) -> dict[str, Any] | None:
@@ -178,7 +178,9 @@ def told(error: BaseException, path: str) -> str:
     tree = tree_of(path) or {}
     folder = Path(tree.get("code", {}).get("folder", "/"))
     errors = [error, *([error.__cause__] if error.__cause__ else [])]
-    frames = [frame for one in errors if (frame := own_frame(one, [str(folder)])) is not None]
+    frames = [
+        frame for exception in errors if (frame := own_frame(exception, [str(folder)])) is not None
+    ]
     line = short_error(str(error)) if isinstance(error, UserError) else faults.line(error)
     if not frames:
         return line
@@ -299,17 +301,19 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
 def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Return the entries of a result that say what it declares and cost, which code made it, and on
     what device."""
-    known = attempt.facts.get("interpreter", {})
-    who = resource.RUSAGE_CHILDREN if known else resource.RUSAGE_SELF
-    versions = [f"{name} {version}" for name, version in known.get("packages", {}).items()]
-    python = f"python {known['python']}" if "python" in known else known.get("path")
-    of_program = {"interpreter": ", ".join([str(python), *versions])} if known else {}
+    interpreter = attempt.facts.get("interpreter", {})
+    usage_target = resource.RUSAGE_CHILDREN if interpreter else resource.RUSAGE_SELF
+    versions = [f"{name} {version}" for name, version in interpreter.get("packages", {}).items()]
+    python = (
+        f"python {interpreter['python']}" if "python" in interpreter else interpreter.get("path")
+    )
+    of_program = {"interpreter": ", ".join([str(python), *versions])} if interpreter else {}
     return {
         **of_program,
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
-        "peak_bytes": 1024 * resource.getrusage(who).ru_maxrss,
+        "peak_bytes": 1024 * resource.getrusage(usage_target).ru_maxrss,
         **attempt.code(["trainer"]),
         "device": _device(handle),
         "ranks": len(handle.devices),
@@ -319,7 +323,7 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
 
 def keys_of(run: OwnRun) -> list[str]:
     """Return the keys of the run's declared metrics."""
-    return [said["key"] for said in run.metrics]
+    return [metric["key"] for metric in run.metrics]
 
 
 def _device(handle: Handle) -> str:

@@ -90,5 +90,5 @@ def class_of(name: str, run: Run) -> Callable[..., Probe]:
         cls = next(load(used) for used in by_path(run) if (used.key, used.name) == ("probe", name))
         if not (isinstance(cls, type) and issubclass(cls, Probe)):
             raise UserError(f"probe: {name}: is no subclass of {Probe.__module__}:Probe")
-    found: Callable[..., Probe] = cls
-    return found
+    probe_class: Callable[..., Probe] = cls
+    return probe_class

@@ -21,9 +21,9 @@ LAST = 1000  # ... in so many last steps: what Fig. 2 averages over
 
 def steps_to_record(total: int) -> list[int]:
     """Return the steps to record in a run of `total` steps, in order."""
-    every = EVERY * ceil(total / (EVERY * RECORDS))
+    interval = EVERY * ceil(total / (EVERY * RECORDS))
     return sorted(
-        {*range(min(FIRST, total)), *range(0, total, every)}
+        {*range(min(FIRST, total)), *range(0, total, interval)}
         | {step for step in range(0, total, EVERY) if step >= total - LAST}
     )
 
@@ -38,16 +38,16 @@ def groups(model: nn.Module) -> list[list[str]]:
     embedding with its norms is the root of the sum of squares of its parts.
     """
     dense = {name.rpartition(".")[0] for name in decay_names(model)}
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
-        first, *rest = name.split(".")
-        group = first
-        if first in ("blocks", "layers"):  # the MLP host has layers
-            group = ".".join([first, *rest[:2]])
-        elif first == "stem":
+        top, *rest = name.split(".")
+        group = top
+        if top in ("blocks", "layers"):  # the MLP host has layers
+            group = ".".join([top, *rest[:2]])
+        elif top == "stem":
             group = "embedding" if name.rpartition(".")[0] in dense else "stem.norms"
-        found.setdefault(group, []).append(name)
-    return [[group, *names] for group, names in found.items()]
+        members.setdefault(group, []).append(name)
+    return [[group, *names] for group, names in members.items()]
 
 
 class GradNorm(Probe):
@@ -57,17 +57,17 @@ class GradNorm(Probe):
     """
 
     def __init__(self, run: Run, model: Host, total: int) -> None:
-        found = groups(model)
+        listing = groups(model)
         parameters = dict(model.named_parameters())
-        self.groups = [group for group, *_ in found]
-        self.parameters = [parameters[name] for _, *names in found for name in names]
+        self.groups = [group for group, *_ in listing]
+        self.parameters = [parameters[name] for _, *names in listing for name in names]
         self.steps = steps_to_record(total)
         self._row = {step: row for row, step in enumerate(self.steps)}
         device, dtype = self.parameters[0].device, self.parameters[0].dtype
-        counts = torch.tensor([len(names) - 1 for names in found])
-        owners = torch.arange(len(found)).repeat_interleave(counts)
+        counts = torch.tensor([len(names) - 1 for names in listing])
+        owners = torch.arange(len(listing)).repeat_interleave(counts)
         self._member = nn.functional.one_hot(owners).T.to(device, dtype)  # (G, parameters)
-        self.norms = torch.zeros(len(self.steps), len(found), device=device)
+        self.norms = torch.zeros(len(self.steps), len(listing), device=device)
 
     def kept(self) -> dict[str, Tensor]:
         return {"norms": self.norms}
@@ -81,9 +81,9 @@ class GradNorm(Probe):
             self.norms[row] = (self._member @ norms.square()).sqrt()
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        taken = [step for step in self.steps if step < steps]
+        recorded_steps = [step for step in self.steps if step < steps]
         return {
-            "steps": np.array(taken, np.int64),
+            "steps": np.array(recorded_steps, np.int64),
             "groups": np.array(self.groups),
-            "norms": self.norms[: len(taken)].cpu().numpy(),
+            "norms": self.norms[: len(recorded_steps)].cpu().numpy(),
         }

@@ -36,5 +36,5 @@ class Scales(Probe):
 
 
 def _role(model: Host, name: str) -> str | None:
-    path, _, own = name.rpartition(".")
-    return traits(model.get_submodule(path), Traits).roles.get(own)
+    path, _, own_name = name.rpartition(".")
+    return traits(model.get_submodule(path), Traits).roles.get(own_name)

@@ -40,10 +40,10 @@ class Predictor:
 
     def features(self, images: Tensor) -> Tensor:
         """Return the features that the model's head reads: (B, H, W, C) -> (B, D)."""
-        found: Tensor = self.compute(
+        model_features: Tensor = self.compute(
             features, self.training.model, images.to(self.training.weights)
         )
-        return found
+        return model_features
 
     def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the function's value in the run's arithmetic."""
@@ -108,8 +108,8 @@ class Task(Evaluation):
             loss = loss if share == 1 else loss * share
             loss.backward()
             losses.append(loss.detach().double())
-        whole = training.ranks.gather_each(losses)
-        return sum(whole[1:], whole[0])
+        all_losses = training.ranks.gather_each(losses)
+        return sum(all_losses[1:], all_losses[0])
 
     def prior_loss(self, train: AnySplit) -> float | None:
         """Return the training loss of the best prediction that looks at no input; None where it is

@@ -34,12 +34,12 @@ class Classify(Task):
     def __init__(self, run: Run) -> None:
         self._classes = run.data.classes
         self._smoothing = run.train.label_smoothing
-        own = own_loss(run.train)
+        user_loss = own_loss(run.train)
         self._kind: Loss = "sigmoid" if run.train.loss == "sigmoid" else "softmax"
-        self._minimised = own or self._cross_entropy
+        self._minimised = user_loss or self._cross_entropy
         self._mixes = bool(run.augment.mixup or run.augment.cutmix)
-        self._soft = self._mixes or (own is not None and self._smoothing > 0)
-        self._own = own
+        self._soft = self._mixes or (user_loss is not None and self._smoothing > 0)
+        self._own = user_loss
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return images, and labels: int64 (B,), or soft (B, C) where images are mixed or where a
@@ -167,14 +167,14 @@ def evaluate(
         wide = logits.double()
         true = wide.gather(1, labels[:, None])
         rank = (~(wide < true)).sum(1) - 1  # itself is not less than itself, nor is NaN
-        each = loss(wide, labels, 0.0, kind, reduction="none")
+        losses = loss(wide, labels, 0.0, kind, reduction="none")
         rows = np.empty(len(labels), PREDICTION)
         rows["class"] = wide.argmax(1).cpu().numpy()
         rows["rank"] = rank.cpu().numpy()
-        rows["loss"] = each.cpu().numpy()
+        rows["loss"] = losses.cpu().numpy()
         rows["label"] = labels.cpu().numpy()
-        said = wide.softmax(1) if kind == "softmax" else wide.sigmoid()
-        rows["confidence"] = said.amax(1).cpu().numpy()
+        probabilities = wide.softmax(1) if kind == "softmax" else wide.sigmoid()
+        rows["confidence"] = probabilities.amax(1).cpu().numpy()
         parts.append(rows)
     table = np.concatenate(ranks.gathered(parts))
     return classification_scores(table, max(ranks.gathered([classes]))), table
@@ -196,10 +196,10 @@ def own_loss(train: Train) -> OwnLoss | None:
     """
     if (used := LOSS.one(train)) is None:
         return None
-    given = make_part(used)
-    if isinstance(given, nn.Module) and [*given.parameters()]:
+    user_loss = make_part(used)
+    if isinstance(user_loss, nn.Module) and [*user_loss.parameters()]:
         raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
-    module = given if isinstance(given, nn.Module) and [*given.buffers()] else None
+    module = user_loss if isinstance(user_loss, nn.Module) and [*user_loss.buffers()] else None
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         if logits.dtype in (torch.bfloat16, torch.float16):
@@ -207,7 +207,7 @@ def own_loss(train: Train) -> OwnLoss | None:
         if module is not None:
             module.to(logits.device)
         kind = logits.dtype if target.is_floating_point() else target.dtype
-        value: Tensor = given(logits, target.to(kind))
+        value: Tensor = user_loss(logits, target.to(kind))
         return value
 
     return loss
@@ -237,8 +237,8 @@ def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
         (gradient,) = torch.autograd.grad(value, logits)
         return float(value.detach()), gradient.numpy()
 
-    least = float(optimize.minimize(of, shares.log().numpy(), jac=True, method="L-BFGS-B").fun)
-    return least if isfinite(least) else None
+    minimum = float(optimize.minimize(of, shares.log().numpy(), jac=True, method="L-BFGS-B").fun)
+    return minimum if isfinite(minimum) else None
 
 
 def check_loss(run: Run) -> None:
@@ -261,8 +261,10 @@ def check_loss(run: Run) -> None:
     with blame(used):
         value = loss(logits, target)
         if not (isinstance(value, Tensor) and value.shape == () and value.requires_grad):
-            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"{place}: expected the mean over the rows, one number, got {got}")
+            output_shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(
+                f"{place}: expected the mean over the rows, one number, got {output_shape}"
+            )
         (gradient,) = torch.autograd.grad(value, logits)
         value = value.detach()
         if not bool(value.isfinite() and gradient.isfinite().all()):

@@ -81,15 +81,15 @@ class Contrastive(Task):
         towers, parts = training.model, training.micro_batches()
         assert isinstance(towers, Towers)
         with torch.no_grad():
-            each = [training.outputs(images, target, rows, weights)[:2] for rows in parts]
-        sides = (training.ranks.gather(torch.cat(side)) for side in zip(*each, strict=True))
+            embeddings = [training.outputs(images, target, rows, weights)[:2] for rows in parts]
+        sides = (training.ranks.gather(torch.cat(side)) for side in zip(*embeddings, strict=True))
         both = [side.requires_grad_() for side in sides]
         loss = self.loss((both[0], both[1], towers.theta.exp()), target)
         loss.backward()
-        seen = images if towers.learns_from_images else None
+        tower_images = images if towers.learns_from_images else None
         for rows in training.summed():
-            again = training.outputs(seen, target, rows, weights)[:2]
-            for side, embedded in zip(both, again, strict=True):
+            outputs = training.outputs(tower_images, target, rows, weights)[:2]
+            for side, embedded in zip(both, outputs, strict=True):
                 if embedded is not None and embedded.requires_grad and side.grad is not None:
                     embedded.backward(side.grad[rows])
         return loss.detach().double()
@@ -113,9 +113,9 @@ class Contrastive(Task):
         classes = np.arange(len(names))
         if predict.data.test_classes is not None:
             classes = np.unique(split.labels.cpu().numpy())
-        asked = tuple(names[number] for number in classes)
-        prompts = self._numbers(asked, tuple(self._text.prompts), train)
-        known, firsts = self._embedded(predict, towers, prompts), first_alike(prompts)
+        class_names = tuple(names[number] for number in classes)
+        prompts = self._numbers(class_names, tuple(self._text.prompts), train)
+        class_embeddings, firsts = self._embedded(predict, towers, prompts), first_alike(prompts)
         twin = np.zeros(len(names), bool)
         twin[classes] = firsts != np.arange(len(firsts))
 
@@ -125,9 +125,9 @@ class Contrastive(Task):
             of_images = predict.features(images)
             tokens = torch.from_numpy(captions[host]).to(labels.device)
             of_texts = predict.compute(towers.texts, tokens)
-            said = nearest(of_images.double(), known).cpu().numpy()
+            answers = nearest(of_images.double(), class_embeddings).cpu().numpy()
             part = np.empty(len(host), PREDICTION)
-            part["label"], part["class"] = host, classes[firsts[said]]
+            part["label"], part["class"] = host, classes[firsts[answers]]
             logits = towers.logits(of_images, of_texts).double()
             part["loss"] = pair_losses(logits).cpu().numpy()
             part["floor"] = floors(alike.reshape(-1)[host])
@@ -155,18 +155,18 @@ class Contrastive(Task):
         """Return for each class the mean of its prompts' embeddings, scaled to length 1: (C, E),
         float64. prompts (C, P, L) are their tokens. Only one batch of embeddings is kept in
         addition to the means, since those of millions of captions would fill a GPU."""
-        known, done = torch.empty(0), 0
+        means, start = torch.empty(0), 0
         rows = torch.empty(0)  # embeddings of classes that are not complete yet
         for some in torch.from_numpy(prompts).flatten(0, 1).split(self._at_once):
             embedded = predict.compute(towers.texts, some.to(towers.theta.device)).double()
             rows = torch.cat([rows, embedded]) if len(rows) else embedded
-            whole = len(rows) // prompts.shape[1]
-            pieces = rows[: whole * prompts.shape[1]].unflatten(0, (whole, prompts.shape[1]))
-            if not len(known):
-                known = rows.new_empty(len(prompts), rows.shape[1])
-            known[done : done + whole] = normalised(pieces.mean(1))
-            rows, done = rows[whole * prompts.shape[1] :], done + whole
-        return known
+            count = len(rows) // prompts.shape[1]
+            pieces = rows[: count * prompts.shape[1]].unflatten(0, (count, prompts.shape[1]))
+            if not len(means):
+                means = rows.new_empty(len(prompts), rows.shape[1])
+            means[start : start + count] = normalised(pieces.mean(1))
+            rows, start = rows[count * prompts.shape[1] :], start + count
+        return means
 
     def _numbers(
         self, names: tuple[str, ...], prompts: tuple[str, ...], train: AnySplit
@@ -174,10 +174,10 @@ class Contrastive(Task):
         """Return the tokens of each name in each prompt, int64 (C, P, L), computed once."""
         if (names, prompts) not in self._kept:
             table = self._tokens(train)
-            made = np.empty((len(names), len(prompts), self._text.length), np.int64)
-            for row, name in zip(made, names, strict=True):
+            numbers = np.empty((len(names), len(prompts), self._text.length), np.int64)
+            for row, name in zip(numbers, names, strict=True):
                 row[:] = table(prompted(name, prompts))
-            self._kept[names, prompts] = made
+            self._kept[names, prompts] = numbers
         return self._kept[names, prompts]
 
     def _tokens(self, train: AnySplit) -> Tokens:
@@ -185,11 +185,11 @@ class Contrastive(Task):
         if self._table is None:
             names = names_of(train)
             numbers, counts = np.unique(train.labels.cpu().numpy(), return_counts=True)
-            found: dict[str, int] = {}
+            text_counts: dict[str, int] = {}
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
                 text = canonical(names[number])
-                found[text] = found.get(text, 0) + count
-            self._table = Tokens(self._text, found)
+                text_counts[text] = text_counts.get(text, 0) + count
+            self._table = Tokens(self._text, text_counts)
         return self._table
 
 
@@ -198,24 +198,24 @@ def first_alike(prompts: np.ndarray) -> np.ndarray:
     (C,). Two names may differ and their tokens not: in words that no caption has, or beyond the
     length at which texts are cut."""
     firsts: dict[bytes, int] = {}
-    each = (firsts.setdefault(row.tobytes(), n) for n, row in enumerate(prompts))
-    return np.fromiter(each, np.int64, len(prompts))
+    numbers = (firsts.setdefault(row.tobytes(), n) for n, row in enumerate(prompts))
+    return np.fromiter(numbers, np.int64, len(prompts))
 
 
 def nearest(images: Tensor, known: Tensor) -> Tensor:
     """Return for each image (B, E) the number of the nearest embedding in `known` (C, E), int64
     (B,): the first of equal ones, any of those that agree up to rounding."""
-    best = said = torch.empty(0)
-    for first in range(0, len(known), CLASSES):
-        near = images @ known[first : first + CLASSES].T
+    best = numbers = torch.empty(0)
+    for start in range(0, len(known), CLASSES):
+        near = images @ known[start : start + CLASSES].T
         place = near.argmax(1)
-        most = near.gather(1, place[:, None])[:, 0]
-        if first == 0:
-            best, said = most, place
+        similarity = near.gather(1, place[:, None])[:, 0]
+        if start == 0:
+            best, numbers = similarity, place
         else:
-            said = torch.where(most > best, place + first, said)
-            best = torch.maximum(most, best)
-    return said
+            numbers = torch.where(similarity > best, place + start, numbers)
+            best = torch.maximum(similarity, best)
+    return numbers
 
 
 def names_of(split: AnySplit) -> tuple[str, ...]:
@@ -242,8 +242,8 @@ def floors(texts: np.ndarray) -> np.ndarray:
     they share. texts int64 (B,): equal where the texts are.
     """
     _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
-    found: np.ndarray = np.log(count[place])
-    return found
+    log_counts: np.ndarray = np.log(count[place])
+    return log_counts
 
 
 # --- Tokens of texts ------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def canonical(text: str) -> str:
 
 def prompted(name: str, prompts: Iterable[str]) -> list[str]:
     """Return the texts that stand for a class: its name in each prompt."""
-    own = canonical(name)
-    return [canonical(prompt).replace("{}", own) for prompt in prompts]
+    text = canonical(name)
+    return [canonical(prompt).replace("{}", text) for prompt in prompts]
 
 
 class Tokens:
@@ -294,11 +294,11 @@ class Tokens:
 def words(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[int]]:
     """Return a function from a text to the numbers of its words. Words are numbered by how often
     they occur, then by spelling; those beyond `vocab` are [unk]."""
-    found: Counter[str] = Counter()
+    word_counts: Counter[str] = Counter()
     for text, count in counts.items():
         for word in _words(text):
-            found[word] += count
-    order = sorted(found, key=lambda word: (-found[word], word))[: vocab - OTHERS]
+            word_counts[word] += count
+    order = sorted(word_counts, key=lambda word: (-word_counts[word], word))[: vocab - OTHERS]
     numbers = {word: number for number, word in enumerate(order, OTHERS)}
     return lambda text: [numbers.get(word, UNKNOWN) for word in _words(text)]
 
@@ -317,9 +317,9 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
         raise UserError(
             f"text.tokens: bpe needs the package tokenizers; {install_command('text')}"
         ) from error
-    least = OTHERS + len(pre_tokenizers.ByteLevel.alphabet())
-    if vocab < least:
-        raise UserError(f"text.vocab: bpe needs at least {least}, got {vocab}")
+    min_vocab = OTHERS + len(pre_tokenizers.ByteLevel.alphabet())
+    if vocab < min_vocab:
+        raise UserError(f"text.vocab: bpe needs at least {min_vocab}, got {vocab}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -329,8 +329,8 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    each = (text for text in sorted(counts) for _ in range(counts[text]))
-    tokenizer.train_from_iterator(each, trainer)
+    texts = (text for text in sorted(counts) for _ in range(counts[text]))
+    tokenizer.train_from_iterator(texts, trainer)
     return lambda text: [*tokenizer.encode(text).ids]
 
 

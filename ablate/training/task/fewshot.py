@@ -41,8 +41,8 @@ class FewShot(Task):
         shots = [
             [rows[draw(labels[rows], k, seed)] for seed in FEWSHOT_SEEDS] for k in FEWSHOT_SHOTS
         ]
-        used = np.unique(np.concatenate([drawn for draws in shots for drawn in draws]))
-        known = _features(predict, used)
+        used = np.unique(np.concatenate([draw_rows for draws in shots for draw_rows in draws]))
+        train_features = _features(predict, used)
         parts = predict.ranks.gathered(
             [(predict.features(images).double().cpu(), label.cpu()) for images, label in batches]
         )
@@ -56,21 +56,23 @@ class FewShot(Task):
         )
         table["label"] = torch.cat(answers).numpy()
         for n, draws in enumerate(shots):
-            for draw_number, drawn in enumerate(draws):
-                some = known[torch.from_numpy(np.searchsorted(used, drawn)).to(known.device)]
-                target = torch.from_numpy(labels[drawn]).to(known.device)
-                found = classify(some, target, features, self._classes)
-                table["class"][:, n, draw_number] = found.cpu().numpy()
+            for draw_number, draw_rows in enumerate(draws):
+                some = train_features[
+                    torch.from_numpy(np.searchsorted(used, draw_rows)).to(train_features.device)
+                ]
+                target = torch.from_numpy(labels[draw_rows]).to(train_features.device)
+                classes = classify(some, target, features, self._classes)
+                table["class"][:, n, draw_number] = classes.cpu().numpy()
         return fewshot_scores(table, self._classes), table
 
 
 def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
     """Return the features of these rows of the training split, float64 (rows, D)."""
-    found, parts = [], torch.from_numpy(rows).split(AT_ONCE)
+    features, parts = [], torch.from_numpy(rows).split(AT_ONCE)
     for part in parts[predict.ranks.share(len(parts))]:
         split = predict.train.take(part.to(predict.train.device))
-        found += [predict.features(images).double().cpu() for images, _ in predict.shown(split)]
-    return torch.cat(predict.ranks.gathered(found)).to(predict.training.device)
+        features += [predict.features(images).double().cpu() for images, _ in predict.shown(split)]
+    return torch.cat(predict.ranks.gathered(features)).to(predict.training.device)
 
 
 def pool(rows: int, classes: int) -> np.ndarray:
@@ -80,10 +82,10 @@ def pool(rows: int, classes: int) -> np.ndarray:
     stored order may go by class, in which case these would be 50 classes. So it is permuted first,
     the same in every run.
     """
-    most = max(POOL, POOL_A_CLASS * classes)
-    if rows <= most:
+    limit = max(POOL, POOL_A_CLASS * classes)
+    if rows <= limit:
         return np.arange(rows)
-    return np.random.default_rng(draw_key("fewshot", "pool")).permutation(rows)[:most]
+    return np.random.default_rng(draw_key("fewshot", "pool")).permutation(rows)[:limit]
 
 
 def draw(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:

@@ -38,8 +38,8 @@ class Windows:
         """Return where the windows begin along a side of `length` pixels (at least `size`): every
         `stride` pixels, the last one at its end (Segmenter's segm/model/utils.py, mmseg's
         slide_inference)."""
-        last = length - self.size
-        return [*range(0, last, self.stride), last]
+        last_start = length - self.size
+        return [*range(0, last_start, self.stride), last_start]
 
     def logits(self, predict: Callable[[Tensor], Tensor], image: Tensor) -> Tensor:
         """Return the logits of an image (1, H, W, C), float32 (K, H, W): for each pixel the mean
@@ -48,26 +48,26 @@ class Windows:
         An image whose shorter side is smaller than a window is enlarged to fit, and its logits are
         resized back to (H, W), both bilinearly.
         """
-        own = image.shape[1:3]
-        short = min(own)
+        image_size = image.shape[1:3]
+        short = min(image_size)
         if short < self.size:
-            shape = [self.size if n == short else int(n * self.size / short) for n in own]
+            shape = [self.size if n == short else int(n * self.size / short) for n in image_size]
             image = _resized(image.permute(0, 3, 1, 2), shape).permute(0, 2, 3, 1)
         tall, wide = image.shape[1:3]
         places = [(y, x) for y in self.anchors(tall) for x in self.anchors(wide)]
         total = torch.empty(0)
-        seen = torch.zeros((tall, wide), device=image.device)
-        for first in range(0, len(places), self.at_once):
-            some = [self._within(*place) for place in places[first : first + self.at_once]]
+        window_counts = torch.zeros((tall, wide), device=image.device)
+        for start in range(0, len(places), self.at_once):
+            some = [self._within(*place) for place in places[start : start + self.at_once]]
             parts = predict(torch.cat([image[:, y, x] for y, x in some]))
-            if not first:
+            if not start:
                 total = parts.new_zeros(parts.shape[1], tall, wide)
             for number, (y, x) in enumerate(some):
                 total[:, y, x] += parts[number]
-                seen[y, x] += 1
+                window_counts[y, x] += 1
             del parts  # or it is in memory together with the next ones
-        mean = total.div_(seen)
-        return mean if (tall, wide) == own else _resized(mean[None], own)[0]
+        mean = total.div_(window_counts)
+        return mean if (tall, wide) == image_size else _resized(mean[None], image_size)[0]
 
     def _within(self, y: int, x: int) -> tuple[slice, slice]:
         return slice(y, y + self.size), slice(x, x + self.size)
@@ -90,21 +90,21 @@ class Segment(Task):
         batch that have a class, then the class of each pixel. From the number a micro-batch knows
         its share of the mean."""
         images, masks = batches.at(step)
-        counted = batches.over((masks != NO_CLASS).sum()).expand(len(masks), 1)
-        return images.to(dtype), torch.cat([counted, masks.flatten(1)], 1)
+        pixels = batches.over((masks != NO_CLASS).sum()).expand(len(masks), 1)
+        return images.to(dtype), torch.cat([pixels, masks.flatten(1)], 1)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy, scaled so that a global batch has the mean over its pixels with
         a class."""
         masks = target[:, 1:].view(len(target), *outputs.shape[2:])
-        each = F.cross_entropy(
+        losses = F.cross_entropy(
             *(outputs, masks),
             ignore_index=NO_CLASS,
             reduction="none",
             label_smoothing=self._smoothing,
         )
-        counted = target[0, 0].clamp(min=1)
-        return each.sum() / counted * (self._batch / len(target))
+        pixels = target[0, 0].clamp(min=1)
+        return losses.sum() / pixels * (self._batch / len(target))
 
     def prior_loss(self, train: AnySplit) -> float:
         """Return the loss of guessing each pixel by the classes' shares in the whole images, which
@@ -138,8 +138,8 @@ class Segment(Task):
         time."""
         pairs = torch.zeros(self._classes**2, dtype=torch.int64, device=logits.device)
         for rows, part in zip(mask.split(ROWS), logits.split(ROWS, 1), strict=True):
-            known = rows != NO_CLASS
+            has_class = rows != NO_CLASS
             pair = rows.long() * self._classes + part.argmax(0)
-            pairs += torch.bincount(pair[known], minlength=len(pairs))
+            pairs += torch.bincount(pair[has_class], minlength=len(pairs))
         confusion = pairs.view(self._classes, self._classes)
         return torch.stack([confusion.sum(1), confusion.sum(0), confusion.diagonal()])

@@ -32,8 +32,8 @@ class Positions(Dense):
         self.locality = locality
         place = torch.arange(side, dtype=torch.float32)
         along = place[:, None] - place
-        none, far = torch.zeros_like(along), along.square()
-        rows, columns = torch.stack([none, along, far], -1), torch.stack([along, none, far], -1)
+        zeros, far = torch.zeros_like(along), along.square()
+        rows, columns = torch.stack([zeros, along, far], -1), torch.stack([along, zeros, far], -1)
         self.register_buffer("offsets", torch.stack([rows, columns], 2), persistent=False)
 
     def shares(self) -> tuple[Tensor, Tensor]:

@@ -170,14 +170,14 @@ class SwitchNorm(Norm):
 def moments_of_sample(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
     """Return variance and mean (B, 1, 1) of a sample, from the mean and mean square (B, 1, D) of
     each channel."""
-    whole = mean.mean(-1, keepdim=True)
-    return square.mean(-1, keepdim=True) - whole.square(), whole
+    sample_mean = mean.mean(-1, keepdim=True)
+    return square.mean(-1, keepdim=True) - sample_mean.square(), sample_mean
 
 
 def moments_of_tokens(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
     """Return variance and mean (B, N, 1) of each token's channels."""
-    var, whole = torch.var_mean(x, -1, correction=0, keepdim=True)
-    return var, whole
+    var, token_mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+    return var, token_mean
 
 
 def has_statistics(model: nn.Module) -> bool:
