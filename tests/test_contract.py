@@ -21,7 +21,7 @@ from conftest import Shell
 from ablate.audit import export
 from ablate.planning import compose, templates
 from ablate.planning.analysis_keys import read_own_metric
-from ablate.planning.search import any_run
+from ablate.planning.trial_runs import any_run
 from ablate.shared import parts, spec
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

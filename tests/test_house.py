@@ -23,11 +23,11 @@ TABLES = {"shared/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 712,
-    "names that say nothing, %": 11.2,
-    "expressions a line": 4.71,
-    "packed expressions a thousand lines": 130,
-    "docstrings that begin with a pronoun": 528,
+    "names across rooms": 708,
+    "names that say nothing, %": 3.5,
+    "expressions a line": 4.64,
+    "packed expressions a thousand lines": 128.1,
+    "docstrings that begin with a pronoun": 0,
     "functions of more than seven parameters": 12,
     "sentences that tests pin": 927,
 }

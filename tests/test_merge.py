@@ -21,7 +21,7 @@ from support.stores import leave_run
 from ablate.audit.verify import verify_plan
 from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.planning.plan import unite_plans
+from ablate.planning.unite import unite_plans
 from ablate.running import attempts
 from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed

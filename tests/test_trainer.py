@@ -25,7 +25,7 @@ from support.processes import freeze, kill, thaw, workers
 from ablate.audit import export
 from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
-from ablate.planning.search import any_run
+from ablate.planning.trial_runs import any_run
 from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines

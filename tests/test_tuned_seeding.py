@@ -16,8 +16,9 @@ from ablate.analysis.seeding import Seeding
 from ablate.api import training
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.planning.plan import Plan, before_searches, unite_plans
+from ablate.planning.plan import Plan, before_searches
 from ablate.planning.search import Search
+from ablate.planning.unite import unite_plans
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger

@@ -123,12 +123,7 @@ def make_table(
     arrays = Arrays.of(
         shared_plan, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
     )
-    # Without blocks no column shares a seed with another.
-    below: tuple[Summary, ...] = ()
-    if plan.changes is not None:
-        below = change_effects(arrays, plan.changes, courses, cells)
-    elif plan.design.blocks:
-        below = (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
+    below = _summaries(plan, arrays, courses, cells)
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
     has_blocks = bool(below) and rows_told
@@ -165,6 +160,22 @@ def make_table(
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )
+
+
+def _summaries(
+    plan: Plan,
+    arrays: Arrays,
+    courses: Mapping[str, ColumnCourse],
+    cells: Mapping[tuple[str, str], Scores],
+) -> tuple[Summary, ...]:
+    """Return the blocks below the cells: the effects of changes, or averages over columns,
+    contrasts and effects of placements. Without blocks of seeds there is none: no column shares a
+    seed with another."""
+    if plan.changes is not None:
+        return change_effects(arrays, plan.changes, courses, cells)
+    if plan.design.blocks:
+        return (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
+    return ()
 
 
 def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:

@@ -149,7 +149,7 @@ if TYPE_CHECKING:
         split_logger_words,
     )
     from ablate.planning.parents import FROM_PREFIX
-    from ablate.planning.plan import Plan, before_searches, unite_plans
+    from ablate.planning.plan import Plan, before_searches
     from ablate.planning.search import (
         Grower,
         MetricLines,
@@ -174,6 +174,7 @@ if TYPE_CHECKING:
     from ablate.planning.sweep_paths import find_sweep_file, sweep_files
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
+    from ablate.planning.unite import unite_plans
     from ablate.planning.words import read_line, same_sweep, split_analysis_words, split_options
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -28,6 +28,7 @@ from ablate.planning.design import Standing
 from ablate.planning.parents import FROM_PREFIX, is_of_parent, trees_of
 from ablate.planning.plan import Plan
 from ablate.planning.settings import sweep_file_name
+from ablate.planning.trial_runs import any_run, share_done, worst_of
 from ablate.planning.tuning import (
     LR_FACTORS,
     SPREAD,
@@ -41,16 +42,8 @@ from ablate.planning.tuning import (
 )
 from ablate.shared import (
     LENGTH_KEYS,
-    Metric,
-    OwnRun,
-    Run,
     UserError,
-    build_own,
-    build_run,
-    guesses_of,
-    is_own,
     make_folder,
-    own,
     spec,
     sync_folder,
 )
@@ -570,34 +563,3 @@ def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
         return False
     (best_score, best_error), (second_score, second_error) = best
     return abs(best_score - second_score) <= math.hypot(best_error, second_error)
-
-
-def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
-    """Return the share of its whole training that a run had done at a line of its metrics.
-
-    It is 1 for a trainer of the user's own, which alone knows how long its training is.
-    """
-    if own.is_own(tree):  # only its trainer knows how long that is
-        return 1.0
-    train = tree["train"]
-    if train["steps"] is not None:
-        return float(line["step"] / train["steps"])
-    if train["examples"] is not None:
-        return float(line["step"] * train["batch"] / train["examples"])
-    return float(line["epoch"] / train["epochs"])
-
-
-def worst_of(tree: Mapping[str, Any], metric: Metric) -> float | None:
-    """Return the raw value that a diverged run of the plain tree counts as in a search: guessing.
-
-    It is None for a trainer of the user's own that declares neither chance nor range.
-    """
-    return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
-
-
-def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
-    """Return the validated run of a plain tree, whoever trains it.
-
-    Raises UserError as `build_run` does.
-    """
-    return build_own(tree) if is_own(tree) else build_run(tree)
