@@ -26,7 +26,7 @@ TABLES = {  # where entries go: the file, and the line that a new one is put beh
         CLASSIFY,
         '        Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),\n',
     ),
-    "score": (CLASSIFY, '        found[name] = int((table["rank"] < rank).sum()) / number\n'),
+    "score": (CLASSIFY, '        scores[name] = int((table["rank"] < rank).sum()) / number\n'),
     "LAUNCHERS": (LAUNCHERS, "LAUNCHERS: dict[str, Choice] = {\n"),
 }
 
