@@ -174,6 +174,11 @@ def drawn(device: torch.device) -> list[torch.Tensor]:
             for masks.rows in (slice(None), slice(100, 200)):
                 rows = len(range(300)[masks.rows])
                 made += [masks.dropped("a", (rows, 5, 64), 9000), masks.kept("b")]
+                x = torch.linspace(-3, 3, rows * 5 * 63, device=device).to(dtype).view(rows, 5, 63)
+                x.requires_grad_()
+                dropped = masks.dropout("a", x, 9000)
+                dropped.square().sum().backward()
+                made += [dropped.detach(), x.grad]
     return [one.cpu() for one in made]
 
 

@@ -13,7 +13,10 @@ image numbers have to reach the device.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Hashable, Iterator
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -95,7 +98,23 @@ class Draws:
 
     def lanes_at(self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int) -> Tensor:
         """Do the same as `lanes` for int64 tensors, step () and rows (rows,), so that a step can be
-        captured.
+        captured."""
+        if (kernel := self.kernel) is not None:
+            return kernel.lanes(secret, step, rows, count)
+        return self.lanes_by_operations(secret, step, rows, count)
+
+    @property
+    def kernel(self) -> ModuleType | None:
+        """`philox_kernel`, where a GPU draws by it. A step that is being compiled does not: its
+        compiler makes one kernel of the operations."""
+        if self.device.type != "cuda" or torch.compiler.is_compiling():
+            return None
+        return kernel_on(self.device)
+
+    def lanes_by_operations(
+        self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int
+    ) -> Tensor:
+        """Do the same as `lanes_at` by torch's operations, which every device has.
 
         Under a compiler all counters are worked out at once: it keeps nothing between one operation
         and the next.
@@ -132,6 +151,30 @@ class Draws:
 
     def _range(self, numbers: range) -> Tensor:
         return torch.arange(numbers.start, numbers.stop, device=self.device)
+
+
+@cache
+def kernel_on(device: torch.device) -> ModuleType | None:
+    """Return the module `philox_kernel`, if it draws the bits of torch's operations on this device;
+    else warn and return None. It is tried once in a process."""
+    draws = Draws(0, device)
+    step = torch.full((), 2**31 + 5, device=device)
+    place = draws.secret("trial"), step, torch.arange(3, 9, device=device), 4099
+    try:
+        from ablate.data import philox_kernel
+
+        if torch.equal(philox_kernel.lanes(*place), draws.lanes_by_operations(*place)):
+            return philox_kernel
+        reason = "its bits differ from those of torch's operations"
+    except Exception as error:  # no Triton, or none of the C compilers that it calls
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    warnings.warn(
+        f"random masks take torch's operations, by which a step of a ViT-B/16 with dropout takes "
+        f"three times as long: the Triton kernel can't be used ({reason}); install triton, and a C "
+        f"compiler such as gcc",
+        stacklevel=2,
+    )
+    return None
 
 
 def _parts(n: int, size: int) -> Iterator[range]:

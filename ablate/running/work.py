@@ -183,7 +183,7 @@ A_STEP = 3.7  # forward, backward and update, in launches of a forward
 ALWAYS = 25  # of a step: input, loss, norm of the gradients, update
 A_CHANGE = 40  # of a step that changes its images so
 A_LAYER = 100  # of RandAugment
-A_DROPOUT = 370  # of a block: the masks of its dropout
+A_DROPOUT = 6  # of a block: its three places, one kernel each way
 CHANGES = (
     *("flip", "crop_pad", "crop_area", "jitter", "rotate", "translate", "zoom_out", "erase"),
     *("mixup", "cutmix", "rescale", "photometric"),
