@@ -317,8 +317,7 @@ def begun(run: Run, split: Split, device: torch.device, precision: str) -> Train
 def gradients(training: Training) -> Tensor:
     """All entries of the gradients that its next step would take, on the CPU in float32: (P,)."""
     images, target = training.inputs()
-    bf16 = training.dtype == torch.bfloat16
-    weights = round_weights(training.model, training.dtype) if bf16 else {}
+    weights = round_weights(training.rounded, training.dtype)
     training.task.backward(training, images, target, weights)
     entries = [p.grad.flatten() for p in training.model.parameters() if p.grad is not None]
     return torch.cat(entries).float().cpu()

@@ -6,6 +6,7 @@ kernels forward and 100 backward, of 730. The results are the same bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,16 +42,20 @@ class RoundWeights(torch.autograd.Function):
         return None, *wide
 
 
-def round_weights(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return, by name, a rounded copy of each weight that autocast would round to `dtype`, for
-    `functional_call`. The graph of the copies saves no tensors, so micro-batches share it."""
-    names = [
-        f"{path}.{name}" if path else name
+def rounded_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a model that autocast would round, by name. A whole model has none
+    here: autocast rounds its weights."""
+    return {
+        f"{path}.{name}" if path else name: weight
         for path, module in model.named_modules()
         if isinstance(module, Conv) or (isinstance(module, Dense) and module.rounds)
-        for name, _ in module.named_parameters(recurse=False)
-    ]
-    if not names:  # of a whole model: autocast rounds its own
+        for name, weight in module.named_parameters(recurse=False)
+    }
+
+
+def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return a copy of each weight in `dtype`, for `functional_call`. The graph of the copies saves
+    no tensors, so micro-batches share it."""
+    if not weights:
         return {}
-    weights = (model.get_parameter(name) for name in names)
-    return dict(zip(names, RoundWeights.apply(dtype, *weights), strict=True))
+    return dict(zip(weights, RoundWeights.apply(dtype, *weights.values()), strict=True))

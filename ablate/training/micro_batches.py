@@ -89,6 +89,8 @@ class MicroBatches:
 
     def _check(self, before: Mapping[str, Tensor]) -> None:
         """Raise UserError where a forward pass has changed a buffer that is not gathered."""
+        if not before:
+            return
         gathered_ids = (
             {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
         )

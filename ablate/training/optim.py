@@ -193,6 +193,7 @@ class Average:
 
     def __init__(self, model: nn.Module, keep: float | None) -> None:
         self._model = model
+        self._parameters: list[Tensor] = [*model.parameters()]
         self._keep = keep
         averaged = model.named_parameters() if keep is not None else ()
         self.weights = {name: p.detach().clone() for name, p in averaged}  # by parameter's name
@@ -201,8 +202,7 @@ class Average:
     def update(self) -> None:
         """Average in the weights after a step."""
         if self._keep is not None:
-            parameters: list[Tensor] = list(self._model.parameters())
-            torch._foreach_lerp_(list(self.weights.values()), parameters, 1 - self._keep)
+            torch._foreach_lerp_([*self.weights.values()], self._parameters, 1 - self._keep)
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from ablate.data import AnySplit, Batches, Draws, ImageView, evaluation_batches
 from ablate.shared import TASKS, Data, Run
 from ablate.training.attempt import RankLost
-from ablate.training.bfloat16 import round_weights
+from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.device import device_of
 from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
@@ -117,6 +117,9 @@ class Training:
             begin(self.model, start)
         elif memo is not None and isinstance(self.model, Host):
             self.model.fit((images for images, _ in self.shown(train)), memo)
+        # Lists of the model's tensors, which take a host as long to make as many kernels to launch.
+        self._parameters = [*self.model.parameters()]
+        self.rounded = rounded_weights(self.model) if self.dtype == torch.bfloat16 else {}
         self.optimizer = make_optimizer(self.model, run.optim)
         self._micro_batches = MicroBatches(self.model, ranks)
         self.average = Average(self.model, run.train.ema)
@@ -142,7 +145,7 @@ class Training:
         self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
-        weights = round_weights(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
+        weights = round_weights(self.rounded, self.dtype)
         # Losses stay on the device, where they happen: to look at one is to wait.
         self._losses[self._unseen] = self.task.backward(self, images, target, weights)
         self.probes.gradients(self._at.step)
@@ -157,7 +160,7 @@ class Training:
     def update(self) -> None:
         """Clip the gradients, move the weights by them, and update the average."""
         if self.run.optim.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.run.optim.clip)
         self.optimizer.step()
         self.average.update()
 
@@ -233,7 +236,11 @@ class Training:
     def _call(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
         """Return the model's outputs."""
         arguments = self.task.arguments(images, target)
-        return self.compute(functional_call, self.model, weights, arguments)
+        return self.compute(self._forward, weights, arguments)
+
+    def _forward(self, weights: dict[str, Tensor], arguments: tuple[Any, ...]) -> Any:
+        # To look for tied weights takes a host a tenth of a step, and `weights` has all of them.
+        return functional_call(self.model, weights, arguments, tie_weights=False)
 
     def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the function's value in the run's arithmetic: autocast for bfloat16, the type of
