@@ -151,7 +151,7 @@ def test_the_launcher_is_no_part_of_a_run():
 def test_a_launcher_has_settings_of_its_own_beside_the_drivers():
     common = {"attempts": 3, "hang_s": 1800.0, "checkpoint_s": 60.0}
     ranks = {"gpus_per_run": 1, "cores_per_run": 1}
-    local = {"name": "local", **common, "devices": "auto", "runs_per_gpu": 1, **ranks}
+    local = {"name": "local", **common, "devices": "auto", "runs_per_gpu": "auto", **ranks}
     assert Composer(STORE).launcher({}) == local
     inline = Composer(STORE).launcher({"launcher": "inline"})
     assert inline == {"name": "inline", **common, "devices": "cpu"}

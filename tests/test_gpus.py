@@ -250,10 +250,11 @@ def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, made, monkeypatch)
 
 
 def test_gpus_in_use_by_others_are_named(nvidia):
-    users = (("1", 4242), ("1", 77), ("2", 77), ("6", 99))
+    users = (("1", 4242), ("1", 77), ("2", 77), ("4", 1421), ("6", 99))
     apps = [dict(gpu_uuid=UUID[n], pid=pid) for n, pid in users]
     # of slices the tool tells no memory; of processes outside its container nothing
     taken = [gpu(0), gpu(1, **{"memory.used": 40000}), gpu(2), gpu(3, **{"memory.used": 9000})]
+    taken += [gpu(4, **{"memory.used": 0})]  # its process has just ended
     nvidia.has([*taken, gpu(6, "3g.40gb", **{"memory.used": "[N/A]"})], apps=apps)
     assert busy(find("auto", None).gpus, ours=[77]) == [
         "gpu:1 is in use by process 4242 (40000 of 81559 MiB)",

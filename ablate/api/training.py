@@ -95,6 +95,7 @@ class Start:
             driver_session,
             measure_rates,
             narrow_worlds,
+            pack_gpus,
             set_damaged_aside,
             settle_auto_keys,
         )
@@ -134,6 +135,7 @@ class Start:
                         _prepare(plan, store, launcher, watching)
                         measure_rates(plan, store, launcher)
                         drive.decisions = settle_auto_keys(plan, store, launcher, say)
+                        pack_gpus(plan, store, launcher, self.settings, drive.decisions, say)
                         cells = [*plan.cells, *plan.parents()]
                         drive.worlds = narrow_worlds(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)

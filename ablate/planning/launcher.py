@@ -12,7 +12,12 @@ from ablate.shared import Choice, Param, UserError, check_keys, read_settings, u
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of the launchers that group GPUs
-    "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+    "runs_per_gpu": Param(
+        Literal["auto"] | int,
+        "auto",
+        "runs that share a GPU; auto: as many as keep it busy and fit (on a cluster: 1)",
+        above=0,
+    ),
     "gpus_per_run": Param(
         World,
         1,

@@ -45,6 +45,7 @@ __all__ = [
     "settle_auto_keys",  # settle keys that are `auto`, once for a column
     "SETTLED_KEYS",  # the keys that are settled once for a column
     "measure_rates",  # measure matrix products on the first GPU
+    "pack_gpus",  # let several runs share each GPU, where one leaves it idle
     "decode_data",  # check decoded data, or decode it
     "check_data",  # check a decoded set against its hashes
     "data_remarks",  # images of a set that are left out, or in two splits
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         drop_unfit_slots,
         gpus_in_use,
         measure_rates,
+        pack_gpus,
         set_damaged_aside,
         settle_auto_keys,
         take_decisions,

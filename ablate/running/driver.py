@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -553,7 +553,8 @@ def assign(
     for run in itertools.chain(fresh_runs, oom_runs):
         candidates = [*choose(run)]
         if fit := next((slot for slot in candidates if slot in free), None):
-            return run, fit
+            # Alone on its place, a run has all of the memory.
+            return run, replace(fit, share=1.0) if _was_out_of_memory(states[run]) else fit
         if candidates:
             group = min(candidates, key=lambda slot: len(slot.takes & taken_devices))
             free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]

@@ -214,7 +214,8 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
         pids = processes.get(board, [])
         foreign_pids = [pid for pid in pids if pid not in map(str, ours)]
         is_hidden_use = not pids and used.isdigit() and int(used) >= BUSY_MIB
-        if board in boards and (foreign_pids or is_hidden_use):
+        has_ended = used == "0"  # a process that the tool still lists
+        if board in boards and not has_ended and (foreign_pids or is_hidden_use):
             memory = f"{used} of {total} MiB" if used.isdigit() else "memory unknown"
             users = f" by process {', '.join(foreign_pids)}" if foreign_pids else ""
             lines.append(f"gpu:{boards[board]} is in use{users} ({memory})")

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -20,11 +21,12 @@ from typing import Any
 from ablate.planning import Cell, Plan, PlannedRun
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
-from ablate.running.launchers import Launcher, Slot, usable
+from ablate.running.launchers import Launcher, Slot, packed, usable
 from ablate.shared import (
     LEAST_MICRO_BATCHES,
     LENGTH_KEYS,
     Failure,
+    UserError,
     is_number,
     is_own,
     make_folder,
@@ -44,7 +46,10 @@ def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[s
     if launcher.remote:
         return
     slots = launcher.slots
-    works = frozenset[str]().union(*(s.takes | {s.place} for s in slots if s.name in held))
+    held_places = {name.rpartition(".")[0] for name in held}  # of slots that share a GPU
+    works = frozenset[str]().union(
+        *(s.takes | {s.place} for s in slots if s.name in held or s.place in held_places)
+    )
     places = {s.place: s for s in slots if works.isdisjoint(s.takes | {s.place})}
     reasons = launcher.unfit(list(places.values()))
     unfit = {place: reasons[slot.name] for place, slot in places.items() if slot.name in reasons}
@@ -180,6 +185,78 @@ def settle_auto_keys(
         decisions |= {(cell.row, cell.column): answer for cell in cells}
     return decisions
 
+
+# --- Runs that share a GPU ------------------------------------------------------------------------
+
+MOST_RUNS = 8  # on a GPU; beyond it even the smallest model gains little
+CONTEXT = 0.8e9  # bytes of a GPU that a process takes besides its tensors: libraries, kernels
+HEADROOM = 1.1  # a run's later steps may take a little more memory than its first ones
+
+
+def pack_gpus(
+    plan: Plan,
+    store: Store,
+    launcher: Launcher,
+    settings: Mapping[str, Any],
+    decisions: Decisions,
+    say: Callable[[str], None],
+) -> None:
+    """Where `launcher.runs_per_gpu=auto`, give each GPU as many slots as keep it busy.
+
+    The host can launch the kernels of a small model more slowly than a GPU computes them; then
+    several runs share the GPU, each launched by a core of its own. The first GPU times the largest
+    run of each column, once for a store and kind of GPU; the column that takes the GPU most decides
+    for all. Where a column can't be timed, nothing is shared: its runs say why when they train.
+    """
+    is_auto = settings.get("runs_per_gpu") == "auto"
+    if not is_auto or launcher.remote or launcher.device == "cpu" or max(launcher.worlds) > 1:
+        return
+    slot, gpus = launcher.slots[0], launcher.devices.gpus
+    cores = max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, len(gpus)))  # one for the driver
+    cache = AnswerCache(store.cache / "packed.json", is_load)
+    cached, loads = cache.read(), list[Mapping[str, Any]]()
+    for cells in _columns(plan):
+        shapes = {shape(cell.spec): cell.spec for cell in cells}
+        decided = decisions.get((cells[0].row, cells[0].column), {})
+        model = gpus[0].model if gpus else ""
+        name = _hash(f"{model} {sorted(shapes)} {json.dumps(decided, sort_keys=True)}")
+        if name not in cached:
+            question = {
+                "specs": [seeded(spec, 0) for spec in shapes.values()],
+                "settled": decided,
+                "cache": str(store.cache),
+                "device": slot.device,
+            }
+            try:
+                cached = cache.add({name: launcher.ask("load", question)})
+            except (Failure, UserError):
+                return
+        loads.append(cached[name])
+    runs = min((runs_that_share(load, cores) for load in loads), default=1)
+    if runs == 1:
+        return
+    launcher.slots = packed(launcher.slots, runs)
+    step_s, device_s = (sum(load[key] for load in loads) for key in ("step_s", "device_s"))
+    say(
+        f"{runs} runs share each GPU: of a step's time one keeps it busy for "
+        f"{100 * device_s / step_s:.0f} % (launcher.runs_per_gpu=auto)"
+    )
+
+
+def runs_that_share(load: Mapping[str, Any], cores: int) -> int:
+    """Return how many runs of a `load` keep a GPU busy, and fit into its memory. `load`: see
+    `calibrate.Load`; `cores`: that can launch kernels for this GPU, one a run."""
+    busy: int = round(load["step_s"] / load["device_s"])
+    room: float = load["total_bytes"] / (HEADROOM * load["peak_bytes"] + CONTEXT)
+    return max(1, min(busy, math.floor(room), cores, MOST_RUNS))
+
+
+def is_load(tree: Any) -> bool:
+    keys = ("step_s", "device_s", "peak_bytes", "total_bytes")
+    return isinstance(tree, dict) and all(is_number(tree.get(k)) and tree[k] > 0 for k in keys)
+
+
+# --- The line about a micro-batch -----------------------------------------------------------------
 
 OTHERS = 0.1  # of a GPU's memory: where others use more, a micro-batch may be too small for good
 

@@ -50,7 +50,7 @@ from ablate.shared import (
 )
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
 from ablate.training.calibrate import times
-from ablate.training.column_decision import settle
+from ablate.training.column_decision import load_of, settle
 from ablate.training.device import device_of
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
@@ -274,6 +274,14 @@ def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any
     return settle(runs, question["wants"], decision, cache, device, parts)
 
 
+def answer_load(question: dict[str, Any], progress: Progress) -> dict[str, float]:
+    """{"specs": trees, "settled": the column's decision, "cache", "device"} -> the `Load` of the
+    largest run."""
+    device = resume_check.set_up(question["device"])
+    runs = [build_run(tree) for tree in question["specs"]]
+    return asdict(load_of(runs, question["settled"], Path(question["cache"]), device))
+
+
 def answer_rate(question: dict[str, Any], progress: Progress) -> dict[str, float]:
     """{"spec": tree, "cache", "device"} -> {"rate"}: the rate of matrix products in the run's
     precision, in multiply-adds a second, which is kept in the cache. See `matmul_rate`."""
@@ -309,6 +317,7 @@ ANSWERS = {
     "deterministic": answer_deterministic,
     "settle": answer_settle,
     "rate": answer_rate,
+    "load": answer_load,
     "timm": answer_timm,
 }
 

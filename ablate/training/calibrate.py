@@ -114,6 +114,65 @@ def free_bytes() -> float:
     return 1024 * free / (os.cpu_count() or 1)
 
 
+# --- The load on a GPU ----------------------------------------------------------------------------
+
+WARM = 3  # steps, before which kernels are loaded and memory is taken
+TIMED = 5  # steps or more
+TIMED_S = 0.5
+SPIN_HZ = 2e9  # cycles of a GPU in a second, about
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load that a training is for a GPU: seconds of a step, of which it computes for
+    `device_s`, and the bytes that it takes at most, of all that there are."""
+
+    step_s: float
+    device_s: float
+    peak_bytes: int
+    total_bytes: int
+
+
+def load(training: Training) -> Load:
+    """Measure the load of a training on its GPU, which takes its first steps."""
+    device = training.device
+    evaluated = min(training.run.eval.batch, training.batches.size)
+    for _ in range(WARM):
+        training.step()
+    training.evaluate(random_split(training.run.data, evaluated, device))
+    step_s = _step_s(training)
+    return Load(
+        step_s,
+        median(_device_s(training, step_s) for _ in range(TIMED)),
+        torch.cuda.max_memory_reserved(device),
+        torch.cuda.mem_get_info(device)[1],
+    )
+
+
+def _step_s(training: Training) -> float:
+    """Return the seconds of a step, host and device together."""
+    torch.cuda.synchronize(training.device)
+    start, steps = time.perf_counter(), 0
+    while steps < TIMED or time.perf_counter() - start < TIMED_S:
+        training.step()
+        steps += 1
+    torch.cuda.synchronize(training.device)
+    return (time.perf_counter() - start) / steps
+
+
+def _device_s(training: Training, step_s: float) -> float:
+    """Return the seconds in which the device computes a step. It spins while the host launches the
+    step's kernels, and has all of them when it starts on the first."""
+    torch.cuda.synchronize(training.device)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(round(2 * step_s * SPIN_HZ))
+    begin.record()
+    training.step()
+    end.record()
+    torch.cuda.synchronize(training.device)
+    return begin.elapsed_time(end) / 1e3
+
+
 ENOUGH = 2e9  # multiply-adds of a forward that tell a CPU's rate; a whole batch may not fit
 LONGEST_S = 1.5  # of a size
 MANY = 12  # steps, unless these are over within

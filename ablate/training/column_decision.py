@@ -14,7 +14,7 @@ import torch
 from ablate.data import prepare_cache, resident_split
 from ablate.shared import Run
 from ablate.training import calibrate
-from ablate.training.calibrate import random_split, smaller
+from ablate.training.calibrate import Load, random_split, smaller
 from ablate.training.numerics import choose
 from ablate.training.resume_check import deterministic_ratio
 from ablate.training.training import Training
@@ -45,12 +45,7 @@ def settle(
             runs, known, device
         )
     if "micro_batch" in wants:
-        sizes = {}
-        for run in runs:
-            with suppress(Exception):
-                sizes[_kept(run, device, decision), run.train.batch] = run
-        if sizes:
-            run = sizes[max(sizes)]
+        if (run := _largest(runs, device, decision)) is not None:
             limit = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
             free_and_total = memory(device)
             decision["micro_batch"] = _images(run, decision, limit, cache, device)
@@ -98,13 +93,39 @@ def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator
     yield Training(smaller(run, few), random_split(run.data, few, device), device)
 
 
+def load_of(
+    runs: Sequence[Run], settled: Mapping[str, Any], cache: Path, device: torch.device
+) -> Load:
+    """Return the load that the largest of the runs is for a GPU. `settled`: the decision for their
+    column. Raises as the training does."""
+    run = _largest(runs, device, settled) or runs[0]
+    choose(run, device, settled).use()
+    training = _training(run, cache, device)
+    training.micro_batch = settled.get("micro_batch") or training.micro_batch or run.train.batch
+    return calibrate.load(training)
+
+
+def _largest(runs: Sequence[Run], device: torch.device, decision: Mapping[str, Any]) -> Run | None:
+    """Return the run whose images keep the most memory; None where none can be tried."""
+    sizes = {}
+    for run in runs:
+        with suppress(Exception):
+            sizes[_kept(run, device, decision), run.train.batch] = run
+    return sizes[max(sizes)] if sizes else None
+
+
 def _images(
     run: Run, found: Mapping[str, Any], at_most: int, cache: Path, device: torch.device
 ) -> int:
     """Return how many of the run's images fit at once, with its data where training keeps it."""
     choose(run, device, found).use()
+    return calibrate.micro_batch(_training(run, cache, device), at_most)
+
+
+def _training(run: Run, cache: Path, device: torch.device) -> Training:
+    """Return a training of the run, with its data where training keeps it."""
     cached = prepare_cache(run.data, cache)
     splits = [
         resident_split(cached.split(name), device) for name in ("train", "validation", "test")
     ]
-    return calibrate.micro_batch(Training(run, splits[0], device), at_most)
+    return Training(run, splits[0], device)

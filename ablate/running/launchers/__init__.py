@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ class Slot:
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
     ranks: int = 1  # processes of its run, each with a device of its own
     group: Sequence[str] = ()  # the slots of one device each of which it takes the room
+    share: float = 1.0  # of its device's memory
 
     @property
     def takes(self) -> frozenset[str]:
@@ -48,6 +49,18 @@ def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
     place."""
     out = {slot.name for slot in slots if slot.place in without}
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
+
+
+def packed(slots: Sequence[Slot], runs: int) -> list[Slot]:
+    """Return this number of slots in place of each: "gpu:0.0", "gpu:0.1", ... in place of "gpu:0",
+    each with its part of the memory. Those of one place lie apart, so that runs spread out."""
+    if runs == 1:
+        return [*slots]
+    return [
+        replace(slot, name=f"{slot.name}.{number}", share=slot.share / runs)
+        for number in range(runs)
+        for slot in slots
+    ]
 
 
 Tree = Mapping[str, Any]  # JSON
@@ -161,7 +174,7 @@ def worker_options(
     result."""
     return {
         "settled": {**(settled or {})},
-        "share": 1 / settings.get("runs_per_gpu", 1),
+        "share": slot.share,
         "slot": slot.name,
         "device": slot.device,
         "ranks": slot.ranks,

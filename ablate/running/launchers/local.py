@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.gpus import Gpu, find
-from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
+from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
 from ablate.shared import RunDir, UserError, open_world_sizes
 from ablate.store import HostLock
@@ -63,7 +63,7 @@ class Local(Here):
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
-        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], *per_run)
+        self.slots = slots(self.devices.gpus, fixed_runs(settings["runs_per_gpu"]), *per_run)
         self._server = ForkServer(worker_environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._stopping: set[str] = set()  # to stop: once, as HostLock does
@@ -179,19 +179,24 @@ def slots(
         for size in open_world_sizes(per_run, len(indices))
         for start in range(0, len(indices) - size + 1, size)
     ]
-    return [
+    single_slots = [
         Slot(
-            name=name + (f".{share}" if gpus and runs_per_gpu > 1 else ""),
+            name=name,
             place=name if gpus else "cpu",
             device="cuda" if gpus else "cpu",
             visible=",".join(gpus[n].uuid for n in group) if gpus else None,
             ranks=len(group),
             group=[f"{kind}:{indices[n]}" for n in group] if len(group) > 1 else (),
         )
-        for share in range(runs_per_gpu if gpus else 1)
         for group in groups
         for name in [f"{kind}:{'+'.join(indices[n] for n in group)}"]
     ]
+    return packed(single_slots, runs_per_gpu) if gpus else single_slots
+
+
+def fixed_runs(runs_per_gpu: int | str) -> int:
+    """Return `launcher.runs_per_gpu` as a number: 1 for "auto", until it is decided."""
+    return 1 if runs_per_gpu == "auto" else int(runs_per_gpu)
 
 
 def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: str) -> None:

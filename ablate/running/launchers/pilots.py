@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
-from ablate.running.launchers.local import CPU, check_groups
+from ablate.running.launchers.local import CPU, check_groups, fixed_runs
 from ablate.shared import (
     DISK_FULL_ERRORS,
     EXIT_AWAY,
@@ -83,7 +83,7 @@ class PilotLauncher:
         """`engine` makes the engine from the token of the store."""
         gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
         supply = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
-        check_groups(settings["runs_per_gpu"], settings["gpus_per_run"], gpus, supply)
+        check_groups(fixed_runs(settings["runs_per_gpu"]), settings["gpus_per_run"], gpus, supply)
         self.slots: Sequence[Slot] = ()
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._all = Pilots(self._root / "pilots")
@@ -117,7 +117,7 @@ class PilotLauncher:
     def _a_job(self) -> int:
         """The number of slots in one job, for the least of `worlds`."""
         settings = self._settings
-        groups = settings["gpus"] // self.worlds[0] * settings["runs_per_gpu"]
+        groups = settings["gpus"] // self.worlds[0] * fixed_runs(settings["runs_per_gpu"])
         return int(settings["nodes"] * (groups if self.device == "cuda" else settings["cpus"]))
 
     def warm(self) -> None:
