@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from ablate.running.work import CellWork
 from ablate.shared import UserError, open_world_sizes, unknown_value
 
-ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small ones less
+ASSUMED_MFU = 0.35  # at most: an assumption, for large ViTs reach 0.3 to 0.5 in bf16
+# Bytes that a training moves for a floating-point operation and a channel of the model, in 16 bits:
+# operations grow with the square of the width, activations with the width. Fitted to steps of an
+# H100, which it meets within 1.3 times, from Ti/4 to B/16 (benchmarks/results/gpu.txt).
+MOVED = 10.5
 EVALUATION = 1.15  # what validation adds to the steps' time
 LAUNCH_S = 5e-6  # of a kernel, by PyTorch without a compiler or a CUDA graph; often more
 START_S = 2.0  # of a run: a context on the device, its first kernels. An assumption
@@ -17,48 +21,69 @@ START_S = 2.0  # of a run: a context on the device, its first kernels. An assump
 
 @dataclass(frozen=True)
 class Peak:
-    """Floating-point operations a second by `train.precision`, and the source.
+    """Floating-point operations a second by `train.precision`, bytes a second of the memory, and
+    the source.
 
     bf16, tf32: matrix products of the tensor cores, dense (data sheets print twice that, "with
     sparsity"). fp32: outside them.
     """
 
     rates: Mapping[str, float]
+    bandwidth: float
     source: str
 
 
 PEAKS: dict[str, Peak] = {
-    "h100": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H100 data sheet, SXM"),
-    "gh200": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA GH200 data sheet"),
-    "b200": Peak({"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, "NVIDIA HGX B200 data sheet"),
-    "mi300x": Peak(
-        {"bf16": 1307.4e12, "tf32": 653.7e12, "fp32": 163.4e12}, "AMD Instinct MI300X data sheet"
+    "h100": Peak(
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 3.35e12, "NVIDIA H100 data sheet, SXM"
     ),
-    "h200": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H200 data sheet, SXM"),
-    "a100": Peak({"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, "NVIDIA A100 data sheet"),
-    "l40s": Peak({"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, "NVIDIA L40S data sheet"),
-    "l4": Peak({"bf16": 121e12, "tf32": 60e12, "fp32": 30.3e12}, "NVIDIA L4 data sheet"),
-    "a10": Peak({"bf16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12}, "NVIDIA A10 data sheet"),
+    "gh200": Peak(
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.0e12, "NVIDIA GH200 data sheet"
+    ),
+    "b200": Peak(
+        {"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, 7.7e12, "NVIDIA HGX B200 data sheet"
+    ),
+    "mi300x": Peak(
+        {"bf16": 1307.4e12, "tf32": 653.7e12, "fp32": 163.4e12},
+        5.3e12,
+        "AMD Instinct MI300X data sheet",
+    ),
+    "h200": Peak(
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.8e12, "NVIDIA H200 data sheet, SXM"
+    ),
+    "a100": Peak(
+        {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.04e12, "NVIDIA A100 data sheet"
+    ),
+    "l40s": Peak(
+        {"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, 0.864e12, "NVIDIA L40S data sheet"
+    ),
+    "l4": Peak({"bf16": 121e12, "tf32": 60e12, "fp32": 30.3e12}, 0.3e12, "NVIDIA L4 data sheet"),
+    "a10": Peak(
+        {"bf16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12}, 0.6e12, "NVIDIA A10 data sheet"
+    ),
     "rtx4090": Peak(
-        {"bf16": 165e12, "tf32": 82.6e12, "fp32": 82.6e12}, "NVIDIA Ada architecture white paper"
+        {"bf16": 165e12, "tf32": 82.6e12, "fp32": 82.6e12},
+        1.008e12,
+        "NVIDIA Ada architecture white paper",
     ),
     # These have fp16, and no bf16.
-    "v100": Peak({"fp32": 15.7e12}, "NVIDIA V100 data sheet, SXM2"),
-    "t4": Peak({"fp32": 8.1e12}, "NVIDIA T4 data sheet"),
+    "v100": Peak({"fp32": 15.7e12}, 0.9e12, "NVIDIA V100 data sheet, SXM2"),
+    "t4": Peak({"fp32": 8.1e12}, 0.32e12, "NVIDIA T4 data sheet"),
 }
 
 
 @dataclass(frozen=True)
 class Devices:
-    """A number of devices of one kind, the share of their peak that a training reaches, and how
-    many may share a run.
+    """A number of devices of one kind, and how many may share a run. `mfu`: the share of their peak
+    that a training reaches; None: that of a roofline.
 
-    The share is model FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B).
+    The share is model FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B); the roofline takes
+    the longer of arithmetic and memory (Williams, Waterman, Patterson 2009).
     """
 
     name: str
     count: int
-    mfu: float
+    mfu: float | None
     worlds: Sequence[int] = (1,)
 
     @classmethod
@@ -76,16 +101,14 @@ class Devices:
         if per_run != "auto" and int(per_run) > count:
             advice = f"give at most {count}, or auto"
             raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {advice}")
-        return cls(
-            name, count, ASSUMED_MFU if mfu is None else mfu, open_world_sizes(per_run, count)
-        )
+        return cls(name, count, mfu, open_world_sizes(per_run, count))
 
     def seconds(self, work: CellWork) -> float | None:
-        """Return the seconds of a training on one device: those of its arithmetic, or of launching
-        its kernels. Raises UserError for a precision without a rate."""
+        """Return the seconds of a training on one device: those of its kernels, or of launching
+        them. Raises UserError for a precision without a rate."""
         if work.each is None:
             return None
-        return START_S + max(self._arithmetic(work), LAUNCH_S * work.launches)
+        return START_S + max(self._kernels(work), LAUNCH_S * work.launches)
 
     def rate(self, precision: str) -> float:
         """Return the multiply-adds a second. Raises UserError for a precision without a rate."""
@@ -95,24 +118,36 @@ class Devices:
                 f"--on: no rate of {self.name} is known for train.precision={precision}; "
                 f"its rates are for {', '.join(rates)}"
             )
-        return rates[precision] * self.mfu / 2
+        return rates[precision] * (self.mfu or ASSUMED_MFU) / 2
 
     def basis(self, precisions: list[str]) -> str:
         """Describe the assumptions of `seconds`."""
         peak = PEAKS[self.name]
         rates = " and ".join(f"{peak.rates[p] / 1e12:g} TFLOP/s in {p}" for p in precisions)
-        return f"at {100 * self.mfu:g} % of the peak of {rates}, dense; {peak.source}"
+        at = f"at {100 * (self.mfu or ASSUMED_MFU):g} % of the peak of {rates}, dense"
+        if self.mfu is None:
+            at += f", or as {peak.bandwidth / 1e12:g} TB/s of memory allow"
+        return f"{at}; {peak.source}"
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
-        """List a line where launches and starts take more of the remaining time than arithmetic."""
+        """List a line where launches and starts take more of the remaining time than kernels."""
         known_works = [work for work in works if work.each is not None]
         floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known_works)
-        if floor <= sum(work.left * self._arithmetic(work) for work in known_works):
+        if floor <= sum(work.left * self._kernels(work) for work in known_works):
             return []
         return [
             f"the time on {self.name} is a lower bound: such small runs spend it on launching "
             f"kernels ({1e6 * LAUNCH_S:g} us each) and on starting ({START_S:g} s each)"
         ]
 
-    def _arithmetic(self, work: CellWork) -> float:
-        return EVALUATION * (work.each or 0.0) / self.rate(work.cell.spec["train"]["precision"])
+    def _kernels(self, work: CellWork) -> float:
+        """Return the seconds of a training's kernels: of their arithmetic, or of moving what they
+        read and write. A whole model has no width that is known here."""
+        tree, each = work.cell.spec, work.each or 0.0
+        precision, width = tree["train"]["precision"], tree["model"].get("width")
+        seconds = each / self.rate(precision)
+        if self.mfu is None and width is not None:
+            value_bytes = 2 if precision == "bf16" else 4
+            moved = 2 * each * MOVED * value_bytes / 2 / width
+            seconds = max(seconds, moved / PEAKS[self.name].bandwidth)
+        return EVALUATION * seconds
