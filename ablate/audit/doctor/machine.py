@@ -171,11 +171,10 @@ def devices(
     yield from _gpus(on_gpu)
     yield from _cpu(on_gpu, spec)
     names = ", ".join(slot.name for slot in slots[:8]) + (", ..." if len(slots) > 8 else "")
-    yield Finding(
-        "ok",
-        "slots",
-        f"launcher={settings['name']} trains {counted(len(slots), 'run')} at once: {names}",
-    )
+    text = f"launcher={settings['name']} trains {counted(len(slots), 'run')} at once: {names}"
+    if on_gpu and settings.get("runs_per_gpu") == "auto":
+        text += "; more where they leave a GPU idle (launcher.runs_per_gpu=auto)"
+    yield Finding("ok", "slots", text)
     if settings["name"] == "local":
         values = " ".join(f"{k}={v or '(none)'}" for k, v in worker_environment(slots).items())
         benefit = (
