@@ -176,10 +176,13 @@ class House:
 
     @property
     def long_signatures(self) -> list[str]:
-        """Functions with more than MOST_PARAMETERS parameters, `self` aside."""
+        """Functions with more than MOST_PARAMETERS parameters, `self` aside. A kernel of a GPU
+        takes its pointers and sizes one by one."""
         functions = []
         for node in self._nodes():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if any("triton.jit" in ast.unparse(each) for each in node.decorator_list):
+                    continue
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 names = {argument.arg for argument in arguments} - {"self", "cls"}
                 if len(names) > MOST_PARAMETERS:

@@ -92,12 +92,10 @@ class Start:
         from ablate.running import (
             Drive,
             check_parents,
+            decide,
             driver_session,
-            measure_rates,
             narrow_worlds,
-            pack_gpus,
             set_damaged_aside,
-            settle_auto_keys,
         )
 
         store, name = self._store, self.plan.name
@@ -133,9 +131,7 @@ class Start:
                     drive = Drive(plan, store, ledger, launcher, self.settings, view, grower)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
-                        measure_rates(plan, store, launcher)
-                        drive.decisions = settle_auto_keys(plan, store, launcher, say)
-                        pack_gpus(plan, store, launcher, self.settings, drive.decisions, say)
+                        drive.decisions = decide(plan, store, launcher, self.settings, say)
                         cells = [*plan.cells, *plan.parents()]
                         drive.worlds = narrow_worlds(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)

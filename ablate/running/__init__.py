@@ -42,10 +42,8 @@ __all__ = [
     "check_parents",  # refuse to start from weights that have changed
     "set_damaged_aside",  # move the folders of damaged runs aside
     "take_decisions",  # take what another store settled for its columns
-    "settle_auto_keys",  # settle keys that are `auto`, once for a column
     "SETTLED_KEYS",  # the keys that are settled once for a column
-    "measure_rates",  # measure matrix products on the first GPU
-    "pack_gpus",  # let several runs share each GPU, where one leaves it idle
+    "decide",  # decide by measurements what a plan's settings leave open
     "decode_data",  # check decoded data, or decode it
     "check_data",  # check a decoded set against its hashes
     "data_remarks",  # images of a set that are left out, or in two splits
@@ -89,12 +87,10 @@ if TYPE_CHECKING:
     from ablate.running.preflight import (
         SETTLED_KEYS,
         check_parents,
+        decide,
         drop_unfit_slots,
         gpus_in_use,
-        measure_rates,
-        pack_gpus,
         set_damaged_aside,
-        settle_auto_keys,
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows

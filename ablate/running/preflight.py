@@ -106,6 +106,22 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         yield f"put aside: {reason}; its folder is {place} now"
 
 
+def decide(
+    plan: Plan,
+    store: Store,
+    launcher: Launcher,
+    settings: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Decisions:
+    """Measure what the runs of a plan take of this machine's devices, and decide by it what their
+    settings leave open: the decisions of each column, see `settle_auto_keys`, and how many runs
+    share a GPU. `settings`: the launcher group. Raises as `Launcher.ask`."""
+    measure_rates(plan, store, launcher)
+    decisions = settle_auto_keys(plan, store, launcher, say)
+    pack_gpus(plan, store, launcher, settings, decisions, say)
+    return decisions
+
+
 SETTLED_KEYS = ("micro_batch", "deterministic")
 Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
 
