@@ -156,7 +156,7 @@ class LauncherContract:
 
     def test_a_folder_that_another_worker_holds_is_left_alone(self, launcher, folder):
         run = folder()
-        with (holder := RunDir(run.path).lock).held():
+        with (holder := RunDir(run.path).lock).hold():
             holder.note(pid=1, phase="somebody else's")
             assert ended(launcher, run) == EXIT_TAKEN
             assert run.lock.notes() == Notes(pid=1, phase="somebody else's")

@@ -274,7 +274,7 @@ def driven_elsewhere(store: Store) -> Path:
     beat = store.pilots / "driver.json"
     beat.parent.mkdir(parents=True)
     put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
-    with store.driver.held():
+    with store.driver.hold():
         store.driver.note(pid=1, host="another", sweep="p")
     return beat
 

@@ -367,7 +367,7 @@ def test_who_is_at_work_is_told_by_locks(store):
     a, *_ = (RunDir(path) for path in sorted((store.root / "runs").iterdir()))
     alter(store.ledger, "UPDATE run SET status = 'failed' WHERE id = ?", a.id)
     a.result.unlink()
-    with a.lock.held():
+    with a.lock.hold():
         (_, _, orphans), (level, _, runs) = amiss(store)
         adopts = f"no driver, but 1 worker ({a.id}); the same `ablate sweep` adopts "
         assert orphans.startswith(adopts)

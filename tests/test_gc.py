@@ -289,7 +289,7 @@ def test_a_run_that_somebody_took_since_stays(store):
     with Ledger.driving(store) as ledger:
         plans = kept_sweeps(store, ledger, ["right"])
         items = find_rubbish(store, ledger, plans)
-        with Lock(store.rundir(run).lock.path).held():
+        with Lock(store.rundir(run).lock.path).hold():
             assert collect_rubbish(store, ledger, plans, items, ["right"]) == 0
             assert ledger.states([run])[run].status == "finished"
             assert store.rundir(run).has_result()
@@ -331,7 +331,7 @@ def test_data_that_no_sweep_has_goes_and_what_is_decoded_now_stays(store):
     doomed[2].write_bytes(bytes(10))
     for path in stay[1:-1]:
         path.touch()
-    with Lock(store.cache / f"{busy}.lock").held():
+    with Lock(store.cache / f"{busy}.lock").hold():
         items = found(store)
         assert {item.path for item in items} == set(doomed)
         assert 2010 <= sum(item.bytes for item in items) < 2010 + 3 * 8192
@@ -372,7 +372,7 @@ def test_what_a_killed_rerun_left_goes_but_not_under_one_at_work(store):
     left, busy = (RunDir(store.reruns / name) for name in ("1" * 16, "2" * 16))
     for folder in (left, busy):
         folder.create({"seed": 0})
-    with busy.lock.held():
+    with busy.lock.hold():
         with store.rerunning.held():
             assert found(store) == []
         assert gone(store) == [left.path]

@@ -146,8 +146,10 @@ def whole_table() -> Table:
 
 def own_table() -> Table:
     table = whole_table()
-    own = {"mine:f": table.of("top1")}
-    return dataclasses.replace(table, choice=dataclasses.replace(table.choice, own=own))
+    metrics = {"mine:f": table.of("top1")}
+    return dataclasses.replace(
+        table, choice=dataclasses.replace(table.choice, user_metrics=metrics)
+    )
 
 
 def printed(tree: Any) -> Any:

@@ -247,7 +247,7 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
     def note(**notes: object) -> None:
         run.lock.clear()
         lock = RunDir(run.path).lock
-        with lock.held():
+        with lock.hold():
             lock.note(pid=innocent.pid, **notes)
 
     try:
@@ -267,7 +267,7 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
             assert not by.alive(run)
 
         holder = RunDir(run.path).lock
-        with holder.held():
+        with holder.hold():
             holder.note(pid=innocent.pid, host="another")
             by.stop(run, now=True)
             time.sleep(0.1)

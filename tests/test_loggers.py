@@ -427,7 +427,7 @@ def test_a_logger_whose_log_was_removed_costs_the_sweep_nothing(tmp_path):
 def test_a_logger_that_never_had_its_turn_is_told(tmp_path):
     """Of the sweep before, whose service was slow: else a sweep would lack its logs unsaid."""
     (tmp_path / "logs").mkdir()
-    with Lock(tmp_path / "logs" / ".jsonl.lock").held():
+    with Lock(tmp_path / "logs" / ".jsonl.lock").hold():
         feeders, process, said = fed(tmp_path)
         process.stdin.close()
         process.wait()

@@ -190,7 +190,7 @@ def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
     wait_for(lambda: list(there.glob("*/checkpoint-*")))
     driver.send_signal(signal.SIGINT)
     assert shell.end(driver).code == 130
-    with Store(shell.folder / "two").driver.held():  # somebody may go on there
+    with Store(shell.folder / "two").driver.hold():  # somebody may go on there
         assert "2 not finished there" in merge(shell, "two", "new")
     [run] = {path.parent.name for path in there.glob("*/checkpoint-*")}
     said = "4 here already, 1 half trained, to go on here, 1 not finished there\n"
@@ -391,7 +391,7 @@ def test_what_is_no_source_is_told_in_a_line(shell):
     events = shell.folder / "handed-on" / "events.json"
     events.write_text(events.read_text().replace("finished", "diverged"))
     assert "was changed after the export" in merge(shell, "handed-on", "new", code=1)
-    with Store(shell.folder / "one").driver.held():
+    with Store(shell.folder / "one").driver.hold():
         assert "drives this store" in merge(shell, "two", "one", code=1)
         assert "runs: 4 brought" in merge(shell, "one", "new")  # it only reads
 

@@ -334,7 +334,7 @@ def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):
 
 def test_nothing_is_deleted_beside_a_driver(finished):
     held = Store(finished.root).driver
-    with held.held():
+    with held.hold():
         held.note(pid=os.getpid(), sweep="fixture")
         with pytest.raises(Failure, match="drives this store"):
             ask("run", "pre#1", "--delete", "--yes")

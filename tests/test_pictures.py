@@ -477,7 +477,7 @@ def test_only_for_room_on_the_stores_disk_is_waited(tmp_path):
     def work():
         if needs:
             full = NoRoom("no space left")
-            full.needed = needs.pop()
+            full.bytes_needed = needs.pop()
             raise full
 
     with pytest.raises(NoRoom):  # another disk: here there is room

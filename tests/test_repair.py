@@ -54,7 +54,7 @@ def events(store: Store) -> list[tuple[Any, ...]]:
 
 
 def alone(store: Store) -> Repaired:
-    with store.driver.held():
+    with store.driver.hold():
         return repair_ledger(store)
 
 

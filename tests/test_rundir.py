@@ -81,7 +81,7 @@ def test_notes_are_whole_after_each_write_also_shorter_ones(tmp_path, monkeypatc
     lock, pwrite, seen = Lock(tmp_path / "lock"), os.pwrite, []
     monkeypatch.setattr(os, "pwrite", lambda *what: pwrite(*what) and seen.append(lock.notes()))
     phases = ("data", "validation", "train")
-    with lock.held():
+    with lock.hold():
         for phase in phases:
             lock.note(phase=phase)
     assert seen == [Notes(phase=phase) for phase in phases]
@@ -146,7 +146,7 @@ def test_every_truncation_of_the_files_is_read_as_missing_never_as_something_els
 
 def test_a_word_that_notes_do_not_declare_cannot_be_written_nor_read(tmp_path):
     lock = Lock(tmp_path / "lock")
-    with lock.held():
+    with lock.hold():
         lock.note(beat=3, images=4, batches=5, from_at=1.5)
         assert lock.notes() == Notes(beat=3, images=4, batches=5, from_at=1.5)
         with pytest.raises(TypeError, match="heartbeat"):

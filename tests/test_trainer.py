@@ -212,7 +212,7 @@ def test_the_tree_of_a_run_stands_for_itself(toy):
     assert spec.run_id(spec.tree_identity(again), 3) == run
     first, other = spec.task_in(again).metrics
     assert (first.key, first.sign, first.chance(0), first.text(1 / 3)) == ("score", 1, 0.2, "0.333")
-    assert (other.key, other.sign, other.unit, other.told(0.5)) == ("other", -1, "%", "50.00 %")
+    assert (other.key, other.sign, other.unit, other.printed(0.5)) == ("other", -1, "%", "50.00 %")
     assert (own.worst_of(again, "score"), own.worst_of(again, "other")) == (0.2, None)
     again["metrics"][0]["chance"] = None
     assert own.worst_of(again, "score") == 0  # the worse end of its range

@@ -60,7 +60,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     )
     lines = [
         f"{name}: mean over {repeats} [{confidence_level(analysis.alpha)} Student t]; "
-        f"{metric.over(plan.baseline)} in {metric.points}{direction}{interval_words * judged}. "
+        f"{metric.contrast_with(plan.baseline)} in {metric.points}{direction}"
+        f"{interval_words * judged}. "
         f"Intervals are over {intervals}; {tested}."
     ]
     if judged and any(c.spreads and c.judged_by != "paired" for c in columns):

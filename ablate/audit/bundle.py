@@ -75,11 +75,11 @@ class _BundledRun(RunDir):
         return self._whole.get(path.name) or super().hash_of(path)
 
     def score(
-        self, path: Path, task: TaskChoice, classes: int, said: Mapping[str, Any]
+        self, path: Path, task: TaskChoice, classes: int, result_metrics: Mapping[str, Any]
     ) -> dict[str, float]:
         if path.name not in self._whole:
-            return super().score(path, task, classes, said)
-        numbers = {key: value for key, value in said.items() if is_number(value)}
+            return super().score(path, task, classes, result_metrics)
+        numbers = {key: value for key, value in result_metrics.items() if is_number(value)}
         if task.excerpt is None or not path.exists():
             return numbers
         return {**numbers, **task.excerpt.score(self.read_table(path))}

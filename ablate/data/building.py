@@ -405,7 +405,7 @@ def build_cache(data: Data, folder: Path, progress: Progress, threads: int | Non
         _check_unchanged(data, hashes)
         meta = _decode(data, building, progress, threads)
         _check_unchanged(data, hashes)  # nor while we read it
-        write_whole(building / decoded.META_FILE, to_json(decoded.sealed(meta, building)))
+        write_whole(building / decoded.META_FILE, to_json(decoded.sealed_meta(meta, building)))
         shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
         os.rename(building, home)
         sync_folder(folder)

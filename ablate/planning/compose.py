@@ -239,7 +239,7 @@ class Composer:
             words = split_command(section["command"], "command")
             declares, overrides = hydra_app.keys_of(words, settings)
             section = {**section, "keys": declares}
-        tree = trainer.declared(name, section, settings)
+        tree = trainer.declared_tree(name, section, settings)
         if overrides is not None:
             tree["code"]["overrides"] = overrides
         tree["seed"] = merged.values.get("seed", 0)

@@ -145,8 +145,8 @@ def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str
     They say which images are not read; how many there are to train, validate and test on, cut as
     `data.source.cut` does; and which other folders there are that no key names.
     """
-    if found.unread:
-        yield f"data={data['name']}: {data['path']}: {found.unread}"
+    if found.unread_note:
+        yield f"data={data['name']}: {data['path']}: {found.unread_note}"
     if found.kind != "folder" or None in (data["train"], data["validation"]):
         return  # the worker counts; or the set is only tested on, or refused
     stored = {split: _images_in(found, split) for split in present}

@@ -148,7 +148,7 @@ class Plan:
             name: analysis_keys.metric_of(name, declaration)
             for name, declaration in self.own.items()
         }
-        return replace(task, own=metrics) if metrics else task
+        return replace(task, user_metrics=metrics) if metrics else task
 
     @property
     def metric(self) -> Metric:

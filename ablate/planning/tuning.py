@@ -50,7 +50,7 @@ def tuning(
     """
     place = f"{place}: {section}"
     check_keys(place, raw, KEYS)
-    check_keys(section, words, ("trials", *TUNER_KEYS), what="one of")
+    check_keys(section, words, ("trials", *TUNER_KEYS), expectation="one of")
     entries = {key: (f"{place}.{key}", raw[key]) for key in TUNER_KEYS if key in raw}
     entries |= {key: (f"{section}.{key}", words[key]) for key in TUNER_KEYS if key in words}
     tuner_settings = {

@@ -116,7 +116,7 @@ def _texts(
     for worker in workers:
         measured, metric = metrics_lines(worker.folder), first_metric(worker.run)
         losses, scores = curve(measured, "train_loss"), curve(measured, f"val_{metric.key}")
-        score = metric.told(scores[-1]) if scores else ""
+        score = metric.printed(scores[-1]) if scores else ""
         lines.append(
             [
                 *(worker.slot, worker.run.label, "", _step(worker.notes), _left(worker.notes)),

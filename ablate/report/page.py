@@ -54,7 +54,7 @@ def render_page(
         table=table,
         sheet=_sheet(table),
         forests=forests(plan, table),
-        axis=f"{table.of().over(table.baseline)}, {table.of().points}",
+        axis=f"{table.of().contrast_with(table.baseline)}, {table.of().points}",
         figures=figures,
         counted=by_status,
         variants=list(_variants(plan, runs)),

@@ -97,8 +97,8 @@ def retry_on_full_disk(store: Store, say: Callable[[str], None], work: Callable[
         try:
             return work()
         except NoRoom as error:
-            folder, size = _existing(store.cache), error.needed + SPARE_BYTES
-            if not error.needed and _is_free(folder, size):
+            folder, size = _existing(store.cache), error.bytes_needed + SPARE_BYTES
+            if not error.bytes_needed and _is_free(folder, size):
                 raise
             say(f"{error}; free some space, and the sweep goes on")
         while not _is_free(folder, size):

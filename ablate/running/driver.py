@@ -494,7 +494,7 @@ def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> s
     if result["status"] != "finished":
         return f"{result['status']} at step {result.get('step')}: {run.label}"
     score = result.get("validation", {}).get(metric.key)
-    figure = "" if score is None else f", validation {metric.told(score)}"
+    figure = "" if score is None else f", validation {metric.printed(score)}"
     if not result.get("validation"):
         figure = ", which logged no validation"
     return f"finished: {run.label}{figure}, {result.get('seconds', 0):.0f} s"

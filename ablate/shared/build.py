@@ -48,7 +48,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     model = _model(tree["model"], data)
     fields = {"data": data, "model": model, "parent": _parent(tree.get("parent"))}
     for kind in CHOICES:
-        fields[kind] = _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
+        fields[kind] = _read_choice(kind, tree[kind], model) if isinstance(model, Model) else None
     filled = {**tree, "text": _text(tree.get("text"))}
     fields |= {
         key: read_field(Run, key, filled[key], "from" if key == "weights" else key)
@@ -115,7 +115,7 @@ def _homes(key: Any) -> list[str]:
     return [f"{name}.{below}" for name, below in dotted_keys if below == key]
 
 
-def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
+def _read_choice(kind: str, tree: Any, model: Model) -> Chosen:
     table = CHOICES[kind]
     if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
         raise unknown_value(kind, tree, table)

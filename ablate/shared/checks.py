@@ -46,7 +46,7 @@ def check(run: Run) -> None:
             f"{run.data.channels}; set model.input=range or unit"
         )
     if isinstance(run.model, Whole):
-        _whole(run, run.model)
+        _whole_model(run, run.model)
     else:
         _shipped(run, run.model)
     _optim(run.optim, run.model)
@@ -58,18 +58,18 @@ def check(run: Run) -> None:
     _texts(run)
 
 
-def _at_default(section: Any, defaults: Mapping[str, Any], place: str, why: str) -> None:
+def _at_default(section: Any, defaults: Mapping[str, Any], place: str, reason: str) -> None:
     """Raise UserError for a key that has no effect but is set to something other than its default.
-    `why`: the reason, for the error."""
+    `reason`: why it has none, for the error."""
     for key, value in defaults.items():
         if getattr(section, key) != value:
-            raise UserError(f"{place}{key}: {why}; leave it out")
+            raise UserError(f"{place}{key}: {reason}; leave it out")
 
 
-def _no_probes(run: Run, why: str, but: Container[str] = ()) -> None:
+def _no_probes(run: Run, reason: str, but: Container[str] = ()) -> None:
     for probe in run.probe:
         if probe not in but:
-            raise UserError(f"probe: {probe}: {why}; leave it out")
+            raise UserError(f"probe: {probe}: {reason}; leave it out")
 
 
 # --- Data ---------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _view(run: Run) -> None:
 # --- Model --------------------------------------------------------------------------------------
 
 
-def _whole(run: Run, model: Whole) -> None:
+def _whole_model(run: Run, model: Whole) -> None:
     """Check a model of which nothing but its name is known."""
     _no_probes(run, f"looks into the shipped models, not into model={model.name}", WHOLE_PROBES)
     if run.train.micro_batch == "auto":

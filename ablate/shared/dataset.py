@@ -26,7 +26,7 @@ IMAGES = {
     *(".ppm", ".pgm"),
 }
 # Suffixes of images in formats that are not read, or rare ones: such files are only counted.
-UNREAD = {
+UNREAD_IMAGES = {
     *(".heic", ".heif", ".hif", ".jxl", ".jp2", ".j2k", ".jpx", ".jpe", ".jpg_large", ".apng"),
     *(".mpo", ".avifs", ".dib", ".pbm", ".pnm", ".pfm", ".svg", ".psd", ".xcf", ".tga", ".ico"),
     *(".dds", ".exr", ".hdr", ".qoi", ".pcx", ".sgi", ".dcm", ".dng", ".cr2", ".cr3", ".nef"),
@@ -42,14 +42,14 @@ class Listing:
     """The files of the set at `path`, without those whose names begin with a dot.
 
     files: paths in name order, as texts: for a hundred thousand files, making path objects takes
-    longer than reading the disk. unread: a line that counts the files of an image folder which, by
-    their names, are images in formats that are not read; None where there are none.
+    longer than reading the disk. unread_note: a line that counts the files of an image folder
+    which, by their names, are images in formats that are not read; None where there are none.
     """
 
     path: Path
     kind: str  # parquet, folder or captions
     files: list[str]
-    unread: str | None = None
+    unread_note: str | None = None
 
 
 def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
@@ -74,7 +74,7 @@ def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
             suffix = _suffix(file)
             if suffix in IMAGES:
                 images.append(inside + file)
-            elif suffix in UNREAD:
+            elif suffix in UNREAD_IMAGES:
                 suffix_counts[suffix] += 1
     warning = None
     if suffix_counts:
@@ -134,7 +134,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield folder, files
 
 
-def local_splits(found: Listing) -> list[str]:
+def local_splits(listing: Listing) -> list[str]:
     """List the splits of the files found, in name order.
 
     The split of a table is the leading letters of its file's name (`train-00000-of-00002.parquet`:
@@ -142,17 +142,17 @@ def local_splits(found: Listing) -> list[str]:
     where there is no such folder; those of images with masks are the folders in `images`. Raise
     UserError for masks without images.
     """
-    if found.kind == "folder" and (found.path / MASKS).is_dir():
-        if not (found.path / PICTURES).is_dir():
+    if listing.kind == "folder" and (listing.path / MASKS).is_dir():
+        if not (listing.path / PICTURES).is_dir():
             raise UserError(
-                f"data.path: {found.path}: holds {MASKS} and no {PICTURES}: put the images of "
+                f"data.path: {listing.path}: holds {MASKS} and no {PICTURES}: put the images of "
                 f"masks into {PICTURES}/SPLIT, or call a class that has this name otherwise"
             )
-        return _subfolders(found.path / PICTURES)
-    if found.kind != "folder":
-        tables = (file for file in found.files if file.endswith((".csv", ".parquet")))
+        return _subfolders(listing.path / PICTURES)
+    if listing.kind != "folder":
+        tables = (file for file in listing.files if file.endswith((".csv", ".parquet")))
         return sorted({split_of(file) for file in tables} - {""})
-    return _subfolders(found.path) if _has_splits(found.path) else ["train"]
+    return _subfolders(listing.path) if _has_splits(listing.path) else ["train"]
 
 
 # Splits by source.
@@ -267,9 +267,9 @@ PATH = "path"  # of the images, where `data.image` names no other column
 _ROWS = 1024  # that are read at once of a parquet file
 
 
-def caption_files(found: Listing, split: str) -> list[Path]:
+def caption_files(listing: Listing, split: str) -> list[Path]:
     """List the tables of a split, in name order."""
-    tables = (file for file in found.files if file.endswith((".csv", ".parquet")))
+    tables = (file for file in listing.files if file.endswith((".csv", ".parquet")))
     return [Path(file) for file in tables if split_of(file) == split]
 
 
@@ -306,16 +306,16 @@ def _of_parquet(file: Path, key: str, name: str) -> Iterator[Any]:
             yield from batch.column(0).to_pylist()
 
 
-def _check(file: Path, key: str, name: str, there: Collection[str]) -> None:
-    if name not in there:
-        raise unknown_value(key, name, there, f"a column of {file}:")
+def _check(file: Path, key: str, name: str, columns: Collection[str]) -> None:
+    if name not in columns:
+        raise unknown_value(key, name, columns, f"a column of {file}:")
 
 
-def caption_texts(found: Listing, split: str, name: str) -> list[str]:
+def caption_texts(listing: Listing, split: str, name: str) -> list[str]:
     """Return the texts of a split, one for each row. Raise UserError, naming the row, where the
     text is missing or blank."""
     texts: list[str] = []
-    for file in caption_files(found, split):
+    for file in caption_files(listing, split):
         for number, text in enumerate(caption_column(file, "data.text", name)):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"data.text: row {number} of {file} has no text")
@@ -323,18 +323,18 @@ def caption_texts(found: Listing, split: str, name: str) -> list[str]:
     return texts
 
 
-def caption_classes(found: Listing, splits: Iterable[str], name: str) -> list[str]:
+def caption_classes(listing: Listing, splits: Iterable[str], name: str) -> list[str]:
     """List the distinct texts of these splits in the order of their first rows. The index of a text
     is its class."""
-    texts = (caption_texts(found, split, name) for split in splits)
+    texts = (caption_texts(listing, split, name) for split in splits)
     return [*dict.fromkeys(itertools.chain.from_iterable(texts))]
 
 
-def test_classes(found: Listing, data: Mapping[str, Any]) -> int | None:
+def test_classes(listing: Listing, data: Mapping[str, Any]) -> int | None:
     """Return how many distinct texts the test split has; None where it is cut from the training
     split."""
     if not isinstance(data["test"], str):
         return None
     part = parse_slice("test", data["test"])
-    texts = caption_texts(found, part.split, str(data["text"]))
+    texts = caption_texts(listing, part.split, str(data["text"]))
     return len({texts[row] for row in part.rows(len(texts))})

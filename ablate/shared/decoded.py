@@ -33,8 +33,8 @@ BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read
 META_FILE = "meta.json"
 SPLITS = ("train", "validation", "test")
-_READ = 1 << 20
-_NAMED = 20  # images, of however many
+_READ_BYTES = 1 << 20
+_MOST_NAMED = 20  # images, of however many
 
 
 def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
@@ -45,7 +45,7 @@ def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
     """
     blocks = [(name, offset) for name, size in names.items() for offset in range(0, size, BLOCK)]
     digests: dict[str, list[str]] = {name: [] for name in names}
-    for (name, _), digest in _each(home, blocks, math.inf).items():
+    for (name, _), digest in _block_hashes(home, blocks, math.inf).items():
         assert digest is not None
         digests[name].append(digest)
     return digests
@@ -54,7 +54,7 @@ def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
 _Block = tuple[str, int]  # file, first byte
 
 
-def _each(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | None]:
+def _block_hashes(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | None]:
     """Return the sha256 of each block; None for a block not begun by `until`, on the monotonic
     clock."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -62,18 +62,18 @@ def _each(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | 
         return dict(zip(blocks, digests, strict=True))
 
 
-def _hash(path: Path, first: int, until: float) -> str | None:
+def _hash(path: Path, offset: int, until: float) -> str | None:
     if time.monotonic() > until:
         return None
-    digest, end = hashlib.sha256(), first + BLOCK
+    digest, end = hashlib.sha256(), offset + BLOCK
     with open(path, "rb", buffering=0) as file:
-        file.seek(first)
-        while part := file.read(min(_READ, end - file.tell())):
+        file.seek(offset)
+        while part := file.read(min(_READ_BYTES, end - file.tell())):
             digest.update(part)
     return digest.hexdigest()
 
 
-def sealed(meta: Mapping[str, Any], home: Path) -> dict[str, Any]:
+def sealed_meta(meta: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """Return the content of meta.json with the hashes of the files in `home` that its "bytes" name,
     and its seal."""
     content = {**meta, "sha256": hashes(home, meta["bytes"])}
@@ -118,14 +118,14 @@ _WORDS = {
 }
 
 
-def _share(split: str, number: int, of: int) -> str:
-    return f"{number:,} of {of:,} {'training' if split == 'train' else split} images"
+def _share(split: str, number: int, total: int) -> str:
+    return f"{number:,} of {total:,} {'training' if split == 'train' else split} images"
 
 
 def first_of_lines(lines: Sequence[str]) -> str:
     """Join the first lines, at most _NAMED, and say how many more there are."""
-    remainder = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
-    return "; ".join(lines[:_NAMED]) + remainder
+    remainder = f"; and {len(lines) - _MOST_NAMED:,} more" if len(lines) > _MOST_NAMED else ""
+    return "; ".join(lines[:_MOST_NAMED]) + remainder
 
 
 def _seal(meta: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ def _seal(meta: Mapping[str, Any]) -> str:
 
 
 def is_sealed(meta: Any) -> bool:
-    """Return whether `meta` is as `sealed` made it. The files are not read."""
+    """Return whether `meta` is as `sealed_meta` made it. The files are not read."""
     return isinstance(meta, dict) and "sha256" in meta and meta.get("seal") == _seal(meta)
 
 
@@ -161,7 +161,7 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
     }
     blocks = random.Random().sample([*expected], len(expected))  # of all ranks, others each time
     try:
-        actual_digests = _each(home, blocks, time.monotonic() + within_s)
+        actual_digests = _block_hashes(home, blocks, time.monotonic() + within_s)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:  # a disk that fails reads no bytes at all

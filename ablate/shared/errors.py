@@ -23,12 +23,12 @@ class Failure(Exception):
 
 
 class NoRoom(Failure):
-    """The error for a full disk. `needed`: the bytes that must be free; 0 where that is not
+    """The error for a full disk. `bytes_needed`: the bytes that must be free; 0 where that is not
     known."""
 
-    def __init__(self, line: str, needed: int = 0) -> None:
+    def __init__(self, line: str, bytes_needed: int = 0) -> None:
         super().__init__(line)
-        self.needed = needed
+        self.bytes_needed = bytes_needed
 
 
 LONGEST = 500  # characters of a stranger's exception
@@ -39,35 +39,39 @@ def short_error(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def other_format_error(place: object, written: int, instead: str) -> Failure:
+def other_format_error(place: object, version: int, instead: str) -> Failure:
     """Make the error for a store or a bundle in another format than FORMAT. `instead`: the remedy
     other than the ablate that wrote it."""
-    return Failure(f"{place}: {format_words(written)}; use the ablate that wrote it, or {instead}")
+    return Failure(f"{place}: {format_words(version)}; use the ablate that wrote it, or {instead}")
 
 
-def format_words(written: int) -> str:
+def format_words(version: int) -> str:
     """Say that a file has a format other than FORMAT, without the place."""
-    return f"has format {written}, and this ablate reads format {FORMAT} alone"
+    return f"has format {version}, and this ablate reads format {FORMAT} alone"
 
 
 MANY = 20  # keys: behind as many nobody finds the guess
 
 
 def unknown_value(
-    place: str, value: object, choices: Iterable[object], what: str = "one of"
+    place: str, value: object, choices: Iterable[object], expectation: str = "one of"
 ) -> UserError:
     """Make the error for a value outside its choices. It names the nearest choice where one is
     near."""
-    return UserError(f"{place}: {expected_words(value, choices, what)}")
+    return UserError(f"{place}: {expected_words(value, choices, expectation)}")
 
 
-def expected_words(value: object, choices: Iterable[object], what: str = "one of") -> str:
+def expected_words(value: object, choices: Iterable[object], expectation: str = "one of") -> str:
     """Return the message of `unknown_value` without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     choice_list = ", ".join(names) or "(there is none)"
-    if what != "one of" and len(names) > MANY and (guess := nearest_name(value, names)) is not None:
-        return f"got {value!r} (did you mean {guess!r}?), expected {what} {choice_list}"
-    return f"expected {what} {choice_list}, got {value!r}{did_you_mean(value, names)}"
+    if (
+        expectation != "one of"
+        and len(names) > MANY
+        and (guess := nearest_name(value, names)) is not None
+    ):
+        return f"got {value!r} (did you mean {guess!r}?), expected {expectation} {choice_list}"
+    return f"expected {expectation} {choice_list}, got {value!r}{did_you_mean(value, names)}"
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str:

@@ -143,7 +143,7 @@ def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
     """Write a JSON object that holds the sha256 of its own file, computed with BLANK in the hash's
     place."""
     content = json.dumps({"seal": BLANK, **tree}).encode()
-    write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
+    write_whole(path, content.replace(BLANK.encode(), _seal_of(content).encode(), 1))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
@@ -153,11 +153,11 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
     seal = tree.pop("seal", None) if isinstance(tree, dict) else None
     if not isinstance(seal, str):  # other JSON
         return None
-    is_intact = _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal
+    is_intact = _seal_of(content.replace(seal.encode(), BLANK.encode(), 1)) == seal
     return tree if is_intact else None
 
 
-def _sealed(content: bytes) -> str:
+def _seal_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
@@ -253,7 +253,7 @@ class Lock:
             self._descriptor = None
 
     @contextlib.contextmanager
-    def held(self, wait_s: float = 3600.0) -> Iterator[None]:
+    def hold(self, wait_s: float = 3600.0) -> Iterator[None]:
         """Hold the lock during a `with` block. Raise TimeoutError after `wait_s` seconds."""
         if not self.acquire(wait_s):
             raise TimeoutError(f"{self.path}: still locked after {wait_s:.0f} s")
@@ -302,4 +302,4 @@ class Lock:
 
     def notes(self) -> Notes:
         """Return what the last holder noted; empty notes where the file is not whole."""
-        return Notes.of(read_json(self.path))
+        return Notes.from_tree(read_json(self.path))

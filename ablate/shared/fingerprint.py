@@ -38,19 +38,19 @@ _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 def data_fingerprint(
     data: dict[str, Any],
     memo: Path | None = None,
-    found: Listing | None = None,
-    unseen: bool = False,
+    listing: Listing | None = None,
+    is_absent: bool = False,
 ) -> str:
     """Return the hash of a dataset's content, 16 hex digits, given its plain `data` section without
     `fingerprint`.
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that planning again does
-    not read gigabytes. `found`: the files at `data.path`, where they have just been listed.
-    `unseen`: whether to plan without the set, which is not here. Raise UserError where `data.path`
-    does not exist or holds no images.
+    not read gigabytes. `listing`: the files at `data.path`, where they have just been listed.
+    `is_absent`: whether to plan without the set, which is not here. Raise UserError where
+    `data.path` does not exist or holds no images.
     """
     name, path = str(data["name"]), data["path"]
-    if unseen:
+    if is_absent:
         return _digest([name, "unseen"], data)
     if path is None:
         if data["source"] == "datasets" and data["hub"] is None:
@@ -59,11 +59,11 @@ def data_fingerprint(
                 files = "tables of images and texts, train*.csv or train*.parquet"
             raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
-    found = found or list_local(Path(path).expanduser(), name, data.get("text") is not None)
+    listing = listing or list_local(Path(path).expanduser(), name, data.get("text") is not None)
     file_hashes = FileHashes(memo)
-    hashes = file_hashes.hashes(found.files, name)
-    prefix = os.path.join(found.path, "")
-    names = [file.removeprefix(prefix) for file in found.files]
+    hashes = file_hashes.hashes(listing.files, name)
+    prefix = os.path.join(listing.path, "")
+    names = [file.removeprefix(prefix) for file in listing.files]
     return _digest([*zip(names, hashes, strict=True)], data)
 
 
@@ -91,7 +91,7 @@ class FileHashes:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         # {} where it is not as it was written: a hash that rotted there would make other runs.
-        self._known: dict[str, Any] = (read_sealed(path) if path else None) or {}
+        self._entries: dict[str, Any] = (read_sealed(path) if path else None) or {}
         self.stamps: list[list[int]] = []
 
     def hashes(self, files: list[str], name: str) -> list[str]:
@@ -99,23 +99,23 @@ class FileHashes:
         read."""
         self.stamps = [_stamp(file) for file in files]
         keys = _keys(files)
-        remembered = map(self._known.get, keys)
+        remembered = map(self._entries.get, keys)
         digests = [*map(_remembered, remembered, self.stamps)]
         new = [n for n, digest in enumerate(digests) if digest == ""]
         fresh = False
         try:
-            for n, digest in zip(new, self._read(files, new, name), strict=True):
+            for n, digest in zip(new, self._new_hashes(files, new, name), strict=True):
                 digests[n], stamp = digest, self.stamps[n]
                 # A file this young may change again within one tick of the file system's clock.
                 if time.time_ns() - stamp[2] > 2_000_000_000:
-                    self._known[keys[n]] = [*stamp, digest]
+                    self._entries[keys[n]] = [*stamp, digest]
                     fresh = True
         finally:  # what was read is known, whatever ends the reading
             if fresh:
                 self._write()
         return digests
 
-    def _read(self, files: list[str], new: list[int], name: str) -> Iterator[str]:
+    def _new_hashes(self, files: list[str], new: list[int], name: str) -> Iterator[str]:
         """Yield the hash of each new file, read as fast as they can be; print progress where that
         takes a while."""
         files, sizes = [files[n] for n in new], [self.stamps[n][0] for n in new]
@@ -144,7 +144,7 @@ class FileHashes:
         if self._path is not None:
             try:
                 make_folder(self._path.parent)
-                write_sealed(self._path, self._known)
+                write_sealed(self._path, self._entries)
             except OSError as error:  # on a full disk it is read again
                 if error.errno not in DISK_FULL_ERRORS:
                     raise

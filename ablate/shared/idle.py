@@ -29,14 +29,14 @@ def idle_keys(tree: Tree) -> dict[str, Any]:
     unused_lengths = {
         key: None for keys in LENGTH_KEYS for key in keys if key != _length(tree, keys)
     }
-    rules = (rule.values for rule in RULES if not rule.without and rule.holds(tree))
+    rules = (rule.values for rule in RULES if not rule.switches and rule.holds(tree))
     return {**unused_lengths, **{key: value for values in rules for key, value in values.items()}}
 
 
 def switched_off(tree: Tree) -> dict[str, tuple[str, ...]]:
     """Name the keys, dotted, that only say more of what is off, each with its switches."""
-    rules = [rule for rule in RULES if rule.without and rule.holds(tree)]
-    return {key: rule.without for rule in rules for key in rule.values}
+    rules = [rule for rule in RULES if rule.switches and rule.holds(tree)]
+    return {key: rule.switches for rule in rules for key in rule.values}
 
 
 def unread_by(optimizer: str) -> tuple[str, ...]:
@@ -71,46 +71,49 @@ class IdleRule:
     """Keys that have no effect in a run for whose plain tree `holds` returns true. `values`: the
     value of each in the id of such a run, as a rule its default.
 
-    `without`: the keys that switch on the feature which these keys refine. Recipes give such
+    `switches`: the keys that switch on the feature which these keys refine. Recipes give such
     refinements in any case, and ids include them; a user who types one without its switch gets an
     error.
     """
 
     values: Mapping[str, Any]
     holds: Callable[[Tree], bool]
-    without: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 def _length(tree: Tree, keys: tuple[str, ...]) -> str:
     """Name the key that sets one length: the first that is given, else the last."""
-    present_keys = (key for key in keys if _at(tree, key) is not None)
+    present_keys = (key for key in keys if _value_at(tree, key) is not None)
     return next(present_keys, keys[-1])
 
 
-def _at(tree: Tree, key: str, default: Any = None) -> Any:
+def _value_at(tree: Tree, key: str, default: Any = None) -> Any:
     """Return the value of a dotted key; its default where it was left out."""
     section, _, name = key.partition(".")
     return (tree.get(section) or {}).get(name, default)
 
 
 def _without_warmup(tree: Tree) -> bool:
-    return bool(_at(tree, _length(tree, LENGTH_KEYS[1])) == 0)
+    return bool(_value_at(tree, _length(tree, LENGTH_KEYS[1])) == 0)
 
 
 def _without_cooldown(tree: Tree) -> bool:
-    return not _at(tree, _length(tree, LENGTH_KEYS[2]))
+    return not _value_at(tree, _length(tree, LENGTH_KEYS[2]))
 
 
 def _is_still(tree: Tree) -> bool:
     """Return whether no augmentation moves the images that are evaluated."""
-    return not any(_at(tree, f"augment.{key}") for key in ("rotate", "translate", "zoom_out"))
+    return not any(_value_at(tree, f"augment.{key}") for key in ("rotate", "translate", "zoom_out"))
 
 
 def _keeps_style(tree: Tree) -> bool:
     """Return whether `augment.style` has no effect: no crop, no RandAugment and no whole picture to
     cut."""
-    cut = _at(tree, "augment.crop_area") is not None or _at(tree, "data.cache") == "encoded"
-    return not (cut or _at(tree, "augment.randaug"))
+    cut = (
+        _value_at(tree, "augment.crop_area") is not None
+        or _value_at(tree, "data.cache") == "encoded"
+    )
+    return not (cut or _value_at(tree, "augment.randaug"))
 
 
 def _norms_tokens_alone(tree: Tree) -> bool:
@@ -132,17 +135,17 @@ def _has_no_post_norm(tree: Tree) -> bool:
 def _brings_its_norm(tree: Tree) -> bool:
     """Return whether the block brings its own norm, so that `norm` is a default that nobody
     builds."""
-    block = BLOCKS.get(_at(tree, "block.name", ""))
+    block = BLOCKS.get(_value_at(tree, "block.name", ""))
     return block is not None and "norm" in block.brings
 
 
 def _has_one_block(tree: Tree) -> bool:
-    stem = STEMS.get(_at(tree, "stem.name", ""))
-    return stem is not None and bool(_at(tree, "model.depth", 0) == 1 + stem.saves_blocks)
+    stem = STEMS.get(_value_at(tree, "stem.name", ""))
+    return stem is not None and bool(_value_at(tree, "model.depth", 0) == 1 + stem.saves_blocks)
 
 
 def _has_no_class_token(tree: Tree) -> bool:
-    return "name" not in tree["model"] and _at(tree, "model.pool", "tok") != "tok"
+    return "name" not in tree["model"] and _value_at(tree, "model.pool", "tok") != "tok"
 
 
 def _task(tree: Tree) -> metrics.TaskChoice | None:
@@ -172,39 +175,41 @@ def _has_no_plain_norm(tree: Tree) -> bool:
     """Return whether the ViT's only LayerNorms are those of its norm, stem and block, which have
     their own eps."""
     norm, block = (
-        table.get(_at(tree, f"{kind}.name", ""))
+        table.get(_value_at(tree, f"{kind}.name", ""))
         for kind, table in (("norm", NORMS), ("block", BLOCKS))
     )
-    if norm is None or block is None or _at(tree, "model.kind", "vit") != "vit":
+    if norm is None or block is None or _value_at(tree, "model.kind", "vit") != "vit":
         return False
-    past = _at(tree, "model.cls") != "include" and not _norms_tokens_alone(tree)
-    other_norms = past or _at(tree, "model.qk_norm") or _at(tree, "model.pool") == "map"
-    dropped = _at(tree, "model.final_norm") == "drop" or _decodes_tokens(tree)
+    past = _value_at(tree, "model.cls") != "include" and not _norms_tokens_alone(tree)
+    other_norms = past or _value_at(tree, "model.qk_norm") or _value_at(tree, "model.pool") == "map"
+    dropped = _value_at(tree, "model.final_norm") == "drop" or _decodes_tokens(tree)
     return not other_norms and (dropped or norm.everywhere or block.everywhere)
 
 
 RULES: tuple[IdleRule, ...] = (
-    IdleRule({"optim.timescale": 10_000}, lambda tree: _at(tree, "optim.schedule") != "rsqrt"),
+    IdleRule(
+        {"optim.timescale": 10_000}, lambda tree: _value_at(tree, "optim.schedule") != "rsqrt"
+    ),
     IdleRule({"optim.warmup_lr": 0.0}, _without_warmup),
     IdleRule(
         {"optim.min_lr": 0.0},
-        lambda tree: _at(tree, "optim.schedule") == "constant" and _without_cooldown(tree),
+        lambda tree: _value_at(tree, "optim.schedule") == "constant" and _without_cooldown(tree),
     ),
-    IdleRule({"optim.decay": "by_lr"}, lambda tree: _at(tree, "optim.wd") == 0),
+    IdleRule({"optim.decay": "by_lr"}, lambda tree: _value_at(tree, "optim.wd") == 0),
     IdleRule(
         {"augment.randaug_magnitude": 10.0},
-        lambda tree: not _at(tree, "augment.randaug"),
-        without=("augment.randaug",),
+        lambda tree: not _value_at(tree, "augment.randaug"),
+        switches=("augment.randaug",),
     ),
     IdleRule(
         {"augment.style": "tf"},
         _keeps_style,
-        without=("augment.randaug", "augment.crop_area"),
+        switches=("augment.randaug", "augment.crop_area"),
     ),
     IdleRule({"eval.augment": False}, _is_still),
     IdleRule(
         {"model.cls": "include"},
-        lambda tree: _at(tree, "model.cls") == "exclude" and _norms_tokens_alone(tree),
+        lambda tree: _value_at(tree, "model.cls") == "exclude" and _norms_tokens_alone(tree),
     ),
     IdleRule({"model.dropout": 0.0, "model.drop_path": 0.0}, _takes_no_steps),
     IdleRule({"model.final_norm": "keep", "model.rep": False}, _decodes_tokens),

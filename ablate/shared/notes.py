@@ -59,7 +59,7 @@ class Notes:
         return {name: value for name, value in values if value is not None}
 
     @classmethod
-    def of(cls, tree: object) -> Notes:
+    def from_tree(cls, tree: object) -> Notes:
         """Read notes from JSON. What no note can be is left out."""
         if not isinstance(tree, Mapping):
             return cls()

@@ -128,26 +128,28 @@ def read_attribute(name: str, value: Any, place: str) -> Any:
 # --- Shares and percents ---
 
 
-def is_share(said: Mapping[str, Any]) -> bool:
+def is_share(attributes: Mapping[str, Any]) -> bool:
     """Return whether a metric, by its attributes, has the unit % and raw values that are shares."""
-    return said.get("unit") == "%" and said.get("scale", 100) != 1
+    return attributes.get("unit") == "%" and attributes.get("scale", 100) != 1
 
 
-def check_shares(said: Mapping[str, Any], place: str) -> None:
+def check_shares(attributes: Mapping[str, Any], place: str) -> None:
     """Raise UserError for a metric in % whose range or chance is in percents though its values are
     declared to be shares, or whose scale fits neither shares nor percents.
 
     `place`: that of the metric, up to the name of an attribute: "PLACE." in a yaml, "PLACE: " in
     Python.
     """
-    if not is_share(said):
+    if not is_share(attributes):
         return
-    if (scale := said.get("scale", 100)) != 100:
+    if (scale := attributes.get("scale", 100)) != 100:
         raise UserError(f"{place}scale: {scale!r}: expected 100 or 1: {SHARES}; {PERCENTS}")
-    numbers = {"range": said.get("range") or (), "chance": (said.get("chance"),)}
+    numbers = {"range": attributes.get("range") or (), "chance": (attributes.get("chance"),)}
     for name, values in numbers.items():
         if any(value is not None and value > 1 for value in values):
-            raise UserError(f"{place}{name}: {said[name]!r} goes above 1, but {SHARES}; {PERCENTS}")
+            raise UserError(
+                f"{place}{name}: {attributes[name]!r} goes above 1, but {SHARES}; {PERCENTS}"
+            )
 
 
 def _unsaid(key: str, unit: Any) -> dict[str, Any]:
@@ -177,10 +179,14 @@ class _Chance:
         return self.value
 
 
-def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
-    """Make the metric of this name from what it declares; `more`: other fields. A metric without a
-    direction is neutral: its rows are called higher or lower, never better."""
-    declaration = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
+def metric_of(key: str, attributes: Mapping[str, Any], **fields: Any) -> Metric:
+    """Make the metric of this name from what it declares; `fields`: its other fields. A metric
+    without a direction is neutral: its rows are called higher or lower, never better."""
+    declaration = {
+        **_unsaid(key, attributes.get("unit", "")),
+        "short": key.rpartition(":")[2],
+        **attributes,
+    }
     low, high = declaration["range"] or (None, None)
     return Metric(
         key=key,
@@ -190,29 +196,29 @@ def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
         most=declaration["scale"] * high if low == 0 and high is not None else None,
         neutral=declaration["direction"] is None,
         **{name: declaration[name] for name in PRINTED},
-        **{"of_shares": is_share(declaration) and declaration["range"] is None, **more},
+        **{"of_shares": is_share(declaration) and declaration["range"] is None, **fields},
     )
 
 
-def declared_metric(key: Any, said: Any) -> dict[str, Any]:
+def declared_metric(key: Any, attributes: Any) -> dict[str, Any]:
     """Return the attributes of a metric that a yaml declares, with every field given. Raise
     UserError, one line."""
     place = f"{TRAINER}.metrics.{key}"
     if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN_NAMES:
         raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
-    if not isinstance(said, Mapping):
-        raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {said!r}")
-    declaration = _unsaid(key, said.get("unit", ""))
-    for name in said:
+    if not isinstance(attributes, Mapping):
+        raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {attributes!r}")
+    declaration = _unsaid(key, attributes.get("unit", ""))
+    for name in attributes:
         if name not in declaration:
             raise unknown_value(f"{place}.{name}", name, declaration, "a key among")
-    if (direction := said.get("direction")) is None:
+    if (direction := attributes.get("direction")) is None:
         raise UserError(f"{place}.direction: missing; which values are better: more or less?")
     if direction not in DIRECTIONS:
         raise unknown_value(f"{place}.direction", direction, DIRECTIONS)
     declaration |= {
         name: read_attribute(name, value, f"{place}.{name}")
-        for name, value in said.items()
+        for name, value in attributes.items()
         if value is not None or declaration[name] is not None
     }
     for name in ("scale", "chance"):
@@ -225,20 +231,20 @@ def declared_metric(key: Any, said: Any) -> dict[str, Any]:
     return {"key": key, **declaration}
 
 
-def in_range(said: Mapping[str, Any], value: float) -> bool:
+def in_range(attributes: Mapping[str, Any], value: float) -> bool:
     """Return whether a raw value lies within the range that the metric declares, if any."""
-    low, high = said.get("range") or (None, None)
+    low, high = attributes.get("range") or (None, None)
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def out_of_range(said: Mapping[str, Any], value: float) -> str:
+def out_of_range(attributes: Mapping[str, Any], value: float) -> str:
     """Say that a raw value lies outside the declared range, with the remedy for percents that were
     declared as shares; "" where it lies inside."""
-    if in_range(said, value):
+    if in_range(attributes, value):
         return ""
-    low, high = said["range"]
+    low, high = attributes["range"]
     line = f"{value:g} lies outside its range [{low}, {high}]"
-    return f"{line}; {_REMEDY}" if is_share(said) and value > 1 else line
+    return f"{line}; {_REMEDY}" if is_share(attributes) and value > 1 else line
 
 
 _REMEDY = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
@@ -249,11 +255,11 @@ def names_percents(error: str) -> bool:
     return _REMEDY in error
 
 
-def no_better_than_chance(said: Mapping[str, Any], value: float) -> bool:
+def no_better_than_chance(attributes: Mapping[str, Any], value: float) -> bool:
     """Return whether a raw value is no better than guessing; False for a metric that declares no
     chance."""
-    chance = said["chance"]
-    return chance is not None and DIRECTIONS[said["direction"]] * (value - chance) <= 0
+    chance = attributes["chance"]
+    return chance is not None and DIRECTIONS[attributes["direction"]] * (value - chance) <= 0
 
 
 def worst_of(tree: Mapping[str, Any], key: str) -> float | None:

@@ -35,17 +35,17 @@ def is_plugin(name: Any) -> TypeGuard[str]:
 class PartKind:
     """A kind of part that a run may name by import path.
 
-    `key`: the key that names the part. `beside`: the prefix of the three fields with its settings,
-    version and folder. `given`: the number of arguments that ablate passes to a function of that
-    name, whose other parameters are settings; None: only a class will do. `making`: the number of
-    arguments that ablate passes to make a class, whose other parameters are settings; None: only
-    keyword-only ones are settings. `several`: whether the field is a list; the three fields are
-    then by name.
+    `key`: the key that names the part. `prefix`: that of the three fields with its settings,
+    version and folder. `call_arguments`: the number of arguments that ablate passes to a function
+    of that name, whose other parameters are settings; None: only a class will do. `making`: the
+    number of arguments that ablate passes to make a class, whose other parameters are settings;
+    None: only keyword-only ones are settings. `several`: whether the field is a list; the three
+    fields are then by name.
     """
 
     key: str
-    beside: str = ""
-    given: int | None = None
+    prefix: str = ""
+    call_arguments: int | None = None
     making: int | None = None
     several: bool = False
 
@@ -60,20 +60,20 @@ class PartKind:
     @property
     def computed(self) -> tuple[str, str]:
         """The names of the fields of its version and its folder."""
-        return f"{self.beside}version", f"{self.beside}folder"
+        return f"{self.prefix}version", f"{self.prefix}folder"
 
     @property
     def settings(self) -> str:
-        return f"{self.beside}settings"
+        return f"{self.prefix}settings"
 
-    def of(self, section: Any) -> list[UsedPart]:
+    def parts_in(self, section: Any) -> list[UsedPart]:
         """List the parts of this kind in a section of a checked run, as `used` does."""
         return self.used({self.section: vars(section)})
 
-    def one(self, section: Any) -> UsedPart | None:
-        """Return the part in a section whose field is no list, as `of` gives it; None where there
-        is none."""
-        return next(iter(self.of(section)), None)
+    def part_in(self, section: Any) -> UsedPart | None:
+        """Return the part in a section whose field is no list, as `parts_in` gives it; None where
+        there is none."""
+        return next(iter(self.parts_in(section)), None)
 
     def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
         """List the parts of this kind that the completed plain tree of a run has by import path."""
@@ -124,10 +124,10 @@ def part_name(name: str) -> str:
 
 NORM, STEM, BLOCK, MODEL, PROBE = map(PartKind, ("norm", "stem", "block", "model", "probe"))
 OPTIMIZER = PartKind("optim.name", making=1)
-SCHEDULE = PartKind("optim.schedule", "schedule_", given=2, making=0)
-LOSS = PartKind("train.loss", "loss_", given=2, making=0)
-ACTIVATION = PartKind("model.act", "act_", given=1, making=0)
-EXTRA = PartKind("augment.extra", "extra_", given=2, making=0, several=True)
+SCHEDULE = PartKind("optim.schedule", "schedule_", call_arguments=2, making=0)
+LOSS = PartKind("train.loss", "loss_", call_arguments=2, making=0)
+ACTIVATION = PartKind("model.act", "act_", call_arguments=1, making=0)
+EXTRA = PartKind("augment.extra", "extra_", call_arguments=2, making=0, several=True)
 PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, EXTRA)
 PART_KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
 

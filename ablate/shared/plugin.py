@@ -45,7 +45,7 @@ from ablate.shared.system import install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 # The arguments of a timm model's constructor that the run, or `from.weights`, gives.
-GIVEN = {
+RUN_ARGUMENTS = {
     "num_classes": "is the number of classes of the data",
     "in_chans": "is data.channels",
     "img_size": "is data.size",
@@ -94,8 +94,8 @@ def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[s
     for key in settings:
         if key in PLUGIN_KEYS:
             raise UserError(f"{kind.key}.{key}: is read from {name}; leave it out")
-        if timm and key in GIVEN:
-            raise UserError(f"model.{key}: {GIVEN[key]}; leave it out")
+        if timm and key in RUN_ARGUMENTS:
+            raise UserError(f"model.{key}: {RUN_ARGUMENTS[key]}; leave it out")
     if not timm:
         settings, version, place = _completed(kind, name, settings, kind.key, section, folder)
     elif (version := distribution_of("timm") or "") == "":
@@ -133,7 +133,7 @@ def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[st
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{kind.key}: two are called {name!r}; rename one of them")
-    check_keys(place, given_settings, names, what="a name among")
+    check_keys(place, given_settings, names, expectation="a name among")
     fields: list[dict[str, Any]] = [{}, {}, {}]
     for short_name, name in zip(names, value, strict=True):
         settings, *code = _completed(
@@ -159,16 +159,16 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _completed(
-    kind: PartKind, name: str, given: Any, place: str, section: Mapping[str, Any], folder: Path
+    kind: PartKind, name: str, settings: Any, place: str, section: Mapping[str, Any], folder: Path
 ) -> tuple[dict[str, Any], str, str | None]:
     """Return the settings of one import path, its version and its folder."""
     file, defined, origin = _located(kind, name, folder)
-    params, _ = read(kind, defined, file)
-    if not isinstance(given, Mapping):
-        raise UserError(f"{place}: expected settings (key: value), got {given!r}")
+    params, _ = read_definition(kind, defined, file)
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{place}: expected settings (key: value), got {settings!r}")
     if kind is OPTIMIZER:
-        _without_rates(name, params, given, section)
-    all_settings = {key: param.default for key, param in params.items()} | dict(given)
+        _without_rates(name, params, settings, section)
+    all_settings = {key: param.default for key, param in params.items()} | dict(settings)
     same_keys(place, all_settings, params)
     return read_settings(place, params, all_settings), version_of(kind, name, origin), origin
 
@@ -188,13 +188,13 @@ def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | 
 
 
 def _without_rates(
-    name: str, params: dict[str, Param], given: Mapping[str, Any], optim: Mapping[str, Any]
+    name: str, params: dict[str, Param], settings: Mapping[str, Any], optim: Mapping[str, Any]
 ) -> None:
     """Remove an optimiser's rate and decay from its parameters, since `optim` sets them. Raise
     UserError where they are given as settings, and where `optim` sets one that the optimiser does
     not take."""
     for key, ours in (("lr", "lr"), ("weight_decay", "wd")):
-        if key in given:
+        if key in settings:
             raise UserError(f"optim.settings.{key}: is optim.{ours} in every optimiser; give that")
         if params.pop(key, None) is None and optim.get(ours) != 0:
             raise UserError(f"optim.{ours}: {name} takes no {key}" + "; give 0" * (ours == "wd"))
@@ -205,7 +205,7 @@ def version_of(kind: PartKind, name: str, folder: str | None) -> str:
     `folder`: None for an installed package. Raise UserError as `complete` does."""
     if folder is not None:
         file = find_source(kind.key, name, Path(folder))
-        return read(kind, name, file)[1] or code_hash(file, Path(folder))
+        return read_definition(kind, name, file)[1] or code_hash(file, Path(folder))
     module = name.partition(":")[0]
     if (version := distribution_of(module)) is None:
         raise UserError(f"{kind.key}: {module}: is of no installed distribution")
@@ -235,12 +235,12 @@ def _home(file: Path, name: str) -> tuple[Path, str]:
     return _defined(file, name, set()) or (file, name)
 
 
-def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, str] | None:
+def _defined(file: Path, name: str, places: set[tuple[Path, str]]) -> tuple[Path, str] | None:
     """Find the definition of a class or function that an installed module offers, often from
-    another module. Return (file, its name there), or None. `seen`: the places already searched."""
-    if (file, name) in seen:
+    another module. Return (file, its name there), or None. `places`: those already searched."""
+    if (file, name) in places:
         return None
-    seen.add((file, name))
+    places.add((file, name))
     tree = parse_source(file)
     if any(isinstance(node, Definition) and node.name == name for node in tree.body):
         return file, name
@@ -255,20 +255,20 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
             imported_file = near or (None if node.level else _installed(".".join(parts)))
             if (
                 imported_file is not None
-                and (definition := _defined(imported_file, imported_name, seen)) is not None
+                and (definition := _defined(imported_file, imported_name, places)) is not None
             ):
                 return definition
     return None
 
 
-def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
+def read_definition(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
     """Return the settings of a class or function, and the version that it declares, if any. Raise
     UserError as `complete` does."""
     place = f"{kind.key}: {name}"
-    either = (ast.ClassDef,) if kind.given is None else (ast.ClassDef, ast.FunctionDef)
+    either = (ast.ClassDef,) if kind.call_arguments is None else (ast.ClassDef, ast.FunctionDef)
     definition = find_definition(kind.key, name, file, *either)
     if isinstance(definition, ast.FunctionDef):
-        return dict(_params(definition, place, kind.given)), None
+        return dict(_params(definition, place, kind.call_arguments)), None
     classes = {
         node.name: node for node in parse_source(file).body if isinstance(node, ast.ClassDef)
     }
@@ -299,15 +299,15 @@ def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterato
             yield from _lineage(classes[base.id], classes)
 
 
-def _version(node: ast.ClassDef, before: object) -> object:
-    """Return the constant of `version = constant` in the body of a class; `before`, its bases'
-    version, where there is none."""
+def _version(node: ast.ClassDef, base_version: object) -> object:
+    """Return the constant of `version = constant` in the body of a class; `base_version`, its
+    bases' version, where there is none."""
     for item in node.body:
         if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Constant):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             if "version" in map(ast.unparse, targets):
-                before = item.value.value
-    return before
+                base_version = item.value.value
+    return base_version
 
 
 def _params(

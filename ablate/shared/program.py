@@ -191,7 +191,7 @@ def fill_command(
 ) -> list[str]:
     """Return the words of the command with each placeholder filled, one argument each. overrides:
     the words for {overrides}, where they are not all settings."""
-    values = {key: written(value) for key, value in {**settings, **places}.items()}
+    values = {key: argument_text(value) for key, value in {**settings, **places}.items()}
     words: list[str] = []
     for word in split_command(command, "command"):
         if word == f"{{{OVERRIDES}}}":
@@ -217,7 +217,7 @@ def resume_words(
     return full if all(os.path.exists(word.rpartition("=")[2]) for word in folder_words) else []
 
 
-def written(value: Any) -> str:
+def argument_text(value: Any) -> str:
     """Return a setting as an argument: a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -228,7 +228,7 @@ def hydra_override(key: str, value: Any) -> str:
     if isinstance(value, list):
         return f"{key}=[{','.join(hydra_override('', element)[1:] for element in value)}]"
     if not isinstance(value, str) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
-        return f"{key}={written(value)}"
+        return f"{key}={argument_text(value)}"
     # A backslash is doubled where it stands before a quote.
     text = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value)
     return f"{key}='{text}'"
@@ -241,7 +241,7 @@ _WORDS = ("true", "false", "null", "nan", "inf")
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise UserError for a setting with a control character, which no argument should hold."""
     for key, value in settings.items():
-        if control := _CONTROL.search(written(value)):
+        if control := _CONTROL.search(argument_text(value)):
             raise UserError(
                 f"{TRAINER}.{key}: {value!r} holds the control character {control[0]!r}"
             )
@@ -250,17 +250,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 # --- Its code and data --------------------------------------------------------------------------
 
 
-def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
+def code_of(program: Program, folder: Path, store: Path) -> dict[str, str]:
     """Return the hash of each file of the program's code, by its path in `folder`.
 
     These are the files that the patterns of `code` name or, without patterns, those that git tracks
-    or would add; never those in `apart`, the store, which each run changes. Raise UserError where a
+    or would add; never those in `store`, which each run changes. Raise UserError where a
     pattern names no file, and where neither patterns nor git say what the code is.
     """
     if program.code is not None:
-        files = _matching(program.code, "code", folder, apart)
+        files = _matching(program.code, "code", folder, store)
     else:
-        files = {name for name in _by_git(folder) if not (folder / name).is_relative_to(apart)}
+        files = {name for name in _by_git(folder) if not (folder / name).is_relative_to(store)}
         if len(files) > MOST_FILES:
             raise UserError(
                 f"{TRAINER}.code: git names {len(files):,} files in {folder}; say which are the "
@@ -276,7 +276,7 @@ def data_files(program: Program, folder: Path) -> list[str]:
 
 
 def _matching(
-    patterns: Iterable[str], key: str, folder: Path, apart: Path | None = None
+    patterns: Iterable[str], key: str, folder: Path, store: Path | None = None
 ) -> set[str]:
     names: set[str] = set()
     for pattern in patterns:
@@ -285,7 +285,7 @@ def _matching(
         files = [
             file
             for file in folder.glob(pattern)
-            if file.is_file() and not (apart is not None and file.is_relative_to(apart))
+            if file.is_file() and not (store is not None and file.is_relative_to(store))
         ]
         if not files:
             raise UserError(f"{TRAINER}.{key}: {pattern}: no such file in {folder}")

@@ -200,7 +200,7 @@ class _File:
         return folder.path / self.name
 
 
-_OWN = re.compile(
+_RUN_FILES = re.compile(
     r"(run|env|result|prune|stop)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
     r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
 )
@@ -245,7 +245,7 @@ class RunDir:
     def foreign(self) -> list[str]:
         """List the names in the folder that no run uses: files of somebody else."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(name for name in os.listdir(self.path) if not _OWN.fullmatch(name))
+            return sorted(name for name in os.listdir(self.path) if not _RUN_FILES.fullmatch(name))
         return []
 
     @property
@@ -279,10 +279,10 @@ class RunDir:
         return np.load(io.BytesIO(read_file(path)))
 
     def score(
-        self, path: Path, task: TaskChoice, classes: int, said: Mapping[str, Any]
+        self, path: Path, task: TaskChoice, classes: int, result_metrics: Mapping[str, Any]
     ) -> dict[str, float]:
-        """Compute the test metrics from a file of predictions. `said`: the metrics in the result,
-        from which a bundle takes those that its thinned file does not give."""
+        """Compute the test metrics from a file of predictions. `result_metrics`: the metrics in the
+        result, from which a bundle takes those that its thinned file does not give."""
         return task.score(self.read_table(path), classes)
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
@@ -403,8 +403,8 @@ class RunDir:
                 return [], f"{self.env} was edited since the run ended"
         return self.read_attempts(), ""
 
-    def write_attempts(self, attempts: list[dict[str, Any]], **told: Any) -> None:
-        write_whole(self.env, to_json({"attempts": attempts, **told}))
+    def write_attempts(self, attempts: list[dict[str, Any]], **notes: Any) -> None:
+        write_whole(self.env, to_json({"attempts": attempts, **notes}))
 
     def write_prune(self, step: int) -> None:
         """Write for the worker that its training counts up to `step` and no further. What was
@@ -444,16 +444,16 @@ class RunDir:
         """Return the step of the newest checkpoint, 0 where there is none."""
         return max((step for step, _ in self.checkpoints()), default=0)
 
-    def write_checkpoint(self, step: int, before: int, *content: bytes | memoryview) -> None:
-        """Write a checkpoint, and remove all others but that of step `before`, in case the newest
+    def write_checkpoint(self, step: int, previous_step: int, *content: bytes | memoryview) -> None:
+        """Write a checkpoint, and remove all others but that of `previous_step`, in case the newest
         is torn.
 
-        `before` is the checkpoint that training resumed from, or wrote last. Any other is older, or
-        training could not resume from it.
+        `previous_step` is that of the checkpoint that training resumed from, or wrote last. Any
+        other is older, or training could not resume from it.
         """
         write_whole(self.path / f"checkpoint-{step}.safetensors", *content)
         for checkpoint_step, path in self.checkpoints():
-            if checkpoint_step not in (step, before):
+            if checkpoint_step not in (step, previous_step):
                 path.unlink()
 
     def drop_checkpoints(self) -> None:

@@ -33,7 +33,7 @@ class Bounds:
     below: int | None = None
     most: int | None = None
 
-    def read(self, value: Any, hint: Any, place: str) -> Any:
+    def read_checked(self, value: Any, hint: Any, place: str) -> Any:
         """Read a value as `read_value` does, and check its bounds. Raise UserError, also for "???",
         by which a file says that a value must be given."""
         if value == "???":
@@ -139,14 +139,14 @@ Folder = Annotated[  # not part of the id
 def check_keys(
     place: str,
     tree: Iterable[Any],
-    known: Collection[str],
+    keys: Collection[str],
     dot: str = ".",
-    what: str = "a key among",
+    expectation: str = "a key among",
 ) -> None:
     """Raise UserError for a key of the tree that is not among those known."""
     for key in tree:
-        if key not in known:
-            raise unknown_value(f"{place}{dot}{key}", str(key), known, what)
+        if key not in keys:
+            raise unknown_value(f"{place}{dot}{key}", str(key), keys, expectation)
 
 
 def same_keys(
@@ -190,7 +190,7 @@ def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
         return read_value(value, hint, place)
     if annotation.form and not isinstance(value, list | tuple | None):
         raise UserError(f"{place}: expected {annotation.form}, got {value!r}")
-    return annotation.read(value, hint, place)
+    return annotation.read_checked(value, hint, place)
 
 
 def read_settings(
@@ -199,7 +199,7 @@ def read_settings(
     """Return the settings that `params` describe, read from a section. Raise UserError as
     `read_section` does."""
     return {
-        key: param.read(tree.get(key, param.default), param.type, f"{kind}.{key}")
+        key: param.read_checked(tree.get(key, param.default), param.type, f"{kind}.{key}")
         for key, param in params.items()
     }
 

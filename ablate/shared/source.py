@@ -38,13 +38,13 @@ def find_source(key: str, name: str, folder: Path) -> Path:
 
 
 def missing_module(
-    key: str, name: str, folder: Path, where: str = "", instead: str = ""
+    key: str, name: str, folder: Path, other_places: str = "", instead: str = ""
 ) -> UserError:
-    """Make the error for a module that is neither in `folder` nor in the other places that `where`
-    names."""
+    """Make the error for a module that is neither in `folder` nor in the other places that
+    `other_places` names."""
     file = f"{name.partition(':')[0].replace('.', '/')}.py"
     return UserError(
-        f"{key}: {name}: no {file} in {folder}{where}; start ablate where it lies{instead}"
+        f"{key}: {name}: no {file} in {folder}{other_places}; start ablate where it lies{instead}"
     )
 
 
@@ -74,13 +74,13 @@ def find_definition(key: str, name: str, file: Path, *kinds: type[Definition]) -
     return definitions[part_name(name)]
 
 
-def literal_value(node: ast.expr, what: str) -> Any:
-    """Return the value of a literal expression. Raise UserError, which `what` begins, for any
+def literal_value(node: ast.expr, place: str) -> Any:
+    """Return the value of a literal expression. Raise UserError, which `place` begins, for any
     expression that has to be run."""
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        raise UserError(f"{what} is to be a plain value, got {ast.unparse(node)}") from error
+        raise UserError(f"{place} is to be a plain value, got {ast.unparse(node)}") from error
 
 
 WORDS = {ast.ClassDef: "class", ast.FunctionDef: "function"}

@@ -141,9 +141,11 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
         extra["weights"] = {key: value for key, value in weights.items() if key != "path"}
     if (text := tree.get("text")) is not None:
         extra["text"] = {key: value for key, value in text.items() if key != "arch"}
-    content = {section: _counted(section, settings) for section, settings in content.items()}
+    content = {
+        section: _identity_fields(section, settings) for section, settings in content.items()
+    }
     if also := also_of(tree):
-        content["eval"]["also"] = [_counted("data", data) for data in also]
+        content["eval"]["also"] = [_identity_fields("data", data) for data in also]
     return json.dumps(content | extra, sort_keys=True, separators=(",", ":"))
 
 
@@ -154,7 +156,7 @@ def _may_split(train: Mapping[str, Any]) -> bool:
     return micro == "auto" or (micro is not None and train["batch"] >= 4 * micro)
 
 
-def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _identity_fields(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a section of a run's tree that are part of its id, but for the sets of
     `eval.also`."""
     defaults = _added_in(section, settings)
@@ -183,10 +185,10 @@ def pinned(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {**tree, "parent": {"seed": seed, **parent}}
 
 
-def unseeded(whole: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def unseeded(run_tree: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of a cell from that of one of its runs, without the run's seed. A parent
     keeps its seed only where it has one in `like`, a tree of the same cell."""
-    tree = {key: value for key, value in whole.items() if key != "seed"}
+    tree = {key: value for key, value in run_tree.items() if key != "seed"}
     if (parent := tree.get("parent")) is not None:
         alike = like["parent"]
         pinned = {"seed": parent["seed"]} if "seed" in alike else {}

@@ -57,19 +57,19 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
     return OwnRun(section, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
 
 
-def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
+def _checked(value: Any, declaration: Mapping[str, Any], place: str) -> Any:
     """Return the value of a setting, read as the type that its key declares."""
-    if value is None and said["nullable"]:
+    if value is None and declaration["nullable"]:
         return None
-    choices = said["choices"]
-    kind: Any = TYPES[said["type"]] if choices is None else Literal[tuple(choices)]
-    return read_value(value, kind | None if said["nullable"] else kind, place)
+    choices = declaration["choices"]
+    kind: Any = TYPES[declaration["type"]] if choices is None else Literal[tuple(choices)]
+    return read_value(value, kind | None if declaration["nullable"] else kind, place)
 
 
 # --- What a yaml declares -----------------------------------------------------------------------
 
 
-def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def declared_tree(name: str, section: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of a run, without its code's hashes and its seed, from the section that
     `conf/trainer/NAME.yaml` makes and the given settings (`trainer.KEY`). Raise UserError, one
     line."""
@@ -77,7 +77,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
     is_program = "command" in section
     fields = COMMAND_FIELDS if is_program else FIELDS
-    check_keys(TRAINER, section, fields, what=f"in conf/trainer/{name}.yaml one of")
+    check_keys(TRAINER, section, fields, expectation=f"in conf/trainer/{name}.yaml one of")
     function = section["command"] if is_program else section.get("name")
     if not (is_program or is_plugin(function)):
         raise UserError(
@@ -97,7 +97,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         )
     if "accuracy" in [*metrics][1:]:  # as --show calls the first one
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
-    check_keys(TRAINER, given, keys, what=f"a key of conf/trainer/{name}.yaml, among")
+    check_keys(TRAINER, settings, keys, expectation=f"a key of conf/trainer/{name}.yaml, among")
     code: dict[str, Any] = {
         "fork_safe": read_value(section.get("fork_safe", False), bool, f"{TRAINER}.fork_safe")
     }
@@ -110,7 +110,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         rest = {key: value for key, value in asdict(declares).items() if key != "command"}
         code = {"fork_safe": True, "program": rest}
     return {
-        TRAINER: {"name": function, **defaults, **given},
+        TRAINER: {"name": function, **defaults, **settings},
         "keys": keys,
         # a list: which is the first counts, and JSON sorts keys
         "metrics": [declared_metric(key, metric) for key, metric in metrics.items()],
@@ -127,31 +127,31 @@ def undeclared(name: str) -> UserError:
     )
 
 
-def _mapping(said: Any, field: str) -> Mapping[Any, Any]:
-    if not isinstance(said, Mapping):
-        raise UserError(f"{TRAINER}.{field}: expected {{name: ...}}, got {said!r}")
-    return said
+def _mapping(section: Any, field: str) -> Mapping[Any, Any]:
+    if not isinstance(section, Mapping):
+        raise UserError(f"{TRAINER}.{field}: expected {{name: ...}}, got {section!r}")
+    return section
 
 
-def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
+def _key(key: str, declaration: Any) -> tuple[dict[str, Any], Any]:
     """Return (the values that a setting may have, its default)."""
     place = f"{TRAINER}.keys.{key}"
-    if not isinstance(said, Mapping):
-        said = {"default": said}
-    check_keys(place, said, KEY_FIELDS)
-    default = said.get("default", "???")
-    choices = said.get("choices")
+    if not isinstance(declaration, Mapping):
+        declaration = {"default": declaration}
+    check_keys(place, declaration, KEY_FIELDS)
+    default = declaration.get("default", "???")
+    choices = declaration.get("choices")
     if choices is not None and (not isinstance(choices, list) or not choices):
         raise UserError(f"{place}.choices: expected a list of values, got {choices!r}")
     kinds = {kind: name for name, kind in TYPES.items()}
     example = choices[0] if choices else default
-    name = said.get("type", kinds.get(type(example)) if example != "???" else None)
+    name = declaration.get("type", kinds.get(type(example)) if example != "???" else None)
     if name is None:
         reason = "null has no type" if default is None else "it has no default"
         raise UserError(f"{place}: {reason}: write {FORM}")
     if name not in TYPES:
         raise unknown_value(f"{place}.type", name, TYPES)
-    nullable = read_value(said.get("nullable", default is None), bool, f"{place}.nullable")
+    nullable = read_value(declaration.get("nullable", default is None), bool, f"{place}.nullable")
     domain = {"type": name, "choices": choices, "nullable": nullable}
     if default != "???":
         default = _checked(default, domain, f"{place}.default")

@@ -206,7 +206,7 @@ class StoreFolder:
         request = self._stop.exists() and read_json(self._stop)
         if request:
             self._stop.unlink()
-        return bool(request) and Notes.of(request) == self.driver.notes()
+        return bool(request) and Notes.from_tree(request) == self.driver.notes()
 
     def order(self, what: str, runs: Sequence[str]) -> Path:
         """Leave an order for the store's driver; return its file, which is removed once it is

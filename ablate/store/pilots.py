@@ -100,7 +100,11 @@ class PilotDir:
         if beat.get("over"):
             return {}
         ended, notes = beat.get("ended", {}), beat.get("runs", {})
-        return {a: Notes.of(notes.get(a)) for a in self.orders().get("runs", {}) if a not in ended}
+        return {
+            a: Notes.from_tree(notes.get(a))
+            for a in self.orders().get("runs", {})
+            if a not in ended
+        }
 
 
 class Pilots:

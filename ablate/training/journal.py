@@ -181,7 +181,9 @@ class Journal:
         measurement."""
         metrics = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
         declared_scores = ((name, score) for name, score in scores.items() if name in metrics)
-        return ", ".join(f"{name} {metrics[name].told(score)}" for name, score in declared_scores)
+        return ", ".join(
+            f"{name} {metrics[name].printed(score)}" for name, score in declared_scores
+        )
 
     def is_due(self) -> bool:
         """Return whether a checkpoint is due."""

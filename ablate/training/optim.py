@@ -59,7 +59,7 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
 def check_optimizer(optim: Optim) -> None:
     """Construct an optimiser by import path, and let it take two steps. Raises UserError where that
     fails, or where it keeps state that no checkpoint can hold."""
-    if (used := OPTIMIZER.one(optim)) is None:
+    if (used := OPTIMIZER.part_in(optim)) is None:
         return
     model = nn.Linear(3, 2)
     optimizer = make_optimizer(model, replace(optim, lr_mult=None))
@@ -143,7 +143,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
         )
         rest = groups(scales.keys() - matrices)
         return Wrapped(optimizer, Fused(rest, replace(optim, name="adamw")) if rest else None)
-    if (used := OPTIMIZER.one(optim)) is not None:
+    if (used := OPTIMIZER.part_in(optim)) is not None:
         return Wrapped(construct(groups(scales), optim, used))
     return Fused(groups(scales), optim)
 
@@ -504,7 +504,7 @@ def own_factor(optim: Optim) -> Factor | None:
     """Return a function that calls a schedule by import path and checks its factor; None where the
     schedule is one of ours. Raises UserError where the schedule can't be made; the function raises
     it for a value that is no factor."""
-    if (used := SCHEDULE.one(optim)) is None:
+    if (used := SCHEDULE.part_in(optim)) is None:
         return None
     schedule = make_part(used)
 

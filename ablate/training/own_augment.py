@@ -63,7 +63,7 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Make the augmentations. Raises UserError where one can't be made."""
-        self._each = [(used, make_part(used)) for used in EXTRA.of(augment)]
+        self._each = [(used, make_part(used)) for used in EXTRA.parts_in(augment)]
 
     def __bool__(self) -> bool:
         return bool(self._each)
@@ -112,7 +112,7 @@ def check_extra(run: Run) -> None:
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
     images = (uniform_of(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
-    for used in EXTRA.of(run.augment):
+    for used in EXTRA.parts_in(run.augment):
         augmentation, shares = make_part(used), images.float() / 255
         with torch.no_grad():
             augmented, repeated = (_applied(used, augmentation, shares, draws, 0) for _ in range(2))

@@ -49,10 +49,10 @@ def table_tree(table: Table) -> dict[str, Any]:
     if table.task == DEFAULT_TASK:  # only another is said
         del tree["task"]
     keys = ("name", "unit", "points", "scale", "sign", "neutral", "own")
-    if table.choice.own:
+    if table.choice.user_metrics:
         tree["own"] = {
             name: {key: getattr(metric, key) for key in keys}
-            for name, metric in table.choice.own.items()
+            for name, metric in table.choice.user_metrics.items()
         }
     for column in tree["columns"]:
         column["footnotes"] = table.marks(None, column["label"])

@@ -184,7 +184,7 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"{capitalized(table.of().over(table.baseline))}: {table.of().name}"
+    return f"{capitalized(table.of().contrast_with(table.baseline))}: {table.of().name}"
 
 
 def _axis(table: Table) -> str:

@@ -118,7 +118,7 @@ class SweepAnswers:
             "label": run.label,
             "colour": self._colour(run),
             "status": now.status(run.id),
-            "score": metric.told(scores[-1]) if scores else "",
+            "score": metric.printed(scores[-1]) if scores else "",
         }
 
     def _colour(self, run: PlannedRun) -> str:

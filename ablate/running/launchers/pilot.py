@@ -253,7 +253,7 @@ class NodeCache:
         themselves."""
         target = self.path / fingerprint
         make_folder(self.path)
-        with Lock(self.path / f"{fingerprint}.copy").held(), contextlib.suppress(OSError):
+        with Lock(self.path / f"{fingerprint}.copy").hold(), contextlib.suppress(OSError):
             if target.exists() and decoded.damage(target) is None:
                 self._whole.add(fingerprint)
                 return

@@ -161,7 +161,7 @@ class PilotLauncher:
     def notes(self, run: RunDir) -> Notes:
         pilot = self._holder(run)
         runs = {} if pilot is None else pilot.beat.get("runs", {})
-        return Notes.of(runs.get(run.attempt)) or run.lock.notes()
+        return Notes.from_tree(runs.get(run.attempt)) or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         pilot = self._holder(run)

@@ -175,7 +175,7 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, o
     except UserError as error:
         tell(mistake=str(error))
     except NoRoom as error:
-        tell(full=str(error), needed=error.needed)
+        tell(full=str(error), needed=error.bytes_needed)
     except Failure as error:
         tell(failure=str(error))
     return 0

@@ -39,7 +39,7 @@ def _metric(shots: int) -> Metric:
     return share(_key(shots), f"{shots}-shot accuracy", f"{shots}-shot")
 
 
-def shown(examples: Mapping[str, int], classes: int) -> int:
+def images_shown(examples: Mapping[str, int], classes: int) -> int:
     """Return the most images that a run is shown: validation, test, and the draws for each of the
     two."""
     draws = min(examples["train"], max(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS) * classes)
@@ -57,5 +57,5 @@ FEWSHOT = TaskChoice(
     keeps="label, class (predicted, by shots and draw)",
     how=f"Few-shot: ridge regression on frozen features of k training images a class; a run's "
     f"accuracy is its mean over {len(FEWSHOT_SEEDS)} draws of these images.",
-    shown=shown,
+    shown=images_shown,
 )

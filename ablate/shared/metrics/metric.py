@@ -78,7 +78,7 @@ class Metric:
         neither direction is better."""
         return "difference" if self.neutral else "gain"
 
-    def over(self, baseline: str) -> str:
+    def contrast_with(self, baseline: str) -> str:
         """Name a row's difference from a baseline: "gain over pre/pre"."""
         return f"{self.change} {'from' if self.neutral else 'over'} {baseline}"
 
@@ -91,7 +91,7 @@ class Metric:
         """Return a name with the unit, as axes have it: "validation top-1 accuracy, %"."""
         return ", ".join(filter(None, (name, self.unit)))
 
-    def told(self, raw: float) -> str:
+    def printed(self, raw: float) -> str:
         """Return a raw value in printed form with its unit: "87.40 %"."""
         return f"{self.scale * raw:.{self.decimals}f} {self.unit}".rstrip()
 
@@ -102,10 +102,10 @@ def uniform(classes: int) -> float:
 
 
 def share(
-    key: str, name: str, short: str, chance: Callable[[int], float] = uniform, **more: Any
+    key: str, name: str, short: str, chance: Callable[[int], float] = uniform, **fields: Any
 ) -> Metric:
-    """Make the metric of a share of the test set, in per cent. `more`: other fields."""
-    return Metric(key, name, short, "%", "points", 100.0, 2, chance, most=100.0, **more)
+    """Make the metric of a share of the test set, in per cent. `fields`: its other fields."""
+    return Metric(key, name, short, "%", "points", 100.0, 2, chance, most=100.0, **fields)
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ class TaskChoice:
     values the model's head gives, by the number of classes. `how`: a sentence for captions that
     holds for every metric. `shown`, of a task that trains nothing: how many images a run is shown,
     by the images of each split and the number of classes. `probed`: the numbers of probes that its
-    runs may have, by probe. `own`: the metrics that a plan takes from functions of the user's own,
-    by import path. `labels`: what it learns from, as `data.labels` says. `host`: the class of the
-    ViT; `unlike_timm`: what this class has and timm's lacks. `says`: keys of `model` that a run
-    sets itself where it starts from another. `views`: about how many images of `data.size` the
-    model is shown for each image evaluated. `reads_text`: whether its model has a text tower and
-    reads the targets, too; its loss is then one of the whole batch. `excerpt`: the part of its
-    predictions that a lean bundle keeps; None: all of them.
+    runs may have, by probe. `user_metrics`: the metrics that a plan takes from functions of the
+    user's own, by import path. `labels`: what it learns from, as `data.labels` says. `host`: the
+    class of the ViT; `unlike_timm`: what this class has and timm's lacks. `says`: keys of `model`
+    that a run sets itself where it starts from another. `views`: about how many images of
+    `data.size` the model is shown for each image evaluated. `reads_text`: whether its model has a
+    text tower and reads the targets, too; its loss is then one of the whole batch. `excerpt`: the
+    part of its predictions that a lean bundle keeps; None: all of them.
     """
 
     line: str
@@ -155,7 +155,7 @@ class TaskChoice:
     clock: str = "epoch"  # what its curves are over
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
-    own: Mapping[str, Metric] = field(default_factory=dict)
+    user_metrics: Mapping[str, Metric] = field(default_factory=dict)
     labels: Literal["classes", "masks"] = "classes"
     host: str = "ablate.training.model.vit:ViT"
     unlike_timm: str = ""
@@ -191,8 +191,8 @@ class TaskChoice:
         """Return the metric of this name: a declared one, one of the validation curve or one of a
         probe. None where the task has none."""
         main_metric = self.metrics[0]
-        if name in self.own:
-            return self.own[name]
+        if name in self.user_metrics:
+            return self.user_metrics[name]
         probe, _, number = name.partition(":")
         if probe in self.probed:
             return self.probed[probe].find(number)
@@ -219,15 +219,15 @@ def threshold(name: str) -> float | None:
         return None
 
 
-def _crossing(name: str, first: Metric, value: float) -> Metric:
+def _crossing(name: str, main_metric: Metric, value: float) -> Metric:
     """Make the metric of how many epochs pass until validation reaches a value of the first
     metric."""
 
     def chance(classes: int) -> float | None:
         """Return 0.0 epochs where guessing already reaches the value, else None."""
-        guess = first.chance(classes)
-        return 0.0 if guess is not None and first.sign * (guess - value) >= 0 else None
+        guess = main_metric.chance(classes)
+        return 0.0 if guess is not None and main_metric.sign * (guess - value) >= 0 else None
 
-    level = f"{first.scale * value:g} {first.unit}".rstrip()
-    title = f"epochs to {level} validation {first.short}"
+    level = f"{main_metric.scale * value:g} {main_metric.unit}".rstrip()
+    title = f"epochs to {level} validation {main_metric.short}"
     return Metric(*(name, title, title, "", "epochs", 1.0, 1), chance, sign=-1, of_curve=True)

@@ -20,7 +20,7 @@ Spec = Mapping[str, Any]  # the plain tree of a run
 
 KINDS = "biuf"  # of numpy: numbers
 GRADNORM_STEPS = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
-EVERY = 8  # records of gradient norms of which a lean bundle keeps one
+EXCERPT_STRIDE = 8  # records of gradient norms of which a lean bundle keeps one
 FIRST_SCALE = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 
 
@@ -79,7 +79,7 @@ def _excerpt(arrays: Arrays) -> dict[str, Any]:
     import numpy as np
 
     steps = arrays["steps"]
-    records = _at_the_end(steps) | (np.arange(len(steps)) % EVERY == 0)
+    records = _at_the_end(steps) | (np.arange(len(steps)) % EXCERPT_STRIDE == 0)
     return {**arrays, "steps": steps[records], "norms": arrays["norms"][records]}
 
 
@@ -166,8 +166,8 @@ class Probed:
         return {metric.key: metric for metric in self.metrics}.get(f"{self.probe}:{number}")
 
 
-def _scale(part: str, what: str) -> Metric:
-    names = f"scales:{part}", f"scale of the norm before the patch embedding, {what}", part
+def _scale(part: str, description: str) -> Metric:
+    names = f"scales:{part}", f"scale of the norm before the patch embedding, {description}", part
     return Metric(
         *(*names, "", "units", 1.0, 3, no_chance),
         probe="scales",
@@ -178,8 +178,8 @@ def _scale(part: str, what: str) -> Metric:
     )
 
 
-def _distance(number: str, where: str) -> Metric:
-    names = f"attention:{number}", f"mean attention distance {where}", f"distance {where}"
+def _distance(number: str, scope: str) -> Metric:
+    names = f"attention:{number}", f"mean attention distance {scope}", f"distance {scope}"
     return Metric(
         *(*names, "grid units", "grid units", 1.0, 2, no_chance),
         probe="attention",

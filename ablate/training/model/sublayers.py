@@ -189,7 +189,7 @@ def activations(model: sections.Model) -> MakeActivation:
     """Return a maker of the activation of each MLP. An activation by import path is a class or a
     function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
     Raises UserError where it can't be imported or made."""
-    if (used := ACTIVATION.one(model)) is None:
+    if (used := ACTIVATION.part_in(model)) is None:
         return partial(activation, model.act, model.gelu)
     part, settings = load(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation

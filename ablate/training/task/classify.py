@@ -194,7 +194,7 @@ def own_loss(train: Train) -> OwnLoss | None:
 
     Raises UserError where the loss can't be made, or has parameters, which nothing would train.
     """
-    if (used := LOSS.one(train)) is None:
+    if (used := LOSS.part_in(train)) is None:
         return None
     user_loss = make_part(used)
     if isinstance(user_loss, nn.Module) and [*user_loss.parameters()]:
@@ -245,7 +245,7 @@ def check_loss(run: Run) -> None:
     """Call a loss by import path with logits and a target such as the recipe makes. Raises
     UserError where the call fails or returns no finite scalar with a gradient, and, for a run that
     splits its batches, where it returns no mean over the rows."""
-    if (used := LOSS.one(run.train)) is None:
+    if (used := LOSS.part_in(run.train)) is None:
         return
     loss = own_loss(run.train)
     assert loss is not None
