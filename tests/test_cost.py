@@ -266,7 +266,7 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     sweep, _, scale = name.partition("@")
     with pytest.raises(UserError, match="FOLDER"):
         make_plan([sweep], store=tmp_path, scale=scale or None)
-    plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, unseen=True)
+    plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, allow_missing=True)
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 

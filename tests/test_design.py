@@ -46,13 +46,13 @@ def test_few_files_name_a_kind_of_design():
 )
 def test_a_design_is_read_from_what_it_writes(design, words, reach):
     assert design_of(design.tree()) == design
-    assert design.driven((0, 1, 2)) == words
+    assert design.drive_text((0, 1, 2)) == words
     assert [*design.reach((0, 1, 2))] == reach
 
 
 def test_until_replaces_the_looks_of_a_file_and_keeps_its_margin():
     said = Looks((5, 8), {"margin": 2.0})
     assert said.extended(12) == Looks((5, 8, 12), {"margin": 2.0}, "--until")
-    assert Fixed().extended(9).at == (5, 9)
+    assert Fixed().extended(9).seed_counts == (5, 9)
     with pytest.raises(UserError, match="expected at least 7 seeds, got 6"):
         Fixed().extended(6)

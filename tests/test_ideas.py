@@ -147,7 +147,7 @@ class Fresh(Fixed):
     count: int = 3
 
     @classmethod
-    def declared(cls, raw, place):
+    def parse(cls, raw, place):
         return cls(**raw)
 
     @classmethod
@@ -157,7 +157,7 @@ class Fresh(Fixed):
     def tree(self):
         return {"fresh": {"first": self.first, "count": self.count}}
 
-    def under(self, sweep, words, margin):
+    def apply_to(self, sweep, words, margin):
         if "seeds" in words:
             raise UserError("seeds: fresh gives them out; leave one of them away")
         seeds = range(self.first, self.first + self.count)

@@ -240,16 +240,16 @@ FIXED = file_of(seeds="seeds: 3")
 def test_looks_of_last_time_stay_with_their_margin(here):
     before = planned(None, FIXED, until=12, margin=0.5)
     again = planned(before, FIXED)
-    assert again.design.at == (5, 8, 12)
+    assert again.design.seed_counts == (5, 8, 12)
     assert again.analysis == before.analysis
     assert again.words == ("photos", "--until", "12", "--margin", "0.5") == before.words
     assert again.notes[-1] == "looks at 5, 8, 12 seeds, as last time; the file says 3"
     assert planned(before, FIXED, "analysis.margin=0.7").analysis.margin == 0.7
     declared = planned(None, file_of(seeds=LOOKED))
     again = planned(declared, FIXED)
-    assert (again.design.at, again.analysis.margin) == ((5, 8, 12), 0.5)
+    assert (again.design.seed_counts, again.analysis.margin) == ((5, 8, 12), 0.5)
     assert again.words == ("photos",)  # no --until says what the file did
-    assert planned(again, file_of(seeds="until: {looks: [5, 8]}")).design.at == (5, 8, 12)
+    assert planned(again, file_of(seeds="until: {looks: [5, 8]}")).design.seed_counts == (5, 8, 12)
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,9 @@ def test_looks_that_could_not_give_out_the_seeds_of_last_time_are_refused(here):
         "--until 8: photos was driven with seeds=9; `--until 9` keeps all of these, --replace "
         "gives up those that you leave out"
     )
-    assert planned(nine, FIXED, until=9).design.at == (5, 9)
+    assert planned(nine, FIXED, until=9).design.seed_counts == (5, 9)
     kept = planned(nine, file_of(seeds=LOOKED))
-    assert (kept.design.at, kept.seeds) == ((), tuple(range(9)))
+    assert (kept.design.seed_counts, kept.seeds) == ((), tuple(range(9)))
     assert kept.notes[-1] == "9 seeds, as last time; the file says looks at 5, 8, 12 seeds"
 
 

@@ -655,7 +655,7 @@ def test_a_sweep_crossed_by_words_has_its_contrasts_at_each_value_and_its_looks(
     (here / "sweeps" / "mine.yaml").write_text(CROSSED + until)
     plan, _ = expand(["mine", "optim.lr=1e-3,3e-3"], store=here / "runs", name="other")
     assert plan.name == "other"
-    assert plan.design.at == ((5, 8) if until else ())
+    assert plan.design.seed_counts == ((5, 8) if until else ())
     assert len(plan.columns) == 3 * 2
     noise = np.random.default_rng(1)
     settings = {column.label: column.settings for column in plan.columns}

@@ -121,7 +121,7 @@ class Arrays:
                     continue
                 y[c, r] = [sign * value for value in mean_by_replicate(scores.main, plan)]
                 unstable[c, r] = bool(scores.unstable)
-                omitted[c, r] = is_partial(plan, scores) or bool(plan.gone(scores.cell))
+                omitted[c, r] = is_partial(plan, scores) or bool(plan.skipped_seeds(scores.cell))
         variants_read = past.read_over_baselines() if past is not None else 0
         return cls(plan, y, unstable, omitted, judge, right, variants_read, looks_judge)
 

@@ -127,7 +127,7 @@ def parent_words(spec: Mapping[str, Any]) -> str:
 def _tuned(plan: Plan, tune: Tune) -> str:
     """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
     keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
-    metric_words = f" by {plan.judged.name}" if plan.metric.own else ""  # which needs a test set
+    metric_words = f" by {plan.objective.name}" if plan.metric.own else ""  # which needs a test set
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
     coverage = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
     n_meaning = (

@@ -141,7 +141,7 @@ def follow(
     """Follow every column as far as results go; return its course by its label, {} without looks.
     `predictions`: reads what runs predicted; `past`: the looks before."""
     courses = {}
-    for column, block in blocks_of(plan, cells) if plan.design.at else ():
+    for column, block in blocks_of(plan, cells) if plan.design.seed_counts else ():
         if plan.changes is None:
             block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
         evidence = _Evidence(
@@ -169,7 +169,7 @@ def courses_of(
 ) -> dict[str, ColumnCourse]:
     """Return the course of every column of a plan with these results, by label; {} for a plan
     without looks."""
-    cells = all_scores(plan, results, (), curves, probes) if plan.design.at else {}
+    cells = all_scores(plan, results, (), curves, probes) if plan.design.seed_counts else {}
     return follow(plan, cells, results, predictions, past)
 
 
@@ -182,7 +182,7 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
     courses: dict[str, RowCourse] = {}
     history: list[tuple[int, Mapping[str, str]]] = []
     column_gains, lacking, images = stats.ColumnGains(()), "", None
-    for look, n in enumerate(plan.design.at):
+    for look, n in enumerate(plan.design.seed_counts):
         needed_rows = state.active.copy()
         needed_rows[0] = True
         if not state.active.any() or not of.ended[needed_rows, :n].all():
@@ -197,7 +197,7 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
         decisions = dict(
             zip(of.rows, map(stats.Decision, next_state.decided.tolist()), strict=True)
         )
-        is_last = n == plan.design.at[-1]
+        is_last = n == plan.design.seed_counts[-1]
         looked = {
             row: _course(plan, n, gains[row], decisions[row], bool(going), is_last)
             for row, active, going in zip(of.rows, state.active, next_state.active, strict=True)
@@ -217,7 +217,7 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
         ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
         column_gains = replace(column_gains, tripped=bool(~np.isnan(fit.ratio)), ratio=ratio)
         state = next_state
-    later_looks = plan.design.at[len(history) :] if state.active.any() else ()
+    later_looks = plan.design.seed_counts[len(history) :] if state.active.any() else ()
     following = later_looks[0] if later_looks else None
     return ColumnCourse(of.label, courses, column_gains, tuple(history), following, lacking)
 
@@ -235,7 +235,7 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     def goes_on() -> bool:
         return not history or any(row.word == GOES_ON for row in courses.values())
 
-    for look, n in enumerate(plan.design.at):
+    for look, n in enumerate(plan.design.seed_counts):
         if not goes_on() or not of.ended[:, :n].all():
             break
         shaky = np.asarray(of.unstable[:, :n].any(1))
@@ -245,13 +245,13 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
         )
         for place, gain in judged_changes.gains.items():
             if look == 0 or courses[place].word == GOES_ON:
-                is_last = n == plan.design.at[-1]
+                is_last = n == plan.design.seed_counts[-1]
                 decision = stats.Decision.UNSTABLE if shaky.any() else _decided(plan, gain)
                 going = decision == stats.Decision.UNDECIDED
                 courses[place] = _course(plan, n, gain, decision, going, is_last)
         looked = {effect_label(*place): row for place, row in courses.items() if row.seeds == n}
         history.append((n, {label: row.word for label, row in looked.items()}))
-    later_looks = plan.design.at[len(history) :]
+    later_looks = plan.design.seed_counts[len(history) :]
     following = later_looks[0] if later_looks and goes_on() else None
     no_gains = stats.ColumnGains(())
     return ColumnCourse(of.label, {}, no_gains, tuple(history), following, lacking, courses)
@@ -304,7 +304,7 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bo
     """Return `y` and `unstable` of `_Evidence`."""
     import numpy as np
 
-    shape = (len(block), plan.design.at[-1])
+    shape = (len(block), plan.design.seed_counts[-1])
     y, unstable = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     place = {seed: index for index, seed in enumerate(plan.design.reach(plan.seeds))}
     for row, scores in enumerate(block):
@@ -406,7 +406,7 @@ def notes(
                 f"result now."
             )
         elif course.next is not None and not course.told:
-            yield f"{prefix}no look yet; the first is at {plan.design.at[0]} seeds."
+            yield f"{prefix}no look yet; the first is at {plan.design.seed_counts[0]} seeds."
         elif course.next is not None:
             yield (
                 f"{prefix}{plural(len(course.active), noun)} undecided; the next look is at "
@@ -424,7 +424,7 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     """Return the greatest number of runs that are left after the last look."""
     if course.next is None:
         return ""
-    runs = len(course.asks(plan)) * (plan.design.at[-1] - course.told[-1][0])
+    runs = len(course.asks(plan)) * (plan.design.seed_counts[-1] - course.told[-1][0])
     return f"; until the end: at most {plural(runs, 'more run')}"
 
 
@@ -438,7 +438,7 @@ def judged_gains(
     """Compute the gains of a column with their intervals: of a sweep with looks as these judged
     them, and without intervals on other sets. `right`: see `scores.correct`."""
 
-    if not plan.design.at:
+    if not plan.design.seed_counts:
         return _gains_of(plan, block, method, right)
     gains = _gains_of(plan.design.compared(plan), block, method, None)
     means = means_alone(gains)

@@ -52,7 +52,7 @@ def entry_notes(row: JudgedRow) -> Iterator[Note]:
 def _of_runs(row: JudgedRow) -> list[str]:
     plan, scores, base = row.plan, row.found, row.base
     texts = []
-    if skipped := plan.gone(scores.cell):
+    if skipped := plan.skipped_seeds(scores.cell):
         fates = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in skipped.items())
         texts.append(f"Skipped by the user: {fates}.")
     if scores.cell.chosen:
@@ -79,7 +79,7 @@ def _of_runs(row: JudgedRow) -> list[str]:
             f"leaves these runs out, so the row has no verdict."
         )
     for name, values in scores.beyond.items():
-        metric_name = plan.named(name, "--show").name
+        metric_name = plan.metric_named(name, "--show").name
         texts.append(
             f"The {metric_name} of this row is left out: {by_seed(values)}; no interval can be "
             f"computed beyond {LARGEST:g}."

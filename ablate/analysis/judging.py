@@ -52,7 +52,7 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> sta
     are judged in pairs: with one spread of all rows, two noisy ones of nine err .07 over looks."""
     analysis = plan.analysis
     return stats.Sequential(
-        looks=plan.design.at,
+        looks=plan.design.seed_counts,
         margin=analysis.margin,
         spread="images" if plan.spread == "images" else "paired",
         alpha=analysis.alpha,

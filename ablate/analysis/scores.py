@@ -115,7 +115,7 @@ def cell_scores(
                 values_of[seed] = float(value) * metric.scale
         return Values(values_of, tuple(never))
 
-    table_metrics = [plan.metric, *(plan.named(name, "--show") for name in also)]
+    table_metrics = [plan.metric, *(plan.metric_named(name, "--show") for name in also)]
     run_metrics = [*plan.task.metrics, *dict.fromkeys(m for m in table_metrics if m.probe or m.own)]
     probe_names = {m.probe for m in table_metrics if m.probe}
     numbers = {
@@ -200,7 +200,7 @@ def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) 
     """Return the numbers of these probes in the files of a run, by key."""
     if probes is None:
         return {}
-    run, spec = cell.ids[seed], cell.at(seed).spec
+    run, spec = cell.ids[seed], cell.at_seed(seed).spec
     return {
         key: value
         for probe in asked

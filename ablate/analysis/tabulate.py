@@ -381,7 +381,7 @@ def _entry(
         ratio=gain.ratio if gain else None,
         never=scores.main.never,
         others={
-            name: Other(v.by_seed, _estimate(plan, v, plan.named(name, "--show")), v.never)
+            name: Other(v.by_seed, _estimate(plan, v, plan.metric_named(name, "--show")), v.never)
             for name, v in scores.others.items()
         },
         p_values=p_values(gain, against),

@@ -348,7 +348,7 @@ class _Check:
         """Check the score that a trial gave to its search."""
         if run.trial is None or run.trial.state != "finished" or run.id not in self.remade:
             return
-        name = self.plan.judged.key
+        name = self.plan.objective.key
         score = self.remade[run.id]["validation"].get(name)
         if score != run.trial.score:
             self.finding(

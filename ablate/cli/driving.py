@@ -162,7 +162,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         if line := table_headline(table):
             observers.read(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
-        if skipped and plan.design.needed(plan):  # a search or looks, which need every run
+        if skipped and plan.design.needed_runs(plan):  # a search or looks, which need every run
             print(f"{skipped} skipped: `ablate run RUN --undo` lets such a run train")
     check_outcome(outcome, store)
 

@@ -172,7 +172,7 @@ def _read_table(
         raise UserError(f"--show population: {reason}; leave population out")
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
-    metrics = [plan.metric, *(plan.named(name, "--show") for name in also)]
+    metrics = [plan.metric, *(plan.metric_named(name, "--show") for name in also)]
     results: Results = recomputed or {}
     withheld: dict[str, str] = {}
     if recomputed is None:

@@ -121,7 +121,7 @@ class Selection:
 
         read_logger_words(self.beside)
         return plan_from_words(
-            self.words, store=self.store, recall=recall, unseen=unseen, **self.options
+            self.words, store=self.store, recall=recall, allow_missing=unseen, **self.options
         )
 
     @contextlib.contextmanager

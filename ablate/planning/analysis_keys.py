@@ -42,11 +42,13 @@ from ablate.shared import (
     version_of,
 )
 
-Said = Mapping[
+MetricDeclaration = Mapping[
     str, Any
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
-SAID = [name for name in METRIC_ATTRIBUTES if name != "how"]  # "how" is for trainers only
+FUNCTION_ATTRIBUTES = [
+    name for name in METRIC_ATTRIBUTES if name != "how"
+]  # "how" is for trainers only
 
 
 def is_own(name: str) -> bool:
@@ -63,7 +65,8 @@ def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
     Return its attributes as plain values, with `folder` and `version`. `version` is a hash of the
     function's file and of every file of the folder that this one imports; for an installed package,
     `folder` is None and `version` is that of its distribution. Raises UserError where there is no
-    such function, where an attribute is not in SAID, and where its value does not fit.
+    such function, where an attribute is not in FUNCTION_ATTRIBUTES, and where its value does not
+    fit.
     """
     function, file = part_name(name), source_file(folder, name)
     if file is None:
@@ -75,34 +78,38 @@ def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
     names = dict.fromkeys(_names(tree))
     if function not in names:
         raise unknown_value(location, function, names, "a function among")
-    declaration = attributes(dict(_said(tree, function, location)), location)
+    declaration = attributes(dict(_assignments(tree, function, location)), location)
     return {"folder": str(folder), "version": code_hash(file, folder), **declaration}
 
 
-def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+def attributes(declaration: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return the attributes that a metric declares, checked, as JSON has them.
 
-    Raises UserError, `where` first, for a name that is not in SAID and for a value that does not
-    fit.
+    Raises UserError, `place` first, for a name that is not in FUNCTION_ATTRIBUTES and for a value
+    that does not fit.
     """
-    for name in said:
-        if name not in SAID:
-            raise unknown_value(where, name, SAID, "an attribute among")
-    values = {name: read_attribute(name, value, f"{where}: {name}") for name, value in said.items()}
-    check_shares(values, f"{where}: ")
+    for name in declaration:
+        if name not in FUNCTION_ATTRIBUTES:
+            raise unknown_value(place, name, FUNCTION_ATTRIBUTES, "an attribute among")
+    values = {
+        name: read_attribute(name, value, f"{place}: {name}") for name, value in declaration.items()
+    }
+    check_shares(values, f"{place}: ")
     return values
 
 
-def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
-    """Return `known` with the current declarations of the metrics `names`.
+def own_metrics_now(
+    plan_metrics: Mapping[str, MetricDeclaration], names: Iterable[str], place: str
+) -> dict[str, MetricDeclaration]:
+    """Return `plan_metrics` with the current declarations of the metrics `names`.
 
     A declaration is read from the metric's file in the working folder, or else in the folder where
-    the file was. Where the file lies in neither, the known declaration stays; that of a metric from
+    the file was. Where the file lies in neither, the kept declaration stays; that of a metric from
     a bundle (`folder`: "") always does. Raises UserError as `read_own_metric` does.
     """
-    declarations = dict(known)
+    declarations = dict(plan_metrics)
     for name in filter(is_own, names):
-        declaration, working_folder = known.get(name), Path.cwd()
+        declaration, working_folder = plan_metrics.get(name), Path.cwd()
         if declaration is None or declaration["folder"] is None:
             declarations[name] = read_own_metric(name, working_folder, place)
             continue
@@ -114,12 +121,12 @@ def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str)
     return declarations
 
 
-def metric_of(name: str, said: Said) -> Metric:
-    """Return the metric of this name, built from its declaration `said`."""
-    probe, version = said.get("probe", ""), said["version"]
+def metric_of(name: str, declaration: MetricDeclaration) -> Metric:
+    """Return the metric of this name, built from its declaration."""
+    probe, version = declaration.get("probe", ""), declaration["version"]
     description = "" if probe else f"{name} is a function of the predictions, code {version}."
     on = f"what the probe {probe} kept" if probe else ""
-    return own.metric_of(name, {**said, "how": description}, own=version, probe=probe, on=on)
+    return own.metric_of(name, {**declaration, "how": description}, own=version, probe=probe, on=on)
 
 
 def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
@@ -155,7 +162,7 @@ def _names(tree: ast.Module) -> Iterator[str]:
             yield from (part.id for part in node.targets if isinstance(part, ast.Name))
 
 
-def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, Any]]:
+def _assignments(tree: ast.Module, function: str, location: str) -> Iterator[tuple[str, Any]]:
     """Yield (attribute, value) for each `function.attribute = value` of a file.
 
     Raises UserError, with the line, for a value that is no literal.
@@ -164,7 +171,8 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
         for target in node.targets:
             owner, _, key = ast.unparse(target).rpartition(".")
             if owner == function:
-                yield key, literal_value(node.value, f"{where}, line {node.lineno}: {owner}.{key}")
+                place = f"{location}, line {node.lineno}: {owner}.{key}"
+                yield key, literal_value(node.value, place)
 
 
 # --- Probes ---------------------------------------------------------------------------------------

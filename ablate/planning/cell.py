@@ -102,7 +102,8 @@ FIRST_TUNING_SEED = 1000  # seeds from here on choose settings and are never rep
 class Cell:
     """A row in a column: the spec of its runs without the seed, and their ids by seed.
 
-    Where settings are tuned, `spec` lacks them; `at(seed)` has the spec of the run with that seed.
+    Where settings are tuned, `spec` lacks them; `at_seed(seed)` has the spec of the run with that
+    seed.
     """
 
     row: str
@@ -122,7 +123,7 @@ class Cell:
         """
         return f"{self.row}@{self.column}" if self.column else self.row
 
-    def at(self, seed: int) -> Cell:
+    def at_seed(self, seed: int) -> Cell:
         """Return the cell with the spec of the run that has this seed."""
         for choice, spec in zip(self.chosen, self.specs, strict=True):
             if seed in choice.seeds:

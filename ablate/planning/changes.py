@@ -24,9 +24,9 @@ EFFECT_KINDS: dict[str, str] = {
     "fractional": "16 combinations of 5 to 8 changes, 32 of 9 to 16",
 }
 DEFAULT: Kind = "both"
-NONE, ALL, ALL_BUT, AND = "none", "all", "all but ", " + "
+NO_CHANGE, ALL_CHANGES, ALL_BUT, PLUS = "none", "all", "all but ", " + "
 MAIN_EFFECT = "main effect"
-MOST = 10  # changes in a factorial, which then has 1,024 cells
+MOST_CHANGES = 10  # changes in a factorial, which then has 1,024 cells
 
 # The columns beyond the first 4 or 5 are products of these, so that main effects are clear of
 # pairs: resolution IV, V for 5 changes (Box, Hunter, Hunter 1978, Statistics for Experimenters,
@@ -60,7 +60,7 @@ class Changes:
 
     @property
     def baseline(self) -> str:
-        return ALL if self.design == "leave_one_out" else NONE
+        return ALL_CHANGES if self.design == "leave_one_out" else NO_CHANGE
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
     alone = [(name,) for name in names]
     but = [tuple(name for name in names if name != omitted) for omitted in names]
     if design == "factorial":
-        if count > MOST:
-            raise UserError(f"design: factorial takes up to {MOST} changes, got {count}")
+        if count > MOST_CHANGES:
+            raise UserError(f"design: factorial takes up to {MOST_CHANGES} changes, got {count}")
         cells = _sorted(names, itertools.product((False, True), repeat=count))
     elif design == "fractional":
         if count not in GENERATORS:
@@ -152,10 +152,10 @@ def effect_label(name: str, part: str) -> str:
 
 def cell_label(names: Sequence[str], on: Sequence[str], design: str) -> str:
     if not on or len(on) == len(names):
-        return ALL if on else NONE
+        return ALL_CHANGES if on else NO_CHANGE
     if len(on) == len(names) - 1 > 1 and design in ("leave_one_out", "both"):
         return ALL_BUT + next(name for name in names if name not in on)
-    return AND.join(on)
+    return PLUS.join(on)
 
 
 # --- What is declared ---------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class DeclaredChanges:
     def names(self) -> tuple[str, ...]:
         return tuple(self.settings)
 
-    def of(self, design: str) -> tuple[Changes, list[Item]]:
+    def expand(self, design: str) -> tuple[Changes, list[Item]]:
         """Return the changes under a design, and a row for each of its cells.
 
         Raises UserError for an unknown design, and as `design_cells` and `_settings` do.
@@ -209,7 +209,7 @@ class DeclaredChanges:
             elif key in (both := self.together.get(setters, {})):
                 settings[key] = both[key]
             else:
-                joined = AND.join(setters)
+                joined = PLUS.join(setters)
                 raise UserError(
                     f"{self.place}: {' and '.join(setters)} both set {key}; give {joined!r}, with "
                     f"the {key} that they set together, or make them one change"
@@ -225,9 +225,9 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     for key, value in content.items():
         name = label_at(key, place)
         change = settings_at(value, f"{place}.{name}", empty=False)
-        if AND in name:
-            together[tuple(name.split(AND))] = change
-        elif name in (NONE, ALL) or name.startswith(ALL_BUT):
+        if PLUS in name:
+            together[tuple(name.split(PLUS))] = change
+        elif name in (NO_CHANGE, ALL_CHANGES) or name.startswith(ALL_BUT):
             raise UserError(f"{place}: {name!r} names a cell of the design; name the change else")
         else:
             settings[name] = change
@@ -237,11 +237,13 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     for names, both in together.items():
         for name in names:
             if name not in settings:
-                raise unknown_value(f"{place}: {AND.join(names)}", name, settings, "a change among")
+                raise unknown_value(
+                    f"{place}: {PLUS.join(names)}", name, settings, "a change among"
+                )
         for key in both:
             if sum(key in settings[name] for name in names) < 2:
                 raise UserError(
-                    f"{place}: {AND.join(names)}: {key}: is set by fewer than two of them alone; "
+                    f"{place}: {PLUS.join(names)}: {key}: is set by fewer than two of them alone; "
                     f"leave it to the change that sets it"
                 )
         ordered[tuple(name for name in settings if name in names)] = both
@@ -262,15 +264,15 @@ def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Dec
     return changes_at(content, "--change")
 
 
-def check_effective(changes: Changes, first: Mapping[str, str]) -> None:
+def check_effective(changes: Changes, first_rows: Mapping[str, str]) -> None:
     """Raise UserError for a change that alters nothing.
 
-    `first`: row label -> the first row that has the same specs.
+    `first_rows`: row label -> the first row that has the same specs.
     """
     rows = {frozenset(on): label for label, on in changes.rows.items()}
     for name in changes.names:
         pairs = [(on - {name}, on) for on in rows if name in on and on - {name} in rows]
-        if pairs and all(first[rows[a]] == first[rows[b]] for a, b in pairs):
+        if pairs and all(first_rows[rows[a]] == first_rows[rows[b]] for a, b in pairs):
             raise UserError(
                 f"change {value_text(name)}: alters nothing: {rows[pairs[0][1]]} is "
                 f"{rows[pairs[0][0]]} again; leave it out"

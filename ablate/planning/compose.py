@@ -117,8 +117,8 @@ def placed(layers: Layers, otherwise: str) -> Iterator[None]:
 class Composer:
     """A composer of runs, with caches of what Hydra and the data's files have said."""
 
-    def __init__(self, store: Path, unseen: bool = False) -> None:
-        """List the groups of `conf`. `unseen`: see `data_section.complete`.
+    def __init__(self, store: Path, allow_missing: bool = False) -> None:
+        """List the groups of `conf`. `allow_missing`: see `data_section.complete`.
 
         Raises UserError where a file of `./conf` can't be composed.
         """
@@ -128,7 +128,7 @@ class Composer:
         for file in Path("conf").rglob("*.yaml"):
             check_yaml(file, str(file))
         self._notes: list[str] = []
-        self._unseen = unseen
+        self._allow_missing = allow_missing
         self._store = store.resolve()
         self._memo = store / FINGERPRINTS_FILE
         self._data: dict[str, dict[str, Any]] = {}
@@ -141,8 +141,8 @@ class Composer:
             # Ask the sources: the loader copies all of them each time it lists a group.
             sources = GlobalHydra.instance().config_loader().get_sources()
             self.groups = {
-                group: _listed(sources, group, ObjectType.CONFIG)
-                for group in _listed(sources, "", ObjectType.GROUP)
+                group: _names_in(sources, group, ObjectType.CONFIG)
+                for group in _names_in(sources, "", ObjectType.GROUP)
                 if group != "hydra"
             }
         self.groups.setdefault(TRAINER, [])
@@ -213,7 +213,7 @@ class Composer:
             parents.descend(tree, above, self.tree)
         return tree
 
-    def _own_tree(self, merged: Merged, said: Iterable[str]) -> dict[str, Any]:
+    def _own_tree(self, merged: Merged, typed_keys: Iterable[str]) -> dict[str, Any]:
         """Return the tree of a run of the user's own trainer, its code not yet read.
 
         Raises UserError for keys that such a run does not have.
@@ -222,7 +222,7 @@ class Composer:
         below = f"{TRAINER}."
         section, overrides = self._trainer(name), None
         keys = value_at({TRAINER: section}, f"{below}keys")
-        for key in said:
+        for key in typed_keys:
             if not (key in (TRAINER, "seed") or key.startswith(below)):
                 leaf = key.rpartition(".")[2]
                 hint = (
@@ -332,7 +332,7 @@ class Composer:
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
         key = json.dumps([data, tested], sort_keys=True, default=repr)
         if key not in self._data:
-            self._data[key] = complete(data, self._memo, self._notes, tested, self._unseen)
+            self._data[key] = complete(data, self._memo, self._notes, tested, self._allow_missing)
         return self._data[key]
 
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -421,7 +421,7 @@ def _section(trainer: str) -> Any:
     return compose_config(f"{TRAINER}/{trainer}", [])[0].get(TRAINER)
 
 
-def _listed(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> list[str]:
+def _names_in(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> list[str]:
     """Return the names in a group, of options or of groups, that any of Hydra's sources has."""
     names = (source.list(group, kind) for source in sources if source.is_group(group))
     return sorted({*itertools.chain.from_iterable(names)})

@@ -13,13 +13,13 @@ from ablate.planning.launcher import LAUNCHERS, launcher_params
 from ablate.shared import CHOICES, TRAINER, Param, UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
-_HERE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def shipped_folder(name: str) -> Path:
     """Return the shipped folder `conf` or `sweeps`: in the package (a wheel), else next to it."""
-    inside = _HERE / name
-    return inside if inside.is_dir() else _HERE.parent / name
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
 def user_conf_folder() -> Path | None:
@@ -114,7 +114,7 @@ def without_ours() -> Iterator[None]:
 def _loaded(file: Path) -> Any:
     from omegaconf import OmegaConf
 
-    with told(str(file)):
+    with hydra_errors(str(file)):
         return OmegaConf.load(file)
 
 
@@ -143,7 +143,7 @@ def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[st
 
     Raises UserError for whatever Hydra refuses, and for resolvers.
     """
-    with told(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
+    with hydra_errors(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
         tree, choices = composed(name, words)
     check_resolvers(tree, "conf")
     return tree, choices
@@ -163,8 +163,8 @@ def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
-    """Raise the errors of Hydra and of the libraries below it as UserError, `what` first."""
+def hydra_errors(place: str) -> Iterator[None]:
+    """Raise the errors of Hydra and of the libraries below it as UserError, `place` first."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -172,13 +172,13 @@ def told(what: str) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
-        raise UserError(f"{what}: {first_line(error)}") from error
+        raise UserError(f"{place}: {first_line(error)}") from error
     except RecursionError as error:
-        raise UserError(f"{what}: its `defaults` include themselves") from error
+        raise UserError(f"{place}: its `defaults` include themselves") from error
 
 
 DEEP = 50  # most levels of a file
-MOST = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
+MOST_VALUES = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
 
 
 def check_yaml(path: Path, place: str) -> None:
@@ -208,9 +208,10 @@ def check_yaml(path: Path, place: str) -> None:
                 sizes[anchor] = size
                 above, so_far = open_nodes.pop()
                 open_nodes.append((above, so_far + size))
-            if len(open_nodes) > DEEP or open_nodes[-1][1] > MOST:
+            if len(open_nodes) > DEEP or open_nodes[-1][1] > MOST_VALUES:
                 raise UserError(
-                    f"{place}: more than {MOST:,} values or {DEEP} levels, aliases (*name) expanded"
+                    f"{place}: more than {MOST_VALUES:,} values or {DEEP} levels, aliases (*name) "
+                    f"expanded"
                 )
     except (yaml.YAMLError, OSError):
         return

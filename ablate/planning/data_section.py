@@ -26,19 +26,24 @@ from ablate.shared import (
     split_folder,
 )
 
-NAMED = 3  # most sets in one line, and most folders with a line of their own
+MOST_NAMED = 3  # most sets in one line, and most folders with a line of their own
 USES = {"test": "tests", "validation": "validates"}
 NOT_SEEN = "was not seen"  # in notes on a set whose files were missing
 BEHIND = chr(ord(os.sep) + 1)  # the character after os.sep: ends a folder's part of the name order
 
 
 def complete(
-    data: Any, memo: Path | None, notes: list[str], tested: bool = False, unseen: bool = False
+    data: Any,
+    memo: Path | None,
+    notes: list[str],
+    tested: bool = False,
+    allow_missing: bool = False,
 ) -> dict[str, Any]:
     """Return the `data` section with what its files say: path, classes, splits, fingerprint.
 
-    `tested`: nothing is learnt from the set, and only its `test` is read. `unseen`: a set that has
-    to be fetched by hand may be missing, where its group knows how large it is; `notes` says so.
+    `tested`: nothing is learnt from the set, and only its `test` is read. `allow_missing`: a set
+    that has to be fetched by hand may be missing, where its group knows how large it is; `notes`
+    says so.
 
     `notes` also reports splits of the hub's set that local files lack, and that are cut anew;
     images that are not read; and how the images of a folder are split. Raises UserError for wrong
@@ -70,13 +75,13 @@ def complete(
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
-    unseen = unseen and lacks and bool(data.get("rows"))
+    is_missing = allow_missing and lacks and bool(data.get("rows"))
     if listing is not None:
         present = local_splits(listing)
         data["rows"] = None  # they are counted
-    elif unseen:
+    elif is_missing:
         present = sorted(data["rows"])
-        _say(notes, _unseen(data))
+        _say(notes, _missing_note(data))
         if texts and data["classes"] is None:
             data["classes"] = data["rows"][data["train"]]
     if tested:
@@ -105,22 +110,22 @@ def complete(
     if present is not None:
         select_splits(data, present)
     if listing is not None and texts:
-        data = _read(data, listing, present or (), notes)
+        data = _with_classes(data, listing, present or (), notes)
     for line in () if listing is None else _folder_lines(data, listing, present or ()):
         _say(notes, line)
-    return {**data, "fingerprint": data_fingerprint(data, memo, listing, unseen)}
+    return {**data, "fingerprint": data_fingerprint(data, memo, listing, is_missing)}
 
 
-def _read(
-    data: Mapping[str, Any], found: Listing, present: Sequence[str], notes: list[str]
+def _with_classes(
+    data: Mapping[str, Any], listing: Listing, present: Sequence[str], notes: list[str]
 ) -> dict[str, Any]:
     """Return the section of a set of images and texts, with its classes counted."""
     splits = select_splits(data, present)
     data = {"classes": None, "test_classes": None, **data}
     if data["classes"] is None:
-        data["classes"] = _counted(data, dataset.caption_classes(found, splits, data["text"]))
+        data["classes"] = _class_count(data, dataset.caption_classes(listing, splits, data["text"]))
     if data["test_classes"] is None:
-        data["test_classes"] = dataset.test_classes(found, data)
+        data["test_classes"] = dataset.test_classes(listing, data)
     if data["test_classes"] is None:
         _say(
             notes,
@@ -131,7 +136,7 @@ def _read(
     return data
 
 
-def _unseen(data: Mapping[str, Any]) -> str:
+def _missing_note(data: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
     return (
         f"data={data['name']} {NOT_SEEN}: its size is taken as {rows}; to train, give "
@@ -139,17 +144,19 @@ def _unseen(data: Mapping[str, Any]) -> str:
     )
 
 
-def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
+def _folder_lines(
+    data: Mapping[str, Any], listing: Listing, present: Sequence[str]
+) -> Iterator[str]:
     """Yield notes on the images of a folder.
 
     They say which images are not read; how many there are to train, validate and test on, cut as
     `data.source.cut` does; and which other folders there are that no key names.
     """
-    if found.unread_note:
-        yield f"data={data['name']}: {data['path']}: {found.unread_note}"
-    if found.kind != "folder" or None in (data["train"], data["validation"]):
+    if listing.unread_note:
+        yield f"data={data['name']}: {data['path']}: {listing.unread_note}"
+    if listing.kind != "folder" or None in (data["train"], data["validation"]):
         return  # the worker counts; or the set is only tested on, or refused
-    stored = {split: _images_in(found, split) for split in present}
+    stored = {split: _images_in(listing, split) for split in present}
     names = {key: data[key] for key in ("train", "validation", "test")}
     slices = {key: parse_slice(key, name) for key, name in names.items() if isinstance(name, str)}
     counts = {key: len(part.rows(stored[part.split])) for key, part in slices.items()}
@@ -167,7 +174,7 @@ def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str
     )
     used = {part.split for part in slices.values()}
     free = [key for key in USES if key not in slices] or [*USES]
-    for split in [split for split in present if stored[split] and split not in used][:NAMED]:
+    for split in [split for split in present if stored[split] and split not in used][:MOST_NAMED]:
         does = ", ".join(f"data.{key}={split} {USES[key]} on it" for key in free)
         yield (
             f"data={data['name']}: no key names the folder {split} ({stored[split]:,} images): "
@@ -175,15 +182,15 @@ def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str
         )
 
 
-def _images_in(found: Listing, split: str) -> int:
+def _images_in(listing: Listing, split: str) -> int:
     """Return the number of images of a split, by bisection: the files are in name order."""
-    masked = (found.path / MASKS).is_dir()
-    folder = found.path / PICTURES / split if masked else split_folder(found.path, split)
-    start, stop = (bisect_left(found.files, f"{folder}{end}") for end in (os.sep, BEHIND))
+    masked = (listing.path / MASKS).is_dir()
+    folder = listing.path / PICTURES / split if masked else split_folder(listing.path, split)
+    start, stop = (bisect_left(listing.files, f"{folder}{end}") for end in (os.sep, BEHIND))
     return stop - start
 
 
-def _counted(data: Mapping[str, Any], texts: Sequence[str]) -> int:
+def _class_count(data: Mapping[str, Any], texts: Sequence[str]) -> int:
     """Return the number of classes, which the texts are.
 
     Raises UserError for fewer than two, which leave nothing to tell apart.
@@ -217,10 +224,10 @@ def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(all_names))
     if not names:
         return []
-    suffix = f" and {len(names) - NAMED} more sets" if len(names) > NAMED else ""
+    suffix = f" and {len(names) - MOST_NAMED} more sets" if len(names) > MOST_NAMED else ""
     return [
-        f"data.order=keyed: which images of {', '.join(names[:NAMED])}{suffix} are learnt from and "
-        f"tested on is our choice, not that of VTAB or another paper"
+        f"data.order=keyed: which images of {', '.join(names[:MOST_NAMED])}{suffix} are learnt "
+        f"from and tested on is our choice, not that of VTAB or another paper"
     ]
 
 
@@ -234,12 +241,12 @@ def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
     return test
 
 
-def _folder(data: Mapping[str, Any], found: Listing | None, key: str) -> Listing:
-    if found is None:
+def _folder(data: Mapping[str, Any], listing: Listing | None, key: str) -> Listing:
+    if listing is None:
         data_fingerprint(dict(data))  # raises where files are needed in any case
         raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
-    if key == "classes" and found.kind != "folder":
+    if key == "classes" and listing.kind != "folder":
         raise UserError(
-            f"data.classes: {found.path} holds no class folders to count; give data.classes=N"
+            f"data.classes: {listing.path} holds no class folders to count; give data.classes=N"
         )
-    return found
+    return listing

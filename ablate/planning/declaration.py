@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, JOINT, Column, ColumnGroup, Tune, wide_places
-from ablate.planning.conf import MOST
+from ablate.planning.conf import MOST_VALUES
 from ablate.planning.design import Design, Fixed
 from ablate.planning.parents import FROM_PREFIX
 from ablate.planning.settings import SettingsLayer, plain, value_text
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ablate.planning.changes import Changes
 
 
-ASIDE = ("logger", "notify")  # keys outside a sweep's plan: see ablate.planning.logger
+UNPLANNED_KEYS = ("logger", "notify")  # keys outside a sweep's plan: see ablate.planning.logger
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Item:
 
 @dataclass(frozen=True)
 class CellRule:
-    """A rule for the cells that match `when`.
+    """A rule for the cells that match `condition`.
 
-    An override sets `then` on them; an exclude leaves them out.
+    An override sets `settings` on them; an exclude leaves them out.
     """
 
     place: str
-    when: Mapping[str, Any]
-    then: Mapping[str, Any] = field(default_factory=dict)  # {} for an exclude
+    condition: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # {} for an exclude
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Sweep:
     title: str
     rows: tuple[Item, ...]
     columns: tuple[Item, ...]
-    under: tuple[SettingsLayer, ...]  # `base` and `from` of the file and of the scale
-    over: Mapping[str, Any]  # the command line, without the words that cross columns
+    base_layers: tuple[SettingsLayer, ...]  # `base` and `from` of the file and of the scale
+    command_settings: Mapping[str, Any]  # the command line, without the words that cross columns
     baseline: str | None
     seeds: tuple[int, ...]
     analysis: Analysis
@@ -77,25 +77,25 @@ class Sweep:
     excludes: tuple[CellRule, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
-    own: Collection[str] = ()  # parts that the scale declares: "paper.columns", "groups"
+    scale_parts: Collection[str] = ()  # parts that the scale declares: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
     design: Design = field(default_factory=Fixed)
     crossed: tuple[str, ...] = ()  # keys of columns that the command line adds
     changes: Changes | None = None  # their cells are its rows
 
-    def at(self, part: str) -> str:
+    def place_of(self, part: str) -> str:
         """Return the place of a part of the sweep, as errors begin."""
         return f"{self.place}: {part}" if self.place else part
 
-    def where(self, part: str) -> tuple[str, bool]:
+    def place_and_fit(self, part: str) -> tuple[str, bool]:
         """Return (the place of a part of the table such as `paper.rows`, must all of it fit?).
 
         A part that a scale inherits from the file need not fit: the scale may lack rows and columns
         that the part names.
         """
-        is_own = part in self.own
-        return self.at(
+        is_own = part in self.scale_parts
+        return self.place_of(
             f"scales.{self.scale}.{part}" if is_own else part
         ), is_own or self.scale is None
 
@@ -104,25 +104,26 @@ class Sweep:
     ) -> list[SettingsLayer]:
         """Return a cell's settings, the lowest layer first."""
         if not self.place:  # all words are on one level, also those of rows and columns
-            return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
+            return [SettingsLayer("", {**self.command_settings, **column.settings, **row.settings})]
         words = {key: column.settings[key] for key in self.crossed}
         column_settings = {key: value for key, value in column.settings.items() if key not in words}
         return [
-            *self.under,
+            *self.base_layers,
             SettingsLayer(column.place, column_settings),
             SettingsLayer(row.place, row.settings),
-            *(SettingsLayer(override.place, override.then) for override in overrides),
-            SettingsLayer("", {**self.over, **words}),
+            *(SettingsLayer(override.place, override.settings) for override in overrides),
+            SettingsLayer("", {**self.command_settings, **words}),
         ]
 
 
 # --- The grammar that files and words share -----------------------------------------------------
 
 
-def matches(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Return whether each key of `when` has its value, or one of a list of them, in `settings`."""
+def matches(condition: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Return whether each key of `condition` has its value, or one of a list of them, in
+    `settings`."""
     return all(
-        key in settings and matches_value(value, settings[key]) for key, value in when.items()
+        key in settings and matches_value(value, settings[key]) for key, value in condition.items()
     )
 
 
@@ -184,9 +185,9 @@ def analysis(raw: Any, place: str) -> dict[str, Any]:
     return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
-def change_analysis(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+def change_analysis(driven_analysis: Analysis, words: Mapping[str, Any]) -> Analysis:
     """Return a driven sweep's analysis, changed by the command line's `analysis.KEY`."""
-    return replace(declared, **analysis(words, "analysis"))
+    return replace(driven_analysis, **analysis(words, "analysis"))
 
 
 def _looks_at(value: Any, place: str) -> tuple[int, ...]:
@@ -250,9 +251,11 @@ def products(values: Mapping[str, Sequence[Any]], place: str = "") -> Iterator[d
 
 
 def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[Any, ...]]:
-    if (count := math.prod(map(len, values.values()))) > MOST:
+    if (count := math.prod(map(len, values.values()))) > MOST_VALUES:
         keys = ", ".join(values)
-        raise UserError(f"{place}{keys}: {count:,} combinations; at most {MOST:,} are allowed")
+        raise UserError(
+            f"{place}{keys}: {count:,} combinations; at most {MOST_VALUES:,} are allowed"
+        )
     return itertools.product(*values.values())
 
 
@@ -286,7 +289,7 @@ def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
     return re.sub(r"\{([^{}]*)\}", value, template)
 
 
-def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
+def distinct(items: Iterable[Item], kind: str, place: str) -> tuple[Item, ...]:
     """Return the items. Raises UserError where a label comes twice, and where there are none."""
     by_label: dict[str, Item] = {}
     for item in items:
@@ -294,11 +297,11 @@ def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
         if item.label in by_label:
             first_place = by_label[item.label].place.rpartition(": ")[2]
             hint = f"; one is in {first_place}; give the other another label" if first_place else ""
-            place = item.place if first_place else what
-            raise UserError(f"{place}: two {what} are named {item.label!r}{hint}")
+            place = item.place if first_place else kind
+            raise UserError(f"{place}: two {kind} are named {item.label!r}{hint}")
         by_label[item.label] = item
     if not by_label:
-        raise UserError(f"{place}: there are no {what}")
+        raise UserError(f"{place}: there are no {kind}")
     return tuple(by_label.values())
 
 
@@ -331,7 +334,7 @@ def key_at(key: Any, place: str) -> str:
         raise UserError(f"{place}: {key}: seeds are declared under the file's `seeds:`")
     if section == "launcher":
         raise UserError(f"{place}: {key}: launchers are chosen on the command line only")
-    if section in ASIDE:
+    if section in UNPLANNED_KEYS:
         raise UserError(f"{place}: {key}: {section}= is given on the command line only")
     if slip := colon(key):
         raise UserError(f"{place}: {key}: is no key{slip}")
@@ -413,7 +416,7 @@ def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
         group = label_at(key, place)
         location = f"{place}.{group}"
         headings = {}
-        for name, column in _named(value, location):
+        for name, column in _name_pairs(value, location):
             heading = label_at(column, location)
             display_name = heading if name is None else label_at(name, location)
             for text, owners in ((heading, heading_owners), (display_name, names)):
@@ -427,19 +430,19 @@ def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
     return tuple(groups)
 
 
-def _named(raw: Any, place: str) -> Iterator[tuple[Any, Any]]:
+def _name_pairs(raw: Any, place: str) -> Iterator[tuple[Any, Any]]:
     """Return the pairs (name, column) of `{NAME: column}`; (None, column) of a list."""
     if isinstance(raw, dict) and raw:
         return iter(raw.items())
     return ((None, column) for column in list_at(raw, place, "[column, ...] or {NAME: column}"))
 
 
-def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
+def paper_of(sweep: Sweep, first_rows: Mapping[str, str]) -> Mapping[str, Any]:
     """Return `paper:`, checked against the sweep's rows and columns.
 
     Its columns are named by label or by wide heading. A row that equals an earlier one is replaced
-    by that one (`first`). Raises UserError for an unknown row, and for an unknown column where the
-    part must fit.
+    by that one (`first_rows`). Raises UserError for an unknown row, and for an unknown column where
+    the part must fit.
     """
     paper = dict(sweep.paper)
     places = wide_places([item.column for item in sweep.columns])
@@ -448,13 +451,15 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
         ("rows", [item.label for item in sweep.rows]),
         ("columns", [*dict.fromkeys([*places, *headings])]),
     ):
-        place, must_fit = sweep.where(f"paper.{kind}")
+        place, must_fit = sweep.place_and_fit(f"paper.{kind}")
         for label in paper.get(kind, {}):
             base_label = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
             if not {label, base_label} & {*labels} and (kind == "rows" or must_fit):
                 raise unknown_value(place, label, labels)
     if "rows" in paper:
-        paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
+        paper["rows"] = {
+            first_rows.get(label, label): name for label, name in paper["rows"].items()
+        }
     return paper
 
 
@@ -469,7 +474,7 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
         notes.append(f"groups are left out: {', '.join(sweep.crossed)} crosses their columns")
     if not sweep.groups or sweep.crossed:
         return ()
-    place, must_fit = sweep.where("groups")
+    place, must_fit = sweep.place_and_fit("groups")
     all_headings, cell_headings = (_headings(items) for items in (sweep.columns, columns))
     group_names = {heading: group.name for group in sweep.groups for heading in group.headings}
     if must_fit:

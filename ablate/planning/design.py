@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # both have a design
     from ablate.planning.plan import Plan
 
 FEWEST = 5  # seeds at the first look: fewer hide a noisy baseline or two noisy rows
-APART = 2  # least seeds between looks: one has no spread
+LEAST_GAP = 2  # least seeds between looks: one has no spread
 DEFAULT = (5, 8, 12)
 USUAL = (*DEFAULT, 20, 30)  # looks of --until
 UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
@@ -37,7 +37,7 @@ class Fixed:
     Gains are judged when every run has a result.
     """
 
-    at: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
+    seed_counts: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
     analysis: ClassVar[Mapping[str, Any]] = {}  # its own margin and spread, if any
     grows = False  # may it add seeds after results?
     # Texts for a table.
@@ -58,7 +58,7 @@ class Fixed:
         return cls()
 
     @classmethod
-    def declared(cls, raw: Any, place: str) -> Self:
+    def parse(cls, raw: Any, place: str) -> Self:
         """Read the design from a sweep file's value of its key. Raises UserError."""
         raise NotImplementedError
 
@@ -75,15 +75,15 @@ class Fixed:
         """Return the seeds that a sweep with these may come to have."""
         return seeds
 
-    def spelled(self, seeds: Sequence[int]) -> str:
+    def seeds_text(self, seeds: Sequence[int]) -> str:
         """Return the text for a declaration with these seeds: "8"."""
-        return spelled(seeds)
+        return seeds_value(seeds)
 
-    def driven(self, seeds: Sequence[int]) -> str:
+    def drive_text(self, seeds: Sequence[int]) -> str:
         """Return the text for a drive with these seeds, as the ledger records it: "seeds=8"."""
-        return f"seeds={spelled(seeds)}"
+        return f"seeds={seeds_value(seeds)}"
 
-    def each(self, seeds: str) -> str:
+    def seeds_suffix(self, seeds: str) -> str:
         """Return the text on seeds that follows a plan's rows and columns: " x 3 seeds"."""
         return f" x {seeds}"
 
@@ -91,16 +91,16 @@ class Fixed:
         """Return the words of a sweep, changed to give these seeds."""
         if not any(word.startswith("seeds=") for word in words):
             words = [*words[:1], "seeds=", *words[1:]]
-        seeds_word = self.driven(seeds)
+        seeds_word = self.drive_text(seeds)
         return tuple(seeds_word if word.startswith("seeds=") else word for word in words)
 
-    def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
+    def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         """Return whether the seeds that words give differ from those that were driven."""
-        return {*given} != {*seeds}
+        return {*word_seeds} != {*seeds}
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
         """Return the seeds that the cell has, or will have."""
-        skipped = plan.gone(cell)
+        skipped = plan.skipped_seeds(cell)
         return tuple(seed for seed in plan.seeds if seed not in skipped)
 
     def stored_seeds(self, seeds: tuple[int, ...], tune: Tune | None) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ class Fixed:
         """Return the plan with the seeds that are compared over all cells."""
         return plan
 
-    def needed(self, plan: Plan) -> dict[str, str]:
+    def needed_runs(self, plan: Plan) -> dict[str, str]:
         """Return the runs that can't be skipped: id -> what needs the run, such as "its search"."""
         return {run.id: "its search" for run in plan.tried()}
 
@@ -125,7 +125,7 @@ class Fixed:
     def check_change(self, plan: Plan, key: str) -> None:
         """Raise UserError where this key of a driven plan's analysis must stay."""
 
-    def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
+    def apply_to(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
         """Return the sweep as it begins under this design.
 
         `words`: the sweep's own, by key. `margin`: that of --margin. Raises UserError for parts of
@@ -135,18 +135,18 @@ class Fixed:
             raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
         return sweep
 
-    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
+    def recall(self, sweep: Sweep, last_plan: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
         """Return the declared sweep in this design, that of the plan by which it was driven last.
 
         Also return what stays as it was, in words: "3 seeds".
         """
-        n, seeds = len(before.seeds), before.seeds
+        n, seeds = len(last_plan.seeds), last_plan.seeds
         summary = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
-        return replace(declared, design=self, seeds=seeds), summary
+        return replace(sweep, design=self, seeds=seeds), summary
 
-    def extended(self, last: int) -> Looks:
+    def extended(self, last_look: int) -> Looks:
         """Return the design under `--until LAST`."""
-        return Looks(looks_to(last), place="--until")
+        return Looks(looks_to(last_look), place="--until")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Looks:
     says of margin and spread. `place`: the start of errors.
     """
 
-    at: tuple[int, ...] = DEFAULT
+    seed_counts: tuple[int, ...] = DEFAULT
     analysis: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
     first_seed: Annotated[int, Key("the first seed of every cell", least=0)] = 0
@@ -172,11 +172,11 @@ class Looks:
 
     @property
     def family(self) -> str:
-        return f" and the looks at {_list(self.at[:-1])} and {self.at[-1]} seeds"
+        return f" and the looks at {_list(self.seed_counts[:-1])} and {self.seed_counts[-1]} seeds"
 
     def tree(self) -> dict[str, Any]:
         start = {"first_seed": self.first_seed} if self.first_seed else {}
-        return {"until": self.at, **start}
+        return {"until": self.seed_counts, **start}
 
     of_look = tree
 
@@ -185,7 +185,7 @@ class Looks:
         return cls(tuple(tree["until"]), first_seed=tree.get("first_seed", 0))
 
     @classmethod
-    def declared(cls, raw: Any, place: str) -> Self:
+    def parse(cls, raw: Any, place: str) -> Self:
         """Read `until:`.
 
         Its margin and spread are `analysis.margin` and `analysis.spread` of a sweep with looks.
@@ -204,24 +204,24 @@ class Looks:
         return cls(looks, analysis, first_seed=first_seed)
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
-        return self._seeds(self.at[-1])
+        return self._seeds(self.seed_counts[-1])
 
     def _seeds(self, count: int) -> range:
         return range(self.first_seed, self.first_seed + count)
 
-    def spelled(self, seeds: Sequence[int] = ()) -> str:
+    def seeds_text(self, seeds: Sequence[int] = ()) -> str:
         start = f" from {self.first_seed} on" if self.first_seed else ""
-        return f"looks at {_list(self.at)} seeds{start}"
+        return f"looks at {_list(self.seed_counts)} seeds{start}"
 
-    driven = spelled
+    drive_text = seeds_text
 
-    def each(self, seeds: str) -> str:
+    def seeds_suffix(self, seeds: str) -> str:
         return f", up to {seeds} so far"
 
     def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
         return tuple(words)
 
-    def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
+    def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         return False
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
@@ -237,12 +237,12 @@ class Looks:
         """
         columns = {cell.column for cell in plan.cells if cell.row != plan.baseline}
         cells = [cell for cell in plan.cells if cell.column in columns]
-        return with_seeds(plan, {(cell.row, cell.column): self.at[-1] for cell in cells})
+        return with_seeds(plan, {(cell.row, cell.column): self.seed_counts[-1] for cell in cells})
 
     def compared(self, plan: Plan) -> Plan:
         return replace(plan, seeds=plan.shared_seeds)
 
-    def needed(self, plan: Plan) -> dict[str, str]:
+    def needed_runs(self, plan: Plan) -> dict[str, str]:
         return {run.id: "a look" for run in plan.runs()}
 
     def check_plan(self, plan: Plan, place: str) -> None:
@@ -258,7 +258,7 @@ class Looks:
             f"out seeds; leave it away, or drive the sweep with the new value"
         )
 
-    def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
+    def apply_to(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
         """Return the sweep with the seeds of the first look.
 
         Raises UserError where `until` and the analysis, the seeds or the searches contradict each
@@ -285,24 +285,27 @@ class Looks:
         for key in ("looks", "diverged"):
             if getattr(analysis, key) != getattr(default, key):
                 raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
-        if (last_seed := self._seeds(self.at[-1])[-1]) >= FIRST_TUNING_SEED:
+        if (last_seed := self._seeds(self.seed_counts[-1])[-1]) >= FIRST_TUNING_SEED:
             raise UserError(
                 f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, and the last "
                 f"look reaches seed {last_seed}"
             )
-        seeds, looks = tuple(self._seeds(self.at[0])), Looks(self.at, first_seed=self.first_seed)
+        seeds, looks = (
+            tuple(self._seeds(self.seed_counts[0])),
+            Looks(self.seed_counts, first_seed=self.first_seed),
+        )
         return replace(sweep, design=looks, seeds=seeds, analysis=analysis)
 
-    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
-        analysis = declared.analysis
+    def recall(self, sweep: Sweep, last_plan: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
+        analysis = sweep.analysis
         if "analysis.margin" not in words:
-            analysis = replace(analysis, margin=before.analysis.margin)
-        spread = {k: v for k, v in declared.design.analysis.items() if k == "spread"}
+            analysis = replace(analysis, margin=last_plan.analysis.margin)
+        spread = {k: v for k, v in sweep.design.analysis.items() if k == "spread"}
         looks = replace(self, analysis=spread)
-        return looks.under(replace(declared, analysis=analysis), words, None), self.spelled()
+        return looks.apply_to(replace(sweep, analysis=analysis), words, None), self.seeds_text()
 
-    def extended(self, last: int) -> Looks:
-        return replace(self, at=looks_to(last), place="--until")
+    def extended(self, last_look: int) -> Looks:
+        return replace(self, seed_counts=looks_to(last_look), place="--until")
 
 
 @dataclass(frozen=True)
@@ -368,7 +371,7 @@ class Imported(Fixed):
             raise ValueError("an imported plan without a sheet")
         return cls(bool(section["seeded"]), sources)
 
-    def each(self, seeds: str) -> str:
+    def seeds_suffix(self, seeds: str) -> str:
         return ", with the runs of the sheet"
 
     def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
@@ -404,25 +407,26 @@ def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
             f"{place}: the first look expects at least {FEWEST} seeds, got {raw[0]}: with fewer, a "
             f"noisy baseline goes unseen"
         )
-    if any(later - n < APART for n, later in itertools.pairwise(raw)):
-        raise UserError(f"{place}: expected looks at least {APART} seeds apart, got {raw!r}")
+    if any(later - n < LEAST_GAP for n, later in itertools.pairwise(raw)):
+        raise UserError(f"{place}: expected looks at least {LEAST_GAP} seeds apart, got {raw!r}")
     return tuple(raw)
 
 
-def looks_to(last: int) -> tuple[int, ...]:
+def looks_to(last_look: int) -> tuple[int, ...]:
     """Return the looks of `--until LAST`: the usual ones that are far enough below it, and LAST.
 
     Raises UserError where LAST is too small for two looks.
     """
-    if last < FEWEST + APART:
+    if last_look < FEWEST + LEAST_GAP:
         raise UserError(
-            f"--until: expected at least {FEWEST + APART} seeds, got {last}: the first look is at "
-            f"{FEWEST}, and looks are {APART} seeds apart; a fixed number is seeds={max(1, last)}"
+            f"--until: expected at least {FEWEST + LEAST_GAP} seeds, got {last_look}: the first "
+            f"look is at {FEWEST}, and looks are {LEAST_GAP} seeds apart; a fixed number is "
+            f"seeds={max(1, last_look)}"
         )
-    return checked_looks([*(n for n in USUAL if n + APART <= last), last], "--until")
+    return checked_looks([*(n for n in USUAL if n + LEAST_GAP <= last_look), last_look], "--until")
 
 
-def spelled(seeds: Sequence[int]) -> str:
+def seeds_value(seeds: Sequence[int]) -> str:
     """Return seeds as `seeds=` takes them: "8", "[3,5,7]"."""
     return str(len(seeds)) if _is_count(seeds) else f"[{','.join(map(str, seeds))}]"
 
@@ -442,7 +446,7 @@ def _list(numbers: Sequence[int]) -> str:
 class Condition:
     """A thing that all seeds of a row share, so that its gains have intervals and no verdicts."""
 
-    shared: str
+    factor: str
     note: str
 
 

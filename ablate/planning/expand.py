@@ -25,7 +25,7 @@ from ablate.planning.declaration import (
     paper_of,
     show_settings,
 )
-from ablate.planning.design import DESIGNS, spelled
+from ablate.planning.design import DESIGNS, seeds_value
 from ablate.planning.plan import Plan
 from ablate.planning.settings import Word, check_sweep_name, value_at, value_text
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
@@ -50,27 +50,32 @@ class Recalled:
     notes: tuple[str, ...] = ()
 
 
-def recall_crossed(line: CommandLine, before: Plan | None, composer: Composer) -> list[Word]:
-    """Return the words that `before` was crossed with, and that the command line lacks."""
-    if before is None or line.file is None:
+def recall_crossed(line: CommandLine, last_plan: Plan | None, composer: Composer) -> list[Word]:
+    """Return the words that `last_plan` was crossed with, and that the command line lacks."""
+    if last_plan is None or line.file is None:
         return []
-    words = read_line(before.words, composer.groups).crossed
+    words = read_line(last_plan.words, composer.groups).crossed
     keys = {word.key for word in line.settings}
     return [word for word in words if word.key not in keys]
 
 
 def check_crossed(
-    line: CommandLine, sweep: Sweep, before: Plan | None, composer: Composer, name: str, own: bool
+    line: CommandLine,
+    sweep: Sweep,
+    last_plan: Plan | None,
+    composer: Composer,
+    name: str,
+    has_own_name: bool,
 ) -> None:
     """Raise UserError where words that cross a file leave out a value that the sweep has.
 
-    Those are the values that it was driven with (`before`) and, where the name is the sweep's
-    `own`, the file's own value of a key.
+    Those are the values that it was driven with (`last_plan`) and, where the name is the sweep's
+    own (`has_own_name`), the file's own value of a key.
     """
     if not line.crossed:
         return
-    trees = [dict(cell.spec) for cell in before.cells] if before is not None else []
-    if own:
+    trees = [dict(cell.spec) for cell in last_plan.cells] if last_plan is not None else []
+    if has_own_name:
         row, column = sweep.rows[0], sweep.columns[0]
         settings = {
             key: value for key, value in column.settings.items() if key not in sweep.crossed
@@ -95,51 +100,53 @@ def check_crossed(
 
 
 def recall_seeds(
-    declared: Sweep, line: CommandLine, before: Plan | None, by_default: bool
+    declared_sweep: Sweep, line: CommandLine, last_plan: Plan | None, by_default: bool
 ) -> Recalled:
     """Return the declared sweep under what the command line says, with its seeds.
 
-    Where the command line says nothing of seeds, the sweep has all seeds of `before`, the plan by
-    which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError where
-    the command line gives seeds that lack some of `before`.
+    Where the command line says nothing of seeds, the sweep has all seeds of `last_plan`, the plan
+    by which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError
+    where the command line gives seeds that lack some of `last_plan`.
     """
     last_seed = line.options.until
-    design = declared.design if last_seed is None else declared.design.extended(last_seed)
-    sweep = design.under(replace(declared, design=design), line.sweep, line.options.margin)
-    if before is None or _covers(sweep, before, line.says_seeds):
+    design = (
+        declared_sweep.design if last_seed is None else declared_sweep.design.extended(last_seed)
+    )
+    sweep = design.apply_to(replace(declared_sweep, design=design), line.sweep, line.options.margin)
+    if last_plan is None or _covers(sweep, last_plan, line.says_seeds):
         return Recalled(sweep, line.texts)
     if line.says_seeds:
-        raise _lacking(sweep, before, line)
+        raise _lacking(sweep, last_plan, line)
     source = "the default is" if by_default else "the file says"
-    otherwise = f"as last time; {source} {sweep.design.spelled(sweep.seeds)}"
-    sweep, summary = before.design.recall(declared, before, line.sweep)
-    looks = split_options(before.words)[1]  # without these words, a file declared the looks
+    otherwise = f"as last time; {source} {sweep.design.seeds_text(sweep.seeds)}"
+    sweep, summary = last_plan.design.recall(declared_sweep, last_plan, line.sweep)
+    looks = split_options(last_plan.words)[1]  # without these words, a file declared the looks
     look_words = Options(until=looks.until, margin=looks.margin).texts
     words = [*sweep.design.words(line.texts, sweep.seeds), *look_words]
     return Recalled(sweep, words, (f"{summary}, {otherwise}",))
 
 
-def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
+def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
     """Return whether the sweep has, or may get, all seeds that it was driven with.
 
-    `said`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
-    `before` reaches, and a design of another kind must begin with all of them.
+    `says_seeds`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
+    `last_plan` reaches, and a design of another kind must begin with all of them.
     """
-    same_kind = type(sweep.design) is type(before.design)
-    seeds = sweep.design.reach(sweep.seeds) if said or same_kind else sweep.seeds
-    driven_seeds = before.seeds if said else before.design.reach(before.seeds)
+    same_kind = type(sweep.design) is type(last_plan.design)
+    seeds = sweep.design.reach(sweep.seeds) if says_seeds or same_kind else sweep.seeds
+    driven_seeds = last_plan.seeds if says_seeds else last_plan.design.reach(last_plan.seeds)
     return {*seeds} >= {*driven_seeds}
 
 
-def _lacking(sweep: Sweep, before: Plan, line: CommandLine) -> UserError:
+def _lacking(sweep: Sweep, last_plan: Plan, line: CommandLine) -> UserError:
     if (last_seed := line.options.until) is not None:
-        text, way = f"--until {last_seed}", f"--until {max(before.seeds) + 1}"
+        text, way = f"--until {last_seed}", f"--until {max(last_plan.seeds) + 1}"
     else:
         text = line.sweep["seeds"].text
-        way = f"seeds={spelled(sorted({*sweep.seeds, *before.seeds}))}"
+        way = f"seeds={seeds_value(sorted({*sweep.seeds, *last_plan.seeds}))}"
     return UserError(
-        f"{text}: {before.name} was driven with seeds={spelled(before.seeds)}; `{way}` keeps all "
-        f"of these, --replace gives up those that you leave out"
+        f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; `{way}` "
+        f"keeps all of these, --replace gives up those that you leave out"
     )
 
 
@@ -152,16 +159,16 @@ def plan_from_words(
     *,
     store: Path,
     recall: Recall | None = None,
-    unseen: bool = False,
+    allow_missing: bool = False,
     **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan of `[NAME] k=v ...`, and the launcher's settings.
 
     Nothing is trained or recorded. `recall`: finds the plan by which the sweep was driven last.
-    `unseen`: see `data_section.complete`; the ids are then those of no run. `options`: fields of
-    `Options`. Raises UserError, one line, for every mistake in words and files.
+    `allow_missing`: see `data_section.complete`; the ids are then those of no run. `options`:
+    fields of `Options`. Raises UserError, one line, for every mistake in words and files.
     """
-    composer = Composer(store, unseen)
+    composer = Composer(store, allow_missing)
     line_options = Options(**options)
     line = read_line(words, composer.groups, line_options)
     launcher = composer.launcher(line.launcher)
@@ -185,7 +192,9 @@ def plan_from_words(
             if getattr(line_options, field):
                 raise UserError(f"--{field}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, composer.groups)
-        check_crossed(line, sweep, previous_plan, composer, name, own=line_options.name is None)
+        check_crossed(
+            line, sweep, previous_plan, composer, name, has_own_name=line_options.name is None
+        )
         levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     recollection = recall_seeds(sweep, line, previous_plan, by_default)
@@ -235,7 +244,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    place = sweep.at("")
+    place = sweep.place_of("")
     _same_sets(cells, place)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
     first_rows = _first_of_equals(sweep, identities)
@@ -313,7 +322,7 @@ def _cell(
     The places of the excludes and overrides that match it are added to `used`.
     """
     label = f"{row.label}@{column.label}" if column.label else row.label
-    otherwise = sweep.at(label)
+    otherwise = sweep.place_of(label)
     layers = sweep.layers(row, column)
     with placed(layers, otherwise):
         tree = composer.tree(layers)
@@ -344,8 +353,8 @@ def _cell(
             dict.fromkeys(
                 key
                 for override in applied
-                for key in override.then
-                if _of_recipe(key) and key not in (*sweep.over, *sweep.crossed)
+                for key in override.settings
+                if _of_recipe(key) and key not in (*sweep.command_settings, *sweep.crossed)
             )
         ),
         seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
@@ -353,11 +362,11 @@ def _cell(
     return cell, spec.tree_identity(unseeded_tree)
 
 
-def _matches(part: CellRule, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
+def _matches(part: CellRule, settings: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
     """Return whether a cell has all values of `part.when`, as it was set, or else by default."""
     return all(
-        matches_value(expected, known[key] if key in known else value_at(tree, key))
-        for key, expected in part.when.items()
+        matches_value(expected, settings[key] if key in settings else value_at(tree, key))
+        for key, expected in part.condition.items()
     )
 
 
@@ -365,10 +374,10 @@ def _of_recipe(key: str) -> bool:
     return key.partition(".")[0] in RECIPE
 
 
-def _rows(sweep: Sweep, first: Mapping[str, str], baseline: str) -> Iterator[Row]:
+def _rows(sweep: Sweep, first_rows: Mapping[str, str], baseline: str) -> Iterator[Row]:
     """Yield the rows that have cells. Equal rows come once, with the others' labels as aliases."""
     aliases: dict[str, list[str]] = {}
-    for label, first_label in first.items():
+    for label, first_label in first_rows.items():
         aliases.setdefault(first_label, []).extend([label] if label != first_label else [])
     items = {row.label: row for row in sweep.rows}
     for label, labels in aliases.items():
@@ -389,7 +398,7 @@ def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
     """
     if sweep.changes is not None:  # a change may set recipe keys
         return ()
-    keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.over]
+    keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.command_settings]
     if row is baseline:
         return tuple(k for k in keys if not all(k in item.settings for item in sweep.rows))
     base = baseline.settings
@@ -412,16 +421,16 @@ def _first_of_equals(sweep: Sweep, identities: Mapping[tuple[str, str], str]) ->
 
 
 def _columns_differ(
-    sweep: Sweep, first: Mapping[str, str], identities: Mapping[tuple[str, str], str]
+    sweep: Sweep, first_rows: Mapping[str, str], identities: Mapping[tuple[str, str], str]
 ) -> None:
     columns_by_specs: dict[tuple[str | None, ...], Item] = {}
     for column in sweep.columns:
-        specs = tuple(identities.get((row, column.label)) for row in first)
+        specs = tuple(identities.get((row, column.label)) for row in first_rows)
         if not any(specs):
             continue
         twin = columns_by_specs.setdefault((f"{column.tuned}", *specs), column)
         if twin is not column:
-            words = [key for key in column.settings if key in sweep.over]
+            words = [key for key in column.settings if key in sweep.command_settings]
             remedy = f"leave {words[0]}= away" if words else "give one of them"
             raise UserError(
                 f"{column.place or 'columns'}: the columns {twin.label!r} and {column.label!r} "
@@ -431,12 +440,12 @@ def _columns_differ(
 
 def _baseline(
     sweep: Sweep,
-    first: Mapping[str, str],
+    first_rows: Mapping[str, str],
     identities: Mapping[tuple[str, str], str],
     columns: Sequence[Item],
 ) -> str:
     """Return the baseline's row. Raises UserError where there is none, or it lacks a column."""
-    place = sweep.at("baseline")
+    place = sweep.place_of("baseline")
     labels = [row.label for row in sweep.rows]
     label = labels[0] if sweep.baseline is None else sweep.baseline
     if sweep.changes is not None:
@@ -453,7 +462,7 @@ def _baseline(
                 f"{place}: {label!r} is excluded in column {column.label!r}: gains are taken "
                 f"within a column, so exclude the whole column or keep its baseline"
             )
-    return first[label]
+    return first_rows[label]
 
 
 def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str]:
@@ -467,12 +476,14 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
             continue
         words = [
             f"{key}={value_text(value)}"
-            for key, value in sweep.over.items()
-            if key in part.when
-            or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
+            for key, value in sweep.command_settings.items()
+            if key in part.condition
+            or (
+                key in composer.groups and any(composer.sets(key, value, k) for k in part.condition)
+            )
         ]
-        if part.then or (sweep.scale is None and not words):
-            raise UserError(f"{part.place}: matches no cell: {show_settings(part.when)}")
+        if part.settings or (sweep.scale is None and not words):
+            raise UserError(f"{part.place}: matches no cell: {show_settings(part.condition)}")
         reason = f"under {words[0]}" if words else "at this scale"
         notes.append(f"{part.place} matches no cell {reason}")
     return notes
@@ -484,7 +495,7 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     Contrasts are in a stored plan's order. `notes` names those that are left out. Raises UserError
     where no scale explains that the columns are missing.
     """
-    place, must_fit = sweep.where("analysis.contrasts")
+    place, must_fit = sweep.place_and_fit("analysis.contrasts")
     contrasts = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
         key = contrast["across"]
@@ -515,7 +526,7 @@ def _metric_said(plan: Plan, place: str) -> Plan:
         raise UserError(f"{place}task: the runs of a sweep have one task, got {listing}")
     name = plan.analysis.metric or plan.task.metrics[0].key
     plan = plan.with_own(place=f"{place}analysis.metric")
-    plan.named(name, f"{place}analysis.metric")
+    plan.metric_named(name, f"{place}analysis.metric")
     return replace(plan, analysis=replace(plan.analysis, metric=name))
 
 
@@ -559,11 +570,11 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     data = [data["name"] for tree in trees for data in spec.datasets_of(tree)]
     prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
     has_id = plan.tune is None and not any(note.startswith(prefixes) for note in plan.notes)
-    return run_spec, run.id if has_id else None, _said(plan, run, has_id)
+    return run_spec, run.id if has_id else None, _header_lines(plan, run, has_id)
 
 
-def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
-    yield f"run {run.id}: {run.label}" if known else f"{run.label}, whose id is not known yet"
+def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
+    yield f"run {run.id}: {run.label}" if has_id else f"{run.label}, whose id is not known yet"
     if plan.tune is not None:
         keys = dict.fromkeys(key for stage in plan.tune.stages for key in stage.space)
         yield f"note: a search will choose {', '.join(keys)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.conf import composed, told, without_ours
+from ablate.planning.conf import composed, hydra_errors, without_ours
 from ablate.planning.settings import leaves
 from ablate.shared import TRAINER, UserError, hydra_override, parse_source, unknown_value
 
@@ -35,14 +35,16 @@ class Composed:
     missing: Sequence[str]
 
 
-def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def keys_of(
+    words: Sequence[str], run_settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Return the declaration of each key of an application, and the overrides of a run.
 
     A declaration is as a yaml's `keys` has it, with the key's value as default; the overrides are
     the words that give the application what it would not have by itself.
 
-    words: of the command, one of which is the script with `@hydra.main`; given: settings of a run,
-    by group or dotted key. Raises UserError, one line, for a key that the application does not
+    words: of the command, one of which is the script with `@hydra.main`; run_settings: those of a
+    run, by group or dotted key. Raises UserError, one line, for a key that the application does not
     have.
     """
     folder, name = _main(words)
@@ -50,7 +52,7 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
         default = _compose(folder, name, [])
     except UserError as error:
         raise UserError(f"{error}; {WAY_OUT}") from error
-    group_choices = {key: value for key, value in given.items() if key in default.options}
+    group_choices = {key: value for key, value in run_settings.items() if key in default.options}
     for key, value in group_choices.items():
         if value not in default.options[key]:
             raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
@@ -60,7 +62,7 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
         if default.choices.get(key) != value
     ]
     composed = _compose(folder, name, groups)
-    settings = {key: value for key, value in given.items() if key not in group_choices}
+    settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
         if key not in keys:
@@ -118,7 +120,11 @@ def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
 
     config = " ".join([f"{folder}/{name}.yaml", *overrides])
     location = f"{TRAINER}.keys: hydra: {config}"
-    with told(location), without_ours(), initialize_config_dir(str(folder), version_base=None):
+    with (
+        hydra_errors(location),
+        without_ours(),
+        initialize_config_dir(str(folder), version_base=None),
+    ):
         tree, group_choices = composed(name, overrides)
         choices = {key: str(value) for key, value in group_choices.items() if value is not None}
         loader = GlobalHydra.instance().config_loader()

@@ -16,8 +16,8 @@ from ablate.planning.settings import Layers, SettingsLayer
 from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, UserError, is_whole, unknown_value
 
 FROM_PREFIX = "from."
-SHARED = ("model", *CHOICES)  # sections and groups that parent and child share
-OWN = TASKS[DEFAULT_TASK].says  # keys of `model` that a child sets for itself
+SHARED_SECTIONS = ("model", *CHOICES)  # sections and groups that parent and child share
+CHILD_KEYS = TASKS[DEFAULT_TASK].says  # keys of `model` that a child sets for itself
 OWN_OF_ANY = tuple({key: None for task in TASKS.values() for key in task.says})
 OF_FILE = ("weights", "names")  # keys of `from` for a start from a file of weights
 
@@ -42,7 +42,9 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
     above = []
     for layer in layers:
         check_once(layer.settings, layer.place)
-        shared_settings = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
+        shared_settings = {
+            k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED_SECTIONS
+        }
         parent_settings = {
             k.removeprefix(FROM_PREFIX): v for k, v in layer.settings.items() if _above(k)
         }
@@ -94,7 +96,7 @@ def descend(
     settings = {key: value for layer in above for key, value in layer.settings.items()}
     if "weights" in settings:
         for key in settings:
-            if key not in OF_FILE and key.partition(".")[0] not in SHARED:
+            if key not in OF_FILE and key.partition(".")[0] not in SHARED_SECTIONS:
                 raise unknown_value(f"{FROM_PREFIX}{key}", key, OF_FILE, "with from.weights one of")
         tree["model"] = _headless(tree["model"])
         tree["weights"] = {"names": "ablate"} | {k: settings[k] for k in OF_FILE if k in settings}
@@ -105,7 +107,7 @@ def descend(
         del parent["seed"]
     tree["parent"] = parent
     task = TASKS.get(str(tree.get("task")))
-    keys = OWN if task is None else task.says
+    keys = CHILD_KEYS if task is None else task.says
     has_whole_model = is_whole(parent["model"])
     own_settings = (
         {} if has_whole_model else {key: tree["model"][key] for key in keys if key in tree["model"]}
@@ -139,5 +141,7 @@ def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]]
     return (chain if _is_shared(key) else chain[depth : depth + 1]), key
 
 
-def _is_shared(key: str, own: Collection[str] = OWN) -> bool:
-    return key.partition(".")[0] in SHARED and key not in [f"model.{name}" for name in own]
+def _is_shared(key: str, child_keys: Collection[str] = CHILD_KEYS) -> bool:
+    return key.partition(".")[0] in SHARED_SECTIONS and key not in [
+        f"model.{name}" for name in child_keys
+    ]

@@ -93,7 +93,7 @@ class Plan:
         only once.
         """
         ancestors: set[str] = set()
-        for run in self._asked():
+        for run in self._main_runs():
             for ancestor in lineage(run):
                 if ancestor.id not in ancestors:
                     ancestors.add(ancestor.id)
@@ -116,7 +116,7 @@ class Plan:
             for run, ids in first_runs.values()
         ]
 
-    def _asked(self) -> Iterator[PlannedRun]:
+    def _main_runs(self) -> Iterator[PlannedRun]:
         """Yield `runs` without the runs that others start from."""
         places: set[tuple[str, str, str]] = set()
         for run in self.tried():
@@ -127,7 +127,7 @@ class Plan:
         for seed in self.seeds:
             for cell in self.cells:
                 if seed in cell.ids:
-                    yield PlannedRun(cell.ids[seed], cell.at(seed), seed)
+                    yield PlannedRun(cell.ids[seed], cell.at_seed(seed), seed)
 
     def tried(self) -> Iterator[PlannedRun]:
         """Yield the run of every trial, also where it is the run of another trial."""
@@ -157,7 +157,9 @@ class Plan:
         Raises UserError where the runs don't have it, and where diverged runs are to be scored at
         chance but guessing has no such score.
         """
-        metric = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+        metric = self.metric_named(
+            self.analysis.metric or self.task.metrics[0].key, "analysis.metric"
+        )
         if self.analysis.diverged == "chance" and (metric.neutral or not metric.guessed):
             raise UserError(f"analysis.diverged: guessing has no {metric.key}; leave chance out")
         return metric
@@ -189,7 +191,7 @@ class Plan:
                 return f"says which images are right, {detail}"
         return "is not tried for tuned sweeps, whose n counts searches" if self.tune else ""
 
-    def named(self, name: str, place: str) -> Metric:
+    def metric_named(self, name: str, place: str) -> Metric:
         """Return the metric of this name.
 
         Raises UserError, `place` first, for a metric that the task does not have, or that the runs
@@ -210,8 +212,8 @@ class Plan:
             suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
             raise UserError(
                 f"{place}: {metric.key}: the runs of {rows[0]!r}{suffix} do not measure "
-                f"{metric.probe}; {self.again(metric.probe)} trains runs that do: new ones, with "
-                f"ids of their own"
+                f"{metric.probe}; {self.repeat_command(metric.probe)} trains runs that do: new "
+                f"ones, with ids of their own"
             )
 
     def _check_layer(self, metric: Metric, place: str) -> None:
@@ -228,7 +230,7 @@ class Plan:
                     f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
                 )
 
-    def again(self, probe: str = "") -> str:
+    def repeat_command(self, probe: str = "") -> str:
         """Return the command of the sweep, in backquotes.
 
         With `probe`, it is the command of the sweep whose runs measure that probe, too.
@@ -264,7 +266,7 @@ class Plan:
         return replace(self, own=declarations) if declarations != self.own else self
 
     @property
-    def judged(self) -> Metric:
+    def objective(self) -> Metric:
         """The metric that judges the trials of a search, on validation.
 
         Where the trials are parents, it is a metric of their own task.
@@ -336,7 +338,7 @@ class Plan:
         """
         return self.design.planned(self, cell)
 
-    def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
+    def skipped_seeds(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
         """Return the seeds of a cell that the user has skipped -> how far each had come."""
         labels = {
             seed: PlannedRun("", cell, seed).label for seed in self.seeds * bool(self.skipped)
@@ -361,7 +363,11 @@ class Plan:
     def unevenly_skipped(self) -> list[str]:
         """The labels of the skipped runs whose seed counts in other cells."""
         seeds = set(self.counted_seeds)
-        labels = {PlannedRun("", cell, s).label: s for cell in self.cells for s in self.gone(cell)}
+        labels = {
+            PlannedRun("", cell, s).label: s
+            for cell in self.cells
+            for s in self.skipped_seeds(cell)
+        }
         return [label for label, s in labels.items() if s in seeds]
 
     @property
@@ -430,7 +436,7 @@ class Plan:
             case {"format": int(written)} if written != FORMAT:
                 raise ValueError(format_words(written))
         try:
-            plan = cls._of(tree)
+            plan = cls._from_parts(tree)
         except (UserError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as e:
             raise ValueError("is no plan of a sweep") from e
         parts = {"format", *(part.name for part in fields(cls)), *plan.design.tree()}
@@ -452,7 +458,7 @@ class Plan:
         return self
 
     @classmethod
-    def _of(cls, tree: Mapping[str, Any]) -> Plan:
+    def _from_parts(cls, tree: Mapping[str, Any]) -> Plan:
         names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
         metrics = analysis_keys.parse_own_metrics(tree["own"])
@@ -462,10 +468,10 @@ class Plan:
         return replace(plan, design=design_of(tree))
 
 
-def _unknown(name: Any, of: str) -> str:
+def _unknown(name: Any, kind: str) -> str:
     """Return words on an unknown name and the file that would bring it: see `shared.parts`."""
     text = printable(str(name))
-    return f"{text}, which is unknown here: ablate_{of}/{text}.py is not on Python's path"
+    return f"{text}, which is unknown here: ablate_{kind}/{text}.py is not on Python's path"
 
 
 def _check(plan: Plan) -> None:
@@ -502,7 +508,7 @@ def _check_ids(cell: Cell) -> None:
     try:
         ids = {} if cell.chosen else ids_of(cell.spec, cell.ids)
         for seed, run in cell.ids.items():
-            if run != (ids or ids_of(cell.at(seed).spec, [seed]))[seed]:
+            if run != (ids or ids_of(cell.at_seed(seed).spec, [seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         message = f"was edited: the configuration of {cell.label} is another run's"

@@ -215,7 +215,7 @@ class CellSearch:
         assert plan.tune is not None
         if plan.tune.parents and cell.spec.get("parent") is None:
             raise UserError("from.tune: runs start from no other run; give `from:` its settings")
-        self._tune, self._metric = plan.tune, plan.judged
+        self._tune, self._metric = plan.tune, plan.objective
         self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
@@ -231,9 +231,9 @@ class CellSearch:
         self._params: dict[str, Any] = {}  # the settings of these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
         self._cut: dict[str, int | None] = {}  # reported run -> step where it was pruned
-        self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not yet reported
-        self._judges: list[Judge] = []  # one for each trial of `_asked`
-        self._told = 0  # number of trials of this stage with reported results
+        self._open_trials: list[tuple[Trial, optuna.trial.Trial]] = []  # not yet reported
+        self._judges: list[Judge] = []  # one for each trial of `_open_trials`
+        self._reported = 0  # number of trials of this stage with reported results
         self._spent = 0.0  # cost of the trials, in whole ones
         self._multiply_adds = 0.0  # of the trials so far
         self.trials: list[Trial] = []
@@ -246,8 +246,8 @@ class CellSearch:
         """
         moved = False
         while self._choice is None:
-            if self._asked:
-                runs = [only_run(trial.cell.ids) for trial, _ in self._asked]
+            if self._open_trials:
+                runs = [only_run(trial.cell.ids) for trial, _ in self._open_trials]
                 run_results = [results(run) for run in runs]
                 if any(result is None for result in run_results):
                     break
@@ -258,7 +258,7 @@ class CellSearch:
                     ]
                 )
             moved = True
-            if self._studies and self._told == self._studies[-1][0].trials:
+            if self._studies and self._reported == self._studies[-1][0].trials:
                 self._close_stage()
             else:
                 self._ask()
@@ -269,33 +269,35 @@ class CellSearch:
 
         Only the rounds before are looked at, so that the speed of trials doesn't matter.
         """
-        for place, (trial, _) in enumerate(self._asked):
+        for place, (trial, _) in enumerate(self._open_trials):
             if run in trial.cell.ids.values():
-                return self._judge(place)(self._judged(metrics))
+                return self._judge(place)(self._scored_lines(metrics))
         return None
 
-    def _tell(self, found: Sequence[tuple[Mapping[str, Any], MetricLines]]) -> None:
+    def _tell(self, outcomes: Sequence[tuple[Mapping[str, Any], MetricLines]]) -> None:
         """Report the results of a round to the study, in the order of its trials.
 
-        `found`: (result, metric lines) of each. Equal trials are one run, which is paid and judged
-        once.
+        `outcomes`: (result, metric lines) of each. Equal trials are one run, which is paid and
+        judged once.
         """
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
         repeats = []
-        for place, ((trial, _), (_, lines)) in enumerate(zip(self._asked, found, strict=True)):
+        for place, ((trial, _), (_, lines)) in enumerate(
+            zip(self._open_trials, outcomes, strict=True)
+        ):
             run = only_run(trial.cell.ids)
             repeats.append(run in self._cut)
             if run not in self._cut:
                 pruned = self._tune.pruner != "none"
-                self._cut[run] = self._judge(place)(self._judged(lines)) if pruned else None
+                self._cut[run] = self._judge(place)(self._scored_lines(lines)) if pruned else None
         for (trial, live_trial), (result, lines), paid in zip(
-            self._asked, found, repeats, strict=True
+            self._open_trials, outcomes, repeats, strict=True
         ):
             step = self._cut[only_run(trial.cell.ids)]
             scored_lines = [line for line in lines if step is None or line["step"] <= step]
-            for n, line in enumerate(self._judged(scored_lines), start=1):
+            for n, line in enumerate(self._scored_lines(scored_lines), start=1):
                 live_trial.report(self._score(line, "val_"), n)
                 live_trial.should_prune()  # for the pruner's own notes; the decision is made above
             early = step is not None or result["status"] == "pruned"
@@ -316,8 +318,8 @@ class CellSearch:
             self._spent += 1.0 if ended is None else share_done(trial.cell.spec, ended)
             steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
-        self._told += len(self._asked)
-        self._asked, self._judges = [], []
+        self._reported += len(self._open_trials)
+        self._open_trials, self._judges = [], []
 
     def _judge(self, place: int) -> Judge:
         """Return the judge of whether the trial at `place` in the round goes on."""
@@ -328,19 +330,19 @@ class CellSearch:
             trials = study.get_trials(
                 deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)
             )
-            for number, _ in enumerate(self._asked):
+            for number, _ in enumerate(self._open_trials):
                 alone = self._new_study()
                 alone.add_trials(trials)
                 alone.add_trials([create_trial(state=TrialState.FAIL)] * number)  # set its number
                 self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
-    def choice(self, taken: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
+    def choice(self, searches: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
         """Return the winner, once the search is over; None before.
 
-        `taken`: the number of every search -> the seeds of the reports that take its winner.
+        `searches`: the number of every search -> the seeds of the reports that take its winner.
         """
-        return self._choice and replace(self._choice, seeds=taken[self.number])
+        return self._choice and replace(self._choice, seeds=searches[self.number])
 
     def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
         """Return (name, study) of every stage begun. `several`: has its cell other searches?"""
@@ -364,30 +366,30 @@ class CellSearch:
         return optuna.create_study(study_name="search", direction=self._goal, pruner=pruner())
 
     def _ask(self) -> None:
-        if not self._studies or self._told == self._studies[-1][0].trials:
+        if not self._studies or self._reported == self._studies[-1][0].trials:
             self._studies.append((self._tune.stages[len(self._studies)], self._new_study()))
-            self._told = 0
+            self._reported = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
-        size = self._tune.round + (self._told == 0)  # the first time the default trial, too
-        size = min(size, stage.trials - self._told)
+        size = self._tune.round + (self._reported == 0)  # the first time the default trial, too
+        size = min(size, stage.trials - self._reported)
         key = (self._tune.seed, self.number, place)
         default, points = self._defaults[place], []
         if self._tune.sampler == "grid":
             points = grid_points(stage, default)
-        elif self._told <= SPREAD:
+        elif self._reported <= SPREAD:
             points = [default, *spread_points(stage, SPREAD + self._tune.round, key)]
-        for params in points[self._told : self._told + size]:
+        for params in points[self._reported : self._reported + size]:
             study.enqueue_trial(params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns that some samplers are experimental
-            study.sampler = make_sampler(self._tune, (*key, self._told))
+            study.sampler = make_sampler(self._tune, (*key, self._reported))
             distributions = {key: distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
                 live_trial = study.ask(fixed_distributions=distributions)
                 trial = self._trial(stage, place, dict(live_trial.params))
                 live_trial.set_user_attr("run", only_run(trial.cell.ids))
-                self._asked.append((trial, live_trial))
+                self._open_trials.append((trial, live_trial))
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
@@ -457,7 +459,7 @@ class CellSearch:
             )
         return worst
 
-    def _judged(self, lines: MetricLines) -> MetricLines:
+    def _scored_lines(self, lines: MetricLines) -> MetricLines:
         """Return the lines that have the metric of the search, as all lines of our training do."""
         return [line for line in lines if f"val_{self._metric.key}" in line]
 
@@ -486,7 +488,7 @@ class Judge:
 
     def __init__(self, trial: optuna.trial.Trial, score: Callable[[Mapping[str, Any]], float]):
         self._trial, self._score = trial, score
-        self._seen = 0
+        self._line_count = 0
         self._step: int | None = None
 
     def __call__(self, lines: MetricLines) -> int | None:
@@ -494,11 +496,11 @@ class Judge:
 
         Lines that it saw before must be the same again.
         """
-        for line in lines[self._seen :]:
+        for line in lines[self._line_count :]:
             if self._step is not None:
                 break
-            self._seen += 1
-            self._trial.report(self._score(line), self._seen)
+            self._line_count += 1
+            self._trial.report(self._score(line), self._line_count)
             if self._trial.should_prune():
                 self._step = int(line["step"])
         return self._step

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ablate.planning.conf import MOST, first_line
+from ablate.planning.conf import MOST_VALUES, first_line
 from ablate.shared import (
     ARCHS,
     CHOICES,
@@ -95,9 +95,9 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
     if getattr(parsed, "shuffle", False):
         raise UserError(f"{key}: shuffle() would change the sweep each time; leave shuffle() out")
-    values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST + 1)]
-    if len(values) > MOST:
-        raise UserError(f"{key}: {value} has more than {MOST:,} values")
+    values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST_VALUES + 1)]
+    if len(values) > MOST_VALUES:
+        raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
     return Word(text, key, tuple(values), swept=True)
 
 
@@ -201,10 +201,10 @@ def _of_shipped(layer: SettingsLayer) -> SettingsLayer:
     return SettingsLayer(layer.place, {**settings, "model.arch": name})
 
 
-def _without_model(said: Mapping[str, Any]) -> dict[str, Any]:
+def _without_model(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
-        for key, value in said.items()
+        for key, value in settings.items()
         if key == INPUT or key.partition(".")[0] not in ("model", *CHOICES)
     }
 

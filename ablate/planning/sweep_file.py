@@ -59,8 +59,15 @@ KEYS = (
     *("title", "base", "from", "across", "variants", "changes", "design", "baseline", "seeds"),
     *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
-WHOLE = ("variants", "changes", "design", "baseline", "exclude", "scales")  # keys that no scale has
-SCALE_KEYS = tuple(key for key in KEYS if key not in WHOLE)
+UNSCALED_KEYS = (
+    "variants",
+    "changes",
+    "design",
+    "baseline",
+    "exclude",
+    "scales",
+)  # keys that no scale has
+SCALE_KEYS = tuple(key for key in KEYS if key not in UNSCALED_KEYS)
 GENERATORS = ("product", "zip", "each")
 
 
@@ -129,7 +136,7 @@ def from_file(
     of_rows, changes = _Reader(place, groups), None
     if "changes" in content:
         declaration = changes_at(content["changes"], f"{place}: changes")
-        changes, rows = declaration.of(line.options.design or content.get("design", DESIGN))
+        changes, rows = declaration.expand(line.options.design or content.get("design", DESIGN))
     else:
         rows = of_rows.entries(content["variants"])
         for kind, option in (
@@ -166,8 +173,8 @@ def from_file(
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=columns,
-        under=tuple(_under(levels)),
-        over=single_values(word for word in line.settings if not word.swept),
+        base_layers=tuple(_base_layers(levels)),
+        command_settings=single_values(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
         analysis=Analysis(**{**parts.get("analysis", {}), **words}),
@@ -175,7 +182,7 @@ def from_file(
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
         paper=paper,
         scale=scale,
-        own=frozenset(
+        scale_parts=frozenset(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
@@ -187,7 +194,7 @@ def from_file(
     )
 
 
-def _under(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
+def _base_layers(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
     """Yield the layers that hold for every cell: `base` and `from` of each level.
 
     `levels`: by the start of their places.
@@ -238,7 +245,7 @@ def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Desig
     if not sections or sections[0] in line.sweep:
         return None
     [section] = sections
-    seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
+    seeds, *_ = design.seed_counts or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
     return tuning(section, parts[section], words[section], place, seeds, design)
 
 
@@ -271,7 +278,7 @@ class _Reader:
             "from": _from_at,
             "across": lambda raw, place: distinct(self.axes(raw, place), "columns", place),
             "seeds": seeds,
-            **{key: design.declared for key, design in DESIGNS.items()},
+            **{key: design.parse for key, design in DESIGNS.items()},
             "overrides": lambda raw, place: tuple(self.overrides(raw, place)),
             "tune": _tune_at,
             "analysis": analysis,
@@ -300,10 +307,10 @@ class _Reader:
         entry = mapping_at(entry, place, form)
         if any(key in entry for key in GENERATORS):
             return list(self.generated(entry, place, GENERATORS))
-        label, settings = self.named(entry, place)
+        label, settings = self.label_and_settings(entry, place)
         return [Item(label, settings_at(settings, place), place)]
 
-    def named(self, entry: Mapping[str, Any], place: str) -> tuple[str, Any]:
+    def label_and_settings(self, entry: Mapping[str, Any], place: str) -> tuple[str, Any]:
         if len(entry) != 1:
             raise UserError(
                 f"{place}: expected one LABEL: {{key: value}}, got {len(entry)} keys: "
@@ -328,7 +335,9 @@ class _Reader:
         return [Item(name_settings(s), s, place) for s in products(values, f"{place}: ")]
 
     def column(self, entry: Any, place: str) -> Item:
-        label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)
+        label, settings = self.label_and_settings(
+            mapping_at(entry, place, "LABEL: {key: value}"), place
+        )
         settings = dict(mapping_at(settings, place, "{key: value}"))
         paper = settings.pop("paper", None)
         if paper is not None and not isinstance(paper, str):
@@ -366,7 +375,7 @@ class _Reader:
         matched: set[str] = set()
         for combination, name in combinations(kind, values, place):
             settings = {**added, **combination}
-            hits = [ex for ex in excludes if matches(ex.when, settings)]
+            hits = [ex for ex in excludes if matches(ex.condition, settings)]
             matched.update(ex.place for ex in hits)
             if hits:
                 continue
@@ -374,7 +383,7 @@ class _Reader:
             yield Item(label, settings, place, family)
         for ex in excludes:
             if ex.place not in matched:
-                raise UserError(f"{ex.place}: matches nothing: {show_settings(ex.when)}")
+                raise UserError(f"{ex.place}: matches nothing: {show_settings(ex.condition)}")
 
     def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
         """Read the values of one key: a list, or one of Hydra's functions that make one."""
@@ -422,10 +431,10 @@ def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
     The scale is added if there is one. Raises UserError for a file that is no sweep file.
     """
     scale_entry = {} if scale is None else {"scale": scale}
-    return {"sha256": sha256_of(path), "declares": _declared(path, scale), **scale_entry}
+    return {"sha256": sha256_of(path), "declares": _declaration_hash(path, scale), **scale_entry}
 
 
-def _declared(path: Path, scale: str | None) -> str:
+def _declaration_hash(path: Path, scale: str | None) -> str:
     _, content = load_sweep_file(path)
     scales = content.get("scales")
     if isinstance(scales, dict):
@@ -450,7 +459,7 @@ def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     if sha256 == plan.file.get("sha256"):
         return
     try:
-        if _declared(path, plan.file.get("scale")) == plan.file.get("declares"):
+        if _declaration_hash(path, plan.file.get("scale")) == plan.file.get("declares"):
             return
     except UserError:
         pass  # `ablate sweep` will say what is wrong with it

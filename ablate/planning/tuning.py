@@ -63,7 +63,7 @@ def tuning(
     stage = (
         _grid
         if tune.sampler == "grid"
-        else functools.partial(_shared, section, searches, design.grows)
+        else functools.partial(_shared_stage, section, searches, design.grows)
     )
     if "stages" in raw:
         if both := [key for key in STAGE_KEYS if key in raw]:
@@ -91,7 +91,7 @@ def _of_parents(stage: TuningStage) -> TuningStage:
     return replace(stage, space=space, at=fixed_settings)
 
 
-def _shared(
+def _shared_stage(
     section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
 ) -> TuningStage:
     """Return a stage of sampled searches, which share its trials equally.

@@ -11,7 +11,7 @@ from ablate.planning.plan import Plan
 from ablate.shared import tree_identity
 
 
-def unite_plans(one: Plan, other: Plan) -> Plan:
+def unite_plans(ours: Plan, theirs: Plan) -> Plan:
     """Return the plan of both.
 
     Where the two have the same cells, it has the seeds of both; else one of them must have all
@@ -20,19 +20,19 @@ def unite_plans(one: Plan, other: Plan) -> Plan:
     Trials are those that one of the two has asked so far: see `before_searches`. Raises ValueError,
     which names the parts that differ.
     """
-    same_columns = [c.label for c in one.columns] == [c.label for c in other.columns]
-    was, is_ = _declared(one, same_columns), _declared(other, same_columns)
-    if one.spread == other.spread:  # one may name the spread that `auto` of the other amounts to
+    same_columns = [c.label for c in ours.columns] == [c.label for c in theirs.columns]
+    was, is_ = _agreed_parts(ours, same_columns), _agreed_parts(theirs, same_columns)
+    if ours.spread == theirs.spread:  # one may name the spread that `auto` of the other amounts to
         was["analysis"]["spread"] = is_["analysis"]["spread"]
     differ = [key for key in was if was[key] != is_[key]]
     if differ:
         raise ValueError(", ".join(differ))
-    if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
-        return _without_a_run(_with_seeds(one, other))
-    for larger, part in ((one, other), (other, one)):
+    if _has_cells(ours, theirs) and _has_cells(theirs, ours) and _order(ours) == _order(theirs):
+        return _without_a_run(_with_seeds(ours, theirs))
+    for larger, part in ((ours, theirs), (theirs, ours)):
         if _has_cells(larger, part) and _has_seeds(larger, part):
             return _without_a_run(larger)
-    rows = [{row.label for row in plan.rows} for plan in (one, other)]
+    rows = [{row.label for row in plan.rows} for plan in (ours, theirs)]
     signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
     signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
     raise ValueError(f"rows: {', '.join(signs)}" if signs else "cells")
@@ -49,7 +49,7 @@ def _without_a_run(plan: Plan) -> Plan:
     return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
 
 
-def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
+def _agreed_parts(plan: Plan, groups: bool) -> dict[str, Any]:
     """Return the parts of a plan, besides cells and seeds, in which plans of one sweep must agree.
 
     `groups`: are its groups of columns among them?
@@ -75,15 +75,15 @@ def _order(plan: Plan) -> tuple[list[str], list[str]]:
     return [row.label for row in plan.rows], [column.label for column in plan.columns]
 
 
-def _has_cells(whole: Plan, part: Plan) -> bool:
-    """Return whether `whole` trains all that `part` does, under the same labels."""
-    return all(_cells(whole).get(place) == identity for place, identity in _cells(part).items())
+def _has_cells(larger: Plan, part: Plan) -> bool:
+    """Return whether `larger` trains all that `part` does, under the same labels."""
+    return all(_cells(larger).get(place) == identity for place, identity in _cells(part).items())
 
 
-def _has_seeds(whole: Plan, part: Plan) -> bool:
-    """Return whether each cell of `whole` has all seeds that it has, or will have, in `part`."""
-    planned_seeds = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
-    return {*whole.seeds} >= {*part.seeds} and all(
+def _has_seeds(larger: Plan, part: Plan) -> bool:
+    """Return whether each cell of `larger` has all seeds that it has, or will have, in `part`."""
+    planned_seeds = {(cell.row, cell.column): {*larger.planned(cell)} for cell in larger.cells}
+    return {*larger.seeds} >= {*part.seeds} and all(
         {*part.planned(cell)} <= planned_seeds[cell.row, cell.column] for cell in part.cells
     )
 
@@ -98,14 +98,14 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
     }
 
 
-def _with_seeds(one: Plan, other: Plan) -> Plan:
+def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
     """Return the first plan, with the seeds of both."""
-    if _has_seeds(one, other):
-        return one
-    if _has_seeds(other, one):
-        return other
-    seeds = tuple(sorted({*one.seeds, *other.seeds}))
-    other_cells = {(cell.row, cell.column): cell for cell in other.cells}
+    if _has_seeds(ours, theirs):
+        return ours
+    if _has_seeds(theirs, ours):
+        return theirs
+    seeds = tuple(sorted({*ours.seeds, *theirs.seeds}))
+    other_cells = {(cell.row, cell.column): cell for cell in theirs.cells}
 
     def joined(cell: Cell) -> Cell:
         their = other_cells[cell.row, cell.column]
@@ -113,5 +113,5 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
         cell_seeds = tuple(sorted({*cell.seeds, *their.seeds}))
         return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=cell_seeds)
 
-    words = one.design.words(one.words, seeds)
-    return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)
+    words = ours.design.words(ours.words, seeds)
+    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), words=words)

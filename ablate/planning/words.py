@@ -31,7 +31,7 @@ from ablate.shared import TRAINER, UserError, nearest_name
 
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
-OWN = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
 COLUMNS = ("data", "model.arch")  # keys that are columns by default
 # The options that declare a sweep, in their order: the field of `Options`, and how a text is read.
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -112,8 +112,8 @@ class CommandLine:
         """
         places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
         name_words = [word for word in self.settings if word not in (*places, *self.crossed)]
-        words = sorted(map(_spelled, name_words))
-        words += [_spelled(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
+        words = sorted(map(_word_text, name_words))
+        words += [_word_text(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
         words += sorted(f"across={key}" for key in self.options.across)
         words += ["each"] * self.options.each
         words += sorted(" ".join(change.split()) for change in self.options.change)
@@ -158,19 +158,19 @@ def read_line(
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{seed_list}]")
         if (section := key.partition(".")[0]) in ("seeds", "baseline") and key != section:
             raise UserError(f"{key}: {section} has no keys; give {section}=VALUE")
-        is_unknown = "." not in key and key not in (*OWN, *groups)
-        if is_unknown and (meant := nearest_name(key, OWN, 0.75)):
+        is_unknown = "." not in key and key not in (*SWEEP_KEYS, *groups)
+        if is_unknown and (meant := nearest_name(key, SWEEP_KEYS, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
 
-    def about(word: Word) -> str:
-        sections = (*OWN, "launcher")
+    def sweep_section(word: Word) -> str:
+        sections = (*SWEEP_KEYS, "launcher")
         return next((s for s in sections if f"{word.key}.".startswith(f"{s}.")), "")
 
     return CommandLine(
         file=words[0] if has_name else None,
-        settings=tuple(word for word in parsed if not about(word)),
-        sweep={w.key: w for w in parsed if about(w) in OWN},
-        launcher=single_values(word for word in parsed if about(word) == "launcher"),
+        settings=tuple(word for word in parsed if not sweep_section(word)),
+        sweep={w.key: w for w in parsed if sweep_section(w) in SWEEP_KEYS},
+        launcher=single_values(word for word in parsed if sweep_section(word) == "launcher"),
         options=options,
         words=tuple(words),
     )
@@ -183,16 +183,16 @@ def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any
     return other_words, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
-def same_sweep(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
+def same_sweep(words: Sequence[str], other_words: Sequence[str], store: Path) -> bool:
     """Return whether plans of these words would have the same name, `--as` aside.
 
     They then differ at most in seeds, launcher, analysis and where their data lies. Raises
     UserError for words that can't be read any more.
     """
-    if list(one) == list(other):
+    if list(words) == list(other_words):
         return True
     groups = Composer(store).groups
-    return read_line(one, groups).name == read_line(other, groups).name
+    return read_line(words, groups).name == read_line(other_words, groups).name
 
 
 def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
@@ -233,7 +233,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
                 f"columns by --across {factors[0].key}"
             )
         declaration = changes_of(options.change, groups)
-        changes, rows = declaration.of(options.design or DESIGN)
+        changes, rows = declaration.expand(options.design or DESIGN)
     elif options.each:  # the first values hold for all rows; each other one changes one key
         first_values = {key: values[0] for key, values in by_key.items()}
         common_settings |= first_values
@@ -252,8 +252,8 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
         columns=distinct(
             map(_item, products({w.key: w.values for w in column_words})), "columns", ""
         ),
-        under=(),
-        over=common_settings,
+        base_layers=(),
+        command_settings=common_settings,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
@@ -335,7 +335,7 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     return seeds(word.value, "seeds")
 
 
-def _spelled(word: Word) -> str:
+def _word_text(word: Word) -> str:
     """Return `key=a,b`, the same text for every spelling of the same values."""
     texts = (
         repr(value) if isinstance(value, str) and "," in value else value_text(value)

@@ -148,7 +148,7 @@ def planned_runs(plan: Plan) -> str:
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
     runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    text = f"{grid}{plan.design.each(plan.seeds_said)} = {counted(runs, 'run')}"
+    text = f"{grid}{plan.design.seeds_suffix(plan.seeds_said)} = {counted(runs, 'run')}"
     trials = plan.expected_trials
     text += f", after {counted(trials, 'tuning trial')}" if trials else ""
     parents = sum(len(cell.ids) for cell in plan.parents())

@@ -243,7 +243,7 @@ class Outlook:
         """Write what `ablate plan` prints."""
         plan, margin = self.plan, self.plan.analysis.margin
         margin_text = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
-        yield f"until: {plan.design.spelled(plan.seeds)}{margin_text}"
+        yield f"until: {plan.design.seeds_text(plan.seeds)}{margin_text}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
         yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
@@ -261,7 +261,7 @@ class Outlook:
         """looks, margin; expected: {case, runs, trials, device_hours}; most: the last three;
         spreads."""
         return {
-            "looks": list(self.plan.design.at),
+            "looks": list(self.plan.design.seed_counts),
             "margin": self.plan.analysis.margin,
             "expected": [
                 {"case": case, "runs": runs, "trials": self._trials(runs), "device_hours": hours}
@@ -297,7 +297,7 @@ def simulate_looks(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) 
         method = replace(
             sequential_of(plan, column.label), margin=None if margin is None else margin / spread.sd
         )
-        first_look, *_, last_look = plan.design.at
+        first_look, *_, last_look = plan.design.seed_counts
         for case, gain in cases.items():  # the baseline alone is judged by no look
             if not variants:
                 took = float(first_look)

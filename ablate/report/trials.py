@@ -39,7 +39,7 @@ def list_trials(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
     """List the trials by column, row, search and number. Raises UserError without `tune:`."""
     if plan.tune is None:
         raise UserError(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
-    scale, winners = plan.judged.scale, _winners(plan)
+    scale, winners = plan.objective.scale, _winners(plan)
     tried = []
     for run in plan.tried():
         trial = run.trial
@@ -100,7 +100,7 @@ def tree(plan: Plan, trials: Sequence[Tried]) -> dict[str, Any]:
         for choice in cell.chosen
     ]
     return {
-        **{"sweep": plan.name, "metric": plan.judged.key, "unit": plan.judged.unit},
+        **{"sweep": plan.name, "metric": plan.objective.key, "unit": plan.objective.unit},
         "trials": [vars(trial) for trial in trials],
         "searches": searches,
     }
@@ -127,7 +127,7 @@ def sheet(plan: Plan, trials: Sequence[Tried]) -> grid.PrintedTable:
         caption=(
             f"{often[0].upper()}{often[1:]} of {plural(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
-            f"score: {plan.judged.validated}, with its standard error.",
+            f"score: {plan.objective.validated}, with its standard error.",
             *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),
         ),
     )
@@ -158,7 +158,7 @@ def _grid(plan: Plan, column: str, trials: Sequence[Tried]) -> grid.Grid:
 
 
 def _number(plan: Plan, value: float | None) -> str:
-    return "-" if value is None else f"{value:.{plan.judged.decimals}f}"
+    return "-" if value is None else f"{value:.{plan.objective.decimals}f}"
 
 
 def _worth(plan: Plan, cell: Cell) -> Iterator[str]:

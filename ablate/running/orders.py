@@ -103,7 +103,7 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
         if refusal := decide(store, ledger, order, run, states[run]).refusal:
             raise UserError(f"{label}: {refusal}")
     for plan in driven_plans(store, ledger, runs.keys()) if order == "skip" else ():
-        dependents = plan.design.needed(plan)
+        dependents = plan.design.needed_runs(plan)
         for run in runs.keys() & dependents.keys():
             raise UserError(
                 f"{runs[run]}: {dependents[run]} of {plan.name} needs this run; "

@@ -184,7 +184,7 @@ def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
     """
     states = ledger.states({run.id for run in plan.runs()})
     skipped_ids = {run for run, state in states.items() if state.status == "skipped"}
-    if not skipped_ids or skipped_ids <= plan.design.needed(plan).keys():
+    if not skipped_ids or skipped_ids <= plan.design.needed_runs(plan).keys():
         return plan
     details = ledger.last_detail("skipped")
     skipped = {

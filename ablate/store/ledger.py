@@ -352,7 +352,7 @@ class Ledger(Queries):
         """Seal a plan file that has no seal from the time when it was written."""
         detail = {
             "sha256": sha256,
-            "with": plan.design.driven(plan.seeds),
+            "with": plan.design.drive_text(plan.seeds),
             "rebuilt": True,
             "left": [*left],
         }
@@ -397,7 +397,7 @@ class Ledger(Queries):
             is_sealed = last_kind == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
             if is_sealed and not more:
                 return
-        detail = {"sha256": sha256, "with": plan.design.driven(plan.seeds), **more}
+        detail = {"sha256": sha256, "with": plan.design.drive_text(plan.seeds), **more}
         self._seal([(PLAN_OF + plan.name, kind, detail)])
 
     def _plan(self, plan: Plan, driven: float) -> None:

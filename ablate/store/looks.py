@@ -160,7 +160,7 @@ def peek(plan: Plan, results: Results) -> InterimLook:
             for row, read_row in column.rows.items()
         }
         columns[label] = ReadColumn(len(set.intersection(*ended_seeds.values())), 0, {}, rows)
-    planned = plan.design.at or tuple(sorted({full_look.n, *plan.analysis.looks}))
+    planned = plan.design.seed_counts or tuple(sorted({full_look.n, *plan.analysis.looks}))
     return replace(full_look, columns=columns, planned=planned)
 
 

@@ -22,7 +22,7 @@ RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was 
 def retry_remedy(plan: Plan) -> str:
     """Return the remedy for edited files of a run: the command that trains or imports the run
     again."""
-    return RETRY_REMEDY if plan.design.trains else f"{plan.again()} writes it again"
+    return RETRY_REMEDY if plan.design.trains else f"{plan.repeat_command()} writes it again"
 
 
 class Sound(NamedTuple):

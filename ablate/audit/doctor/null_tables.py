@@ -178,10 +178,10 @@ def _refusal(plan: Plan) -> str:
     from ablate.analysis import FEWEST_RUNS
 
     for condition in plan.conditions:
-        factor = condition.shared
+        factor = condition.factor
         return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {factor}"
     few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
-    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else plan.again()
+    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else plan.repeat_command()
     return (
         f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "
         f"three for each of two variants, and no row has as many: {command}"

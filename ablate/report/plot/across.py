@@ -27,7 +27,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     means = {(e.row, e.column): e.accuracy for e in table.entries if e.accuracy is not None}
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
-        raise Nothing(f"{plan.name}: no run has a result yet; run {plan.again()}")
+        raise Nothing(f"{plan.name}: no run has a result yet; run {plan.repeat_command()}")
     setting_texts, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
     metric = table.of()

@@ -31,7 +31,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 epochs = epochs_by_cell.setdefault((run.cell.row, run.cell.column), {})
                 epochs.setdefault(line[clock], []).append(line)
     if not epochs_by_cell:
-        raise Nothing(f"{plan.name}: no run has a validation yet; run {plan.again()}")
+        raise Nothing(f"{plan.name}: no run has a validation yet; run {plan.repeat_command()}")
     candidates = (
         ("train_loss", "training loss", 1.0),
         (f"val_{metric.key}", metric.with_unit(metric.validated), metric.scale),
@@ -89,7 +89,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     its last, for a diverged one that of guessing. k goes as far as one search does."""
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
-    metric = plan.judged
+    metric = plan.objective
     sign, scale = metric.sign, metric.scale
     scores: dict[tuple[str, str], list[float]] = {}
     for trial in plan.trials:
@@ -97,7 +97,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
-        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.again()}")
+        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.repeat_command()}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
     sheet = Drawing.of_panels(
         *(plan, table, form, "tuning", "Best score of a search by its number of trials"),

@@ -152,8 +152,10 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: s
     if arrays_by_cell:
         return arrays_by_cell
     if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
-        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.again()}")
-    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {plan.again(probe)}")
+        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.repeat_command()}")
+    raise Nothing(
+        f"{plan.name}: its runs did not measure {probe}; run {plan.repeat_command(probe)}"
+    )
 
 
 def in_order(plan: Plan, table: Table, form: FigureForm) -> Iterator[PlannedRun]:
@@ -164,7 +166,7 @@ def in_order(plan: Plan, table: Table, form: FigureForm) -> Iterator[PlannedRun]
             if cell := plan.cell(row.label, column.label):
                 for seed, run in cell.ids.items():
                     if run not in table.withheld:
-                        yield PlannedRun(run, cell.at(seed), seed)
+                        yield PlannedRun(run, cell.at_seed(seed), seed)
 
 
 def named(row: str, column: str) -> str:

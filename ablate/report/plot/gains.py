@@ -137,7 +137,7 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
         raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {plan.baseline}")
     raise Nothing(
         f"{plan.name}: no gain yet, since no row has finished a seed that {plan.baseline} has "
-        f"finished, too; run {plan.again()}"
+        f"finished, too; run {plan.repeat_command()}"
     )
 
 
