@@ -292,12 +292,14 @@ def whole_pictures(rounds: int) -> None:
 
             for name, (kept, spec, whole, threads) in sets.items():
                 batches.gathering_threads = lambda device, n=threads: n
-                made = Batches(splits[kept], BATCH, spec, Draws(turn), ImageView(224, whole=whole))
+                made = Batches(
+                    splits[kept], BATCH, spec, Draws(turn), ImageView(224, cut_style=whole)
+                )
                 timed(name, lambda m=made: sum(len(m.at(n)[1]) for n in range(m.steps_per_epoch)))
             batches.gathering_threads = lambda device: 1
             for name, kept, whole in (("squares", "decoded", None), ("files", "encoded", "tf")):
                 shown = evaluation_batches(
-                    splits[kept], BATCH, ImageView(224, crop=0.875, whole=whole)
+                    splits[kept], BATCH, ImageView(224, crop=0.875, cut_style=whole)
                 )
                 timed(f"evaluation, {name}", lambda s=shown: sum(len(labels) for _, labels in s))
         for name, seen in rates.items():

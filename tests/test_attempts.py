@@ -209,7 +209,7 @@ def test_gc_removes_what_a_driver_that_died_left_half_done(store, ledger):
         folder.mkdir(parents=True)
     PilotDir(left[0]).write_beat({"runs": {}})
     PilotDir(stay[1]).write_beat({"runs": {}})
-    assert [pilot.id for pilot in Pilots(store.pilots).all()] == ["p3"]
+    assert [pilot.id for pilot in Pilots(store.pilots).pilots()] == ["p3"]
     for path in (home, link, *left, *stay[:2]):
         os.utime(path, (0, 0), follow_symlinks=False)
     found = collected(store, ledger)
@@ -235,7 +235,7 @@ def test_the_folder_of_a_pilot_goes_at_once(store, monkeypatch):
         patch.setattr(shutil, "rmtree", dies)
         with pytest.raises(Crash):
             pilot.remove()
-    assert [*Pilots(store.pilots).all()] == []
+    assert [*Pilots(store.pilots).pilots()] == []
 
 
 def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_driver_on_another_host_is_seen_by_its_beat(store):
     assert driver_of(store) == Driver(1, "p")
     assert not store.take_turn()
     store.ask_to_stop()
-    with store.driver.held():
+    with store.driver.hold():
         store.driver.note(pid=2, host="another", sweep="p")
         assert not store.asked_to_stop()  # it was for the driver before
         store.ask_to_stop()

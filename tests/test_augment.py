@@ -180,7 +180,7 @@ def test_one_by_one_crops_are_those_at_once(seed, height, width):
     aspect = torch.rand(20, generator=seeded(seed)) + 0.5
     boxes = crop.inception_boxes(aspect, drawn(crop.INCEPTION, 20, seed))
     sides = torch.tensor([[height], [width]])
-    whole = crop.whole(*spans(boxes) * sides, sides)
+    whole = crop.pixel_span(*spans(boxes) * sides, sides)
     for size in (4, 11):
         got = crop.resize_slices(images, *whole, size)
         at_once = crop.sample(images, *whole, size)
@@ -191,12 +191,12 @@ def test_one_by_one_crops_are_those_at_once(seed, height, width):
 def test_boxes_are_rounded_to_whole_pixels_within_the_image():
     spans = [(0, 16), (3.4, 5.2), (3.4, 5.0), (2.6, 0.1), (15.8, 0.2), (15.4, 0.6), (0.3, 0.1)]
     start, length = torch.tensor(spans).unbind(1)
-    first, many = crop.whole(start, length, torch.tensor(16))
+    first, many = crop.pixel_span(start, length, torch.tensor(16))
     assert first.tolist() == [0, 3, 3, 3, 15, 15, 0]
     assert many.tolist() == [16, 6, 5, 1, 1, 1, 1]
     start = torch.rand(5000, generator=seeded(0)) * 16
     length = (16 - start) * torch.rand(5000, generator=seeded(1))
-    first, many = crop.whole(start, length, torch.tensor(16))
+    first, many = crop.pixel_span(start, length, torch.tensor(16))
     assert (first >= 0).all()
     assert (many >= 1).all()
     assert (first + many <= 16).all()
@@ -318,7 +318,7 @@ def test_erased_pixels_are_normal_and_others_stay():
 def kept(height: int, width: int, seed: int, *strengths: float, **more: float) -> torch.Tensor:
     numbers = np.random.default_rng(seed).random(mix.MIXTURE).tolist()
     made = mix.mixture(height, width, numbers, *strengths, **more)
-    return mix.kept(height, width, torch.tensor(made, dtype=torch.float64))
+    return mix.own_shares(height, width, torch.tensor(made, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("strength", [0.05, 0.2, 0.5, 0.51, 0.8, 1.0, 3.0])
@@ -456,6 +456,6 @@ def test_nothing_is_made_on_another_device():
             colour.colour_jitter(images, 0.3, uniform[:3]),
             warp.shake(images, uniform[:7]),
             mix.random_erasing(images.float(), uniform[:23], known, 1.0),
-            *mix.mix(images.float(), targets, mix.kept(16, 16, mixture)),
+            *mix.mix(images.float(), targets, mix.own_shares(16, 16, mixture)),
         ]
     assert all(made.device == cpu for made in done)

@@ -312,7 +312,7 @@ def test_repair_waits_for_no_driver_and_needs_a_store(store):
         repair(["quickstart"], store.root)
     with pytest.raises(UserError, match=r"no store at .*/none: .*--store DIR"):
         repair(None, store.root / "none")
-    with store.driver.held():
+    with store.driver.hold():
         store.driver.note(pid=4711)
         with pytest.raises(Failure, match="process 4711 drives this store; `ablate stop` stops"):
             repair(None, store.root)
@@ -374,7 +374,7 @@ def test_who_is_at_work_is_told_by_locks(store):
         assert level == "warning"
         assert runs.startswith("6 runs: 1 failed, 5 finished; ")
         assert "`ablate sweep ... --retry failed`" in runs
-        with store.driver.held():
+        with store.driver.hold():
             store.driver.note(pid=os.getpid())
             text = f"process {os.getpid()} drives this store, 1 worker ({a.id})"
             assert text in [finding.text for finding in check_store(store)]

@@ -24,7 +24,7 @@ from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
 from ablate.shared.rundir import RunDir
-from ablate.store.events import sealed
+from ablate.store.events import sealed_events
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.store import Store
@@ -350,7 +350,7 @@ def test_a_forged_event_of_a_plan_is_a_line_in_every_command(store, ask):
     for number, detail in enumerate([*details, json.dumps({"sha256": "0" * 64})]):
         with sqlite3.connect(store.ledger) as db:
             (last,) = db.execute("SELECT seal FROM event ORDER BY number DESC").fetchone()
-            (event,) = sealed(last, [(1.0, f"plan of {NAME}", "plan", detail)])
+            (event,) = sealed_events(last, [(1.0, f"plan of {NAME}", "plan", detail)])
             row = "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)"
             db.execute(row, event)
         db.close()

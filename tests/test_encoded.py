@@ -187,7 +187,7 @@ def boxes_in_pixels(boxes: torch.Tensor, images: list[Image.Image]) -> list[tupl
 def test_training_crops_are_cut_from_the_whole_picture(files, train, style, repeats):
     size, batch, step = 12, 15, 3
     augment = Augment(flip=False, crop_pad=0, crop_area=0.05, style=style, repeats=repeats)
-    view = ImageView(size, whole=style)
+    view = ImageView(size, cut_style=style)
     shown, labels = Batches(train, batch, augment, Draws(7), view).at(step)
     some = batch // repeats  # 2 steps are an epoch
     rows = Draws(7).order(1, 30)[some : 2 * some].repeat(repeats).tolist()
@@ -214,7 +214,7 @@ def test_evaluation_resizes_the_whole_picture_and_shows_its_centre(
 ):
     size = 12
     side = round(size / share)
-    view = ImageView(size, crop=share, squeezed=squeezed, whole=style)
+    view = ImageView(size, crop=share, squeezed=squeezed, cut_style=style)
     shown = torch.cat([images for images, _ in evaluation_batches(train, 7, view)])
     plain = Augment(flip=False, crop_pad=0)  # what training shows without crops
     trained, _ = Batches(train, 30, plain, Draws(0), view).at(0)
@@ -242,7 +242,7 @@ def test_evaluation_resizes_the_whole_picture_and_shows_its_centre(
 
 def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train):
     """Squares of the crops, changed as squares are, are what encoded images become."""
-    view = ImageView(12, whole="tf")
+    view = ImageView(12, cut_style="tf")
     rest = Augment(flip=True, crop_pad=1, randaug=2, jitter=0.3, erase=0.5)
     cut = Augment(flip=False, crop_pad=0, crop_area=0.2)
     crops, _ = Batches(train, 30, cut, Draws(5), view).at(0)
@@ -259,7 +259,7 @@ def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train):
 
 @pytest.mark.parametrize("style", ["tf", "timm"])
 def test_batches_are_the_same_whoever_decodes_and_after_a_resume(train, style, monkeypatch):
-    view = ImageView(12, whole=style, crop=0.75)
+    view = ImageView(12, cut_style=style, crop=0.75)
     augment = Augment(flip=True, crop_pad=0, crop_area=0.05, style=style, randaug=1, repeats=2)
     seen = []
     for threads in (1, 2, 4):
@@ -280,7 +280,7 @@ def test_a_set_is_streamed_and_not_kept_in_memory(tmp_path):
         Image.new("RGB", (1000, 1000), (i, i, i)).save(home / f"{i}.bmp")
     data = describe(path=tmp_path / "files", cache="encoded", validation=1, test=1)
     split = cache.prepare_cache(data, tmp_path / "cache", threads=1).split("train")
-    view = ImageView(8, whole="tf")
+    view = ImageView(8, cut_style="tf")
 
     def resident(what):
         status = Path("/proc/self/status").read_text()
@@ -351,13 +351,16 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_bytes_of_a_calm_one(tmp_pa
     folder = tmp_path / "cache"
     kill_decoding(data, folder, lambda done, _: done > 20, chunk=8)
     left = cache.inspect_data(data, folder)
-    assert 0 < left.done < 60
+    assert 0 < left.decoded_images < 60
     rotten = shutil.copytree(folder, tmp_path / "rotten")
     with open(rotten / f".{data.fingerprint}.building/train.offsets.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"\1")
     calm = contents(cache.prepare_cache(data, tmp_path / "calm").folder)
-    for home, first in ((rotten, 0), (folder, left.done)):  # the rotten one is begun again
+    for home, first in (
+        (rotten, 0),
+        (folder, left.decoded_images),
+    ):  # the rotten one is begun again
         reports = []
         cached = cache.prepare_cache(data, home, lambda done, _, seen=reports: seen.append(done))
         assert reports[0] == first

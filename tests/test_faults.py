@@ -229,7 +229,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
             said = kept(*words, code=2).err
             assert re.fullmatch(".*ledger.db.*`ablate doctor --repair`.*\n", said)
         with store.driver.hold():
-            assert repair_ledger(store).aside.read_bytes() == content
+            assert repair_ledger(store).backup.read_bytes() == content
     assert kept("table", "faults", "--format", "csv").out == calm
 
 

@@ -53,7 +53,7 @@ class Slow:
 
         return Split(*copies), copy
 
-    def sent(self, event: Any) -> None:
+    def wait_sent(self, event: Any) -> None:
         event("sent")
 
     def receive(self, batch: Split, event: Any) -> None:
@@ -70,7 +70,7 @@ def test_every_batch_arrives_whole_however_late_it_is_copied(threads):
     fed = Feed(lambda n: (split, rows_of(n), None), CPU, 40, threads, link)
     kept = []
     for number in range(40):
-        kept.append(fed.at(number))
+        kept.append(fed.fetch(number))
         assert torch.equal(kept[-1].labels, rows_of(number))
         assert torch.equal(kept[-1].images[:, 0, 0, 0].long(), rows_of(number))
     assert torch.cat([batch.labels for batch in kept]).tolist() == list(range(200))  # not reused
@@ -91,7 +91,7 @@ def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it():
     for link in (None, Slow()):
         asked.clear()
         fed = Feed(wanted, CPU, 3, link=link)
-        assert torch.cat([fed.at(n).labels for n in range(3)]).tolist() == list(range(12))
+        assert torch.cat([fed.fetch(n).labels for n in range(3)]).tolist() == list(range(12))
         fed.close()
         assert asked == [0, 1, 2]
 
@@ -111,11 +111,11 @@ def test_an_error_comes_in_the_step_that_needed_the_batch(threads, bad):
     pages = Torn(**vars(split))
     fed = Feed(lambda n: (pages, rows_of(n), None), CPU, threads=threads, link=Slow())
     for number in range(bad):
-        assert fed.at(number).labels.tolist() == rows_of(number).tolist()
+        assert fed.fetch(number).labels.tolist() == rows_of(number).tolist()
     for _ in range(2):  # asked for again, it is tried again
         with pytest.raises(OSError, match=f"page {torn}"):
-            fed.at(bad)
-    assert fed.at(bad + 1).labels.tolist() == rows_of(bad + 1).tolist()
+            fed.fetch(bad)
+    assert fed.fetch(bad + 1).labels.tolist() == rows_of(bad + 1).tolist()
 
 
 def test_a_batch_is_gathered_while_the_one_before_it_is_used():
@@ -126,7 +126,7 @@ def test_a_batch_is_gathered_while_the_one_before_it_is_used():
             begun.set()
         return split, rows_of(number), None
 
-    Feed(wanted, CPU, threads=1).at(0)
+    Feed(wanted, CPU, threads=1).fetch(0)
     assert begun.wait(60)
 
 
@@ -147,5 +147,5 @@ def test_threads_and_links_change_no_bit_of_a_training(monkeypatch):
 def test_the_same_on_a_gpu():
     split = numbered(200)
     fed = Feed(lambda n: (split, rows_of(n), None), torch.device("cuda"), 40, 3)
-    seen = [fed.at(number).images[:, 0, 0, 0] for number in range(40)]
+    seen = [fed.fetch(number).images[:, 0, 0, 0] for number in range(40)]
     assert torch.cat(seen).tolist() == list(range(200))

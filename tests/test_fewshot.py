@@ -195,7 +195,7 @@ def by_sklearn(run: spec.Run, weights: Path, cache: Path) -> dict[str, float]:
     with torch.inference_mode():
         for name in ("train", "test"):
             split: Split = open_cached(run.data, cache).split(name)
-            shown = evaluation_batches(split, 500, ImageView.of(run))
+            shown = evaluation_batches(split, 500, ImageView.from_run(run))
             parts = [(model.features(images).double(), labels) for images, labels in shown]
             found += [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
     pool_features, pool_labels, test_features, test_labels = found

@@ -129,9 +129,12 @@ def test_a_plan_that_can_not_be_read_keeps_its_runs_and_stops_no_other_sweep(sto
     before = contents(store.runs)
     with Ledger.driving(store) as ledger:
         sweeps = kept_sweeps(store, ledger, [])
-        assert ([plan.name for plan in sweeps.plans], sweeps.unread) == (["left"], {"right": runs})
+        assert ([plan.name for plan in sweeps.plans], sweeps.unreadable) == (
+            ["left"],
+            {"right": runs},
+        )
         forgotten = kept_sweeps(store, ledger, ["right"])
-        assert ([plan.name for plan in forgotten.plans], forgotten.unread) == (["left"], {})
+        assert ([plan.name for plan in forgotten.plans], forgotten.unreadable) == (["left"], {})
         with pytest.raises(UserError, match="middle"):
             kept_sweeps(store, ledger, ["right", "middle"])
     assert found(store) == []
@@ -277,7 +280,7 @@ def test_a_run_with_a_file_of_somebody_else_stays_and_is_named(store, shell):
 def test_a_run_at_work_stays_with_its_data(store):
     run = store.rundir(own(store))
     others = {store.rundir(other).path for other in ids(store, "left")}
-    with run.lock.held():
+    with run.lock.hold():
         assert set(gone(store, "right", "left")) == others
         assert run.has_result()
     assert {path.parent.name for path in gone(store)} == {"runs", "cache"}
@@ -373,7 +376,7 @@ def test_what_a_killed_rerun_left_goes_but_not_under_one_at_work(store):
     for folder in (left, busy):
         folder.create({"seed": 0})
     with busy.lock.hold():
-        with store.rerunning.held():
+        with store.rerunning.hold():
             assert found(store) == []
         assert gone(store) == [left.path]
         assert busy.run.exists()
@@ -411,7 +414,7 @@ def typed(shell, answer: str, *words: str) -> tuple[int, str]:
 
 def test_it_stays_away_from_a_store_that_is_driven(store, shell):
     before = contents(store.root / "runs")
-    with store.driver.held():
+    with store.driver.hold():
         store.driver.note(pid=os.getpid())
         done = shell("gc", "right", "--yes", code=1)
     assert re.fullmatch(f".*process {os.getpid()} drives this store.*\n", done.err)

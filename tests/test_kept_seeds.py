@@ -175,7 +175,7 @@ def test_a_forgotten_sweep_has_no_earlier_plans(photos):
     sweep(photos)
     store = Store(photos.folder / "runs")
     with Ledger.driving(store) as ledger:
-        assert len(ledger.earlier("photos").kept) == 16
+        assert len(ledger.earlier("photos").kept_runs) == 16
         ledger.forget("photos")
     store.plan_path("photos").unlink()
     assert "as last time" not in sweep(photos)
@@ -327,7 +327,7 @@ def test_a_repaired_ledger_knows_the_runs_of_earlier_plans(photos, broken):
             ledger._db.execute(query)
     repair_ledger(store)
     with Ledger.reading(store) as ledger:
-        assert len(ledger.earlier("photos").kept) == 16
+        assert len(ledger.earlier("photos").kept_runs) == 16
         assert ledger.sealed_plan(store, "photos") == plan
     assert nothing_offered(photos)
 

@@ -85,7 +85,7 @@ class TestLocal(BesideContract):
 
     def test_a_stranger_with_the_workers_number_is_not_killed(self, launcher, folder):
         run = folder()
-        with run.lock.held():
+        with run.lock.hold():
             run.lock.note(pid=os.getpid())
         HostLock().stop(run, now=True)  # or this test would not go on
 

@@ -175,7 +175,7 @@ def test_a_step_waits_for_no_device(recipe: str, pretending: None) -> None:
 def kernels_of_a_step(run: spec.Run) -> int:
     """Its input, forward, backward and update."""
     shown = split(4 * run.train.batch, run.data.size, run.data.channels)
-    batches = Batches(shown, run.train.batch, run.augment, Draws(0, GPU), ImageView.of(run))
+    batches = Batches(shown, run.train.batch, run.augment, Draws(0, GPU), ImageView.from_run(run))
     make_task(run).inputs(batches, 0, torch.float32)  # draws for many steps
     with Launches() as inputs:
         make_task(run).inputs(batches, 1, torch.float32)

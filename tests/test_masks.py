@@ -46,7 +46,7 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.mask import classes
 from ablate.data.picture import Example
-from ablate.data.picture_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized_shape
+from ablate.data.picture_crop import FLIP, PLACE, UNIFORMS, MaskedCrops, nearest, resized_shape
 from ablate.data.source import fraction_rows
 from ablate.data.splits import MaskedSplit
 from ablate.planning.compose import resolve_run
@@ -204,7 +204,7 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
     data, folder = masked_data(files), tmp_path / "cache"
     kill_decoding(data, folder, lambda done, _: done > 9, chunk=4)
     left = cache.inspect_data(data, folder)
-    assert 0 < left.done < 28
+    assert 0 < left.decoded_images < 28
 
     def gone_on_with(folder, expected):
         reports = []
@@ -219,7 +219,7 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
             file.write(b"\7\7")
         gone_on_with(rotten, 0)
     calm = cache.prepare_cache(data, tmp_path / "calm")
-    assert contents(gone_on_with(folder, left.done).folder) == contents(calm.folder)
+    assert contents(gone_on_with(folder, left.decoded_images).folder) == contents(calm.folder)
     assert decoded.damage(calm.folder) is None
     with open(calm.folder / "train.lengths.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
@@ -249,7 +249,7 @@ def test_smaller_fractions_are_within_larger_ones(files, tmp_path):
 
 
 def shown(split: MaskedSplit, *steps: int, **augment: Any) -> list[tuple[Any, Any]]:
-    augment, view = {"flip": False, "crop_pad": 0, **augment}, ImageView(48, "unit", whole="tf")
+    augment, view = {"flip": False, "crop_pad": 0, **augment}, ImageView(48, "unit", cut_style="tf")
     batches = Batches(split, 10, Augment(**augment), Draws(3), view)
     return [batches.at(step) for step in steps]
 
@@ -314,7 +314,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(train, monkeypa
 
 
 def test_evaluation_shows_whole_pictures_one_at_a_time(train):
-    view = ImageView(48, "imagenet", whole="tf")
+    view = ImageView(48, "imagenet", cut_style="tf")
     for row, (image, mask) in enumerate(evaluation_batches(train, 4, view)):
         picture = np.asarray(train.picture(row)) / 255
         expected = (picture - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
@@ -346,7 +346,7 @@ def test_pictures_are_scaled_bilinearly_and_masks_to_the_nearest():
     mask = np.random.default_rng(0).integers(0, CLASSES, (26, 37)).astype(np.uint8)
     planes = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
     for u in (0.0, 0.3, 0.99):
-        draws = np.zeros((1, DRAWN))
+        draws = np.zeros((1, UNIFORMS))
         draws[0, 0] = u
         pixels, labels = crops(draws, 200, rescale=2.0).show_both(0, picture, mask)
         size = resized_shape(26, 37, 200, 0.5 + 1.5 * u)
@@ -373,7 +373,7 @@ def test_crops_of_mostly_one_class_are_drawn_again():
     mask = np.zeros((60, 80), np.uint8)
     mask[30:, 40:], mask[:10] = 1, NO_CLASS
     picture, random = image_and_mask(80, 60)[0], np.random.default_rng(1)
-    many, redrawn, stood = random.random((300, DRAWN)), 0, 0
+    many, redrawn, stood = random.random((300, UNIFORMS)), 0, 0
     for n, uniform in enumerate(many):
         pixels, labels = crops(many, 24, class_share=0.75).show_both(n, picture, mask)
         top, left = first_fitting(mask, 24, uniform[PLACE:FLIP])

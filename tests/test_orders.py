@@ -101,7 +101,7 @@ def test_a_driver_leaves_a_run_that_is_skipped(store):
     outcome = driven(store, launcher)
     assert launcher.started == ["a0", "a1", "b1"]
     assert outcome.progress.counts == {"finished": 3, "skipped": 1}
-    assert outcome.progress.over is False  # its driver is this process
+    assert outcome.progress.is_over is False  # its driver is this process
     assert list(store.orders()) == []
     again = driven(store, other := Elsewhere())
     assert (other.started, again.progress.counts) == ([], {"finished": 3, "skipped": 1})

@@ -23,7 +23,7 @@ from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
 
 def every(now: InterimLook, *before: InterimLook) -> tuple[int, ...]:
-    return PastLooks(before, now).counts("").every
+    return PastLooks(before, now).counts("").numbers
 
 
 def test_a_note_names_what_the_first_look_showed():
@@ -76,7 +76,7 @@ def test_a_peek_counts_the_variants_of_which_something_was_seen():
 
 def test_the_sweeps_of_the_variants_that_a_table_lacks_are_named():
     past = PastLooks([reading("bx", 3, "a"), reading("bxy", 3, "g")], reading("bx", 3, "best"))
-    assert past.others("") == ["g"]
+    assert past.other_sweeps("") == ["g"]
 
 
 # --- At which numbers of seeds ------------------------------------------------------------------
@@ -95,13 +95,13 @@ TWICE, UNTIL = {"looks": [3, 5]}, {"until": [5, 8]}
 def test_looks_are_declared_in_the_analysis_of_all(first, n, second, more, declared):
     before = reading("bx", n, "u", analysis=first)
     past = PastLooks([before], reading("bx", more, "u", analysis=second))
-    assert past.counts("").declared is declared
+    assert past.counts("").are_declared is declared
 
 
 def test_a_fixed_table_of_the_runs_of_looks_is_not_declared():
     before = [reading("bx", n, "u", analysis=UNTIL) for n in (5, 8)]
     found = PastLooks(before, reading("bx", 8, "fixed")).counts("")
-    assert (found.every, found.declared, found.verdicts) == ((5, 8), False, {5: ["u"]})
+    assert (found.numbers, found.are_declared, found.verdicts) == ((5, 8), False, {5: ["u"]})
 
 
 def test_a_peek_counts_where_seeds_or_rows_are_not_as_planned():
@@ -128,20 +128,20 @@ def test_sweeps_over_one_baseline_are_counted_and_stay_families():
     before = [reading(f"b{row}", 3, f"only {row}") for row in "stuvwxyz"]
     past = PastLooks(before, reading("bq", 3, "only q"))
     assert past.contrasts("") == 1
-    assert past.beside("") == (9, [look.sweep for look in before])
+    assert past.count_over_baseline("") == (9, [look.sweep for look in before])
     assert past.read_over_baselines() == 9
     alone = PastLooks([reading("bqr", 3)], reading("bq", 3))
-    assert (alone.beside(""), alone.read_over_baselines()) == ((2, []), 2)
+    assert (alone.count_over_baseline(""), alone.read_over_baselines()) == ((2, []), 2)
 
 
 def test_a_row_that_is_a_baseline_elsewhere_is_no_family_over_this_one():
     past = PastLooks([reading("yb", 3)], reading("bx", 3))  # b was a variant there
-    assert past.beside("") == (1, [])
+    assert past.count_over_baseline("") == (1, [])
 
 
 def test_peeks_and_other_metrics_are_no_families():
     before = [reading("by", 2, planned=3), reading("bz", 3, metric="loss")]
-    assert PastLooks(before, reading("bx", 3)).beside("") == (1, [])
+    assert PastLooks(before, reading("bx", 3)).count_over_baseline("") == (1, [])
 
 
 # --- What has changed ---------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     first = reading("bx", 3, "a", metric="loss")
     before = [reading("by", 3, "z"), reading("bx", 2, "p", planned=3), first, reading("bx", 3)]
     past = PastLooks(before, reading("bx", 3, "now"))
-    assert past.first() is first
-    assert looks.look_changes(first, past.now) == ["metric: loss -> top1"]
+    assert past.first_look() is first
+    assert looks.look_changes(first, past.present) == ["metric: loss -> top1"]
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,14 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
         before = [any_look() for _ in range(rng.randint(0, 6))]
         now = reading("".join(rng.sample("abcdefgh", rng.randint(2, 4))), rng.randint(2, 4))
         past = PastLooks(before, now)
-        found = past.contrasts(""), set(past.counts("").every)
+        found = past.contrasts(""), set(past.counts("").numbers)
         assert found == defined(now, before)
         grown += found[0] > len(now.columns[""].variants)
         again = PastLooks(past.related(), now)  # what a bundle carries is enough
-        told = ([p.contrasts(""), p.counts(""), p.beside(""), p.first()] for p in (past, again))
+        told = (
+            [p.contrasts(""), p.counts(""), p.count_over_baseline(""), p.first_look()]
+            for p in (past, again)
+        )
         assert next(told) == next(told)
     assert grown > 100
 
@@ -267,8 +270,8 @@ def test_a_look_is_what_the_ledger_gives_back():
         event = json.loads(json.dumps(one.event()))
         assert event == one.event()
         assert looks.is_look(event)
-        assert looks.read([event]) == [one]
-        assert looks.read([event], "other") == []
+        assert looks.parse_events([event]) == [one]
+        assert looks.parse_events([event], "other") == []
 
 
 def test_a_look_has_the_runs_of_each_row_the_baseline_first():
@@ -387,12 +390,12 @@ def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
     events = [json.loads(json.dumps(looks.look(plan).event())) for _ in range(10)]
     many = [event | {"sweep": f"g{n}"} for n in range(100) for event in events]
     begun = time.process_time()
-    past = PastLooks(looks.read(many), looks.look(plan))
+    past = PastLooks(looks.parse_events(many), looks.look(plan))
     for label in "STUVWXYZAB":
         assert past.contrasts(label) == 9
-        assert past.counts(label).every == (5,)
-        assert past.beside(label) == (9, [])
-    assert past.first() is not None
+        assert past.counts(label).numbers == (5,)
+        assert past.count_over_baseline(label) == (9, [])
+    assert past.first_look() is not None
     assert time.process_time() - begun < 10
 
 

@@ -364,7 +364,7 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(tmp_path, spoilt, at
         return at == "journal" and "truncated" in noted
 
     kill_decoding(data, folder, when, 8, before=before)
-    assert (cache.inspect_data(data, folder).done > 0) == (at == "journal")
+    assert (cache.inspect_data(data, folder).decoded_images > 0) == (at == "journal")
     resumed, calm = cache.prepare_cache(data, folder), cache.prepare_cache(data, tmp_path / "calm")
     assert contents(resumed.folder) == contents(calm.folder)
 

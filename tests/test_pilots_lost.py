@@ -369,5 +369,5 @@ def test_a_pilot_whose_job_is_about_to_end_makes_way_for_another(store, launched
 def test_a_pilot_without_a_driver_ends(launched):
     made, engine = launched()
     engine.stale_s = 0.5
-    offer_slots(made)._beat._over.set()  # as if it had died
+    offer_slots(made)._beat._end_event.set()  # as if it had died
     assert engine.jobs["0"].wait(60) == 0

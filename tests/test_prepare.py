@@ -101,7 +101,7 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path):
     kept = [pyarrow.total_allocated_bytes() - begun for _ in examples()]
     assert len(kept) == 200  # 40 MB
     assert max(kept) < 10_000_000
-    rows = [(example.where, example.label) for example in examples(188)]
+    rows = [(example.place, example.label) for example in examples(188)]
     assert rows == [(f"row {i} of {tmp_path}/train.parquet", i % 10 % 3) for i in range(188, 200)]
 
 
@@ -111,7 +111,7 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path):
 def at_once(data: Data, folder: Path) -> None:
     """Killed by the first that its journal has."""
     kill_decoding(data, folder, lambda done, noted: done > 0 and noted != "", threads=2)
-    assert cache.inspect_data(data, folder).done > 0
+    assert cache.inspect_data(data, folder).decoded_images > 0
 
 
 def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sample):
@@ -121,13 +121,13 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sampl
     )
     assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
     kept = cache.inspect_data(sample, folder)
-    assert 0 < kept.done <= killed_at
-    assert not kept.whole
+    assert 0 < kept.decoded_images <= killed_at
+    assert not kept.is_complete
     assert kept.counts == {"train": 400, "validation": 50, "test": 50}
 
     cache.prepare_cache(describe(**DIGITS), folder)  # another set's builder leaves it alone
     calm = built(sample, tmp_path / "calm", threads=2)
-    assert counted(sample, folder, threads=1) == (kept.done, calm)
+    assert counted(sample, folder, threads=1) == (kept.decoded_images, calm)
     assert not list(folder.glob(".*"))
 
 
@@ -151,7 +151,7 @@ def test_a_build_goes_on_only_with_what_is_its_own(tmp_path, monkeypatch):
     ):
         copy = shutil.copytree(folder, tmp_path / f"{number}")
         damage(copy / building)
-        assert cache.inspect_data(data, copy).done == 0
+        assert cache.inspect_data(data, copy).decoded_images == 0
         assert counted(data, copy) == (0, calm)
 
 

@@ -77,9 +77,9 @@ def test_of_a_whole_ledger_everything_is_kept(store):
     done = alone(store)
     assert events(store) == before
     assert (done.events, done.lines) == (len(before), [])
-    with contextlib.closing(sqlite3.connect(done.aside)) as old:
+    with contextlib.closing(sqlite3.connect(done.backup)) as old:
         assert old.execute("SELECT count(*) FROM sweep").fetchone() == (0,)
-    assert done.aside.name.startswith(f"ledger.db.broken-{time.strftime('%Y-')}")
+    assert done.backup.name.startswith(f"ledger.db.broken-{time.strftime('%Y-')}")
     assert checked(store)[0] == []
     with Ledger.reading(store) as ledger:
         assert LOOK in ledger.looks()
@@ -162,7 +162,7 @@ def test_a_file_that_sqlite_makes_nothing_of_and_a_missing_one(store, content):
     store.ledger.unlink() if content is None else store.ledger.write_bytes(content)
     done = alone(store)
     assert done.lines[0].startswith(f"{store.ledger}: can't be read") == bool(content)
-    assert done.aside is None or done.aside.read_bytes() == content
+    assert done.backup is None or done.backup.read_bytes() == content
     assert not log.exists() or log.read_bytes()[:10] != b"of another"
     assert checked(store)[0] == []
 

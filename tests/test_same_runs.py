@@ -177,5 +177,5 @@ def test_what_is_recorded_has_its_own_ids():
     first = marked(reading("bx", 3), "g", {r: strong(r) for r in "bx"})
     now = marked(reading("bx", 3), "h", {r: strong(r) for r in "bx"})
     past = PastLooks([first], now)
-    assert past.judged().columns[""].rows == now.columns[""].rows
+    assert past.judged_look().columns[""].rows == now.columns[""].rows
     assert past.related() == [first]

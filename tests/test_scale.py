@@ -170,7 +170,7 @@ class Half:
 
     def show(self, progress: Any) -> None:
         self.polls += 1
-        if self.look is not None and progress.done > progress.total / 2:
+        if self.look is not None and progress.ended_count > progress.total / 2:
             look, self.look = self.look, None
             look()
 

@@ -364,9 +364,9 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     rows = ("DPN", "asleep")
     told = {row: {c: course.rows[row] for c, course in courses.items()} for row in rows}
     told = {row: {c: (now.seeds, now.word) for c, now in of.items()} for row, of in told.items()}
-    assert latest_decisions(plan, looks.read(looks_of(calm))) == told
+    assert latest_decisions(plan, looks.parse_events(looks_of(calm))) == told
     other = dataclasses.replace(plan, design=Looks((5, 6)))
-    assert latest_decisions(other, looks.read(looks_of(calm))) == {}
+    assert latest_decisions(other, looks.parse_events(looks_of(calm))) == {}
     assert "look at 5 seeds of 64: " in said
     status = calm("status", "few").out
     assert re.search(r"^ asleep .* 2 of 2 columns *$", status, re.MULTILINE)

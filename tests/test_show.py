@@ -502,4 +502,4 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         assert time.process_time() - begun < 1
     assert sorted(probed) == sorted([*ids[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}
-    assert not now.over
+    assert not now.is_over

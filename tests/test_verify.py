@@ -376,7 +376,7 @@ def test_whatever_differs_is_named(driven, store):
     assert compared() == (["device: was NVIDIA H200, is cpu"], differing)
     with pytest.raises(Failure, match="left no result: its worker died"):
         retrain(store, run, Same(Store(driven / "nothing")), lambda *_: None)
-    with store.rerunning.held(), pytest.raises(Failure, match="another process trains a run again"):
+    with store.rerunning.hold(), pytest.raises(Failure, match="another process trains a run again"):
         retrain(store, run, again, lambda *_: None)
 
 

@@ -298,7 +298,9 @@ def look_notes(
         texts += _by_column(plan, methods, lambda column: _beside(plan, past, column))
         grave += changed
         grave += [
-            column for column in counts if not counts[column].declared and counts[column].has_more
+            column
+            for column in counts
+            if not counts[column].are_declared and counts[column].has_more
         ]
     withheld = strict and bool(grave)
     return [*texts, *_left_out(plan), *[STRICT] * withheld], withheld
@@ -321,7 +323,7 @@ def _among(past: PastLooks, column: str, judged: int) -> str:
     if count <= len(past.ours(column)):
         return ""
     return (
-        f"These runs were read before, in {first_few(past.others(column))}, among {count} "
+        f"These runs were read before, in {first_few(past.other_sweeps(column))}, among {count} "
         f"variants: judged as {judged} contrasts."
     )
 
@@ -333,10 +335,10 @@ def _read_at(
     seeds, which were not declared."""
     alike: dict[str, list[str]] = {}
     for column, seed_counts in counts.items():
-        if len(seed_counts.every) > 1 and not seed_counts.declared:
+        if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
             alike.setdefault(_where(seed_counts), []).append(column)
     for opening, columns in alike.items():
-        errors = [stats.look_error(counts[c].every, _same(methods[c])) for c in columns]
+        errors = [stats.look_error(counts[c].numbers, _same(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
         scope = " of a column" if len(errors) > 1 and by_column else ""
@@ -379,9 +381,9 @@ def _where(counts: SeedCounts) -> str:
 
 def _changed(past: PastLooks) -> Iterator[str]:
     """Yield a note if the table has changed since the first look at its runs."""
-    first_look = past.first()
-    if first_look is not None and (parts := look_changes(first_look, past.now)):
-        place = f" in {first_look.sweep}" if first_look.sweep != past.now.sweep else ""
+    first_look = past.first_look()
+    if first_look is not None and (parts := look_changes(first_look, past.present)):
+        place = f" in {first_look.sweep}" if first_look.sweep != past.present.sweep else ""
         subject = _what_was_read(first_look.n).lower()
         rows_only = all(part.startswith("rows: ") for part in parts)
         yield (
@@ -405,10 +407,10 @@ def _left_out(plan: Plan) -> Iterator[str]:
 
 
 def _beside(plan: Plan, past: PastLooks, column: str) -> str:
-    count, sweeps = past.beside(column)
+    count, sweeps = past.count_over_baseline(column)
     if not sweeps:
         return ""
-    families = len({*sweeps, past.now.sweep})
+    families = len({*sweeps, past.present.sweep})
     alpha = f"{plan.analysis.alpha:g}".removeprefix("0")
     return (
         f"{count} variants in {families} sweeps were read against these baseline runs, each sweep "

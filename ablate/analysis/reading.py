@@ -38,7 +38,7 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
     results, options = _prepared(plan, store, results, options)
     recorded_looks = store.read_looks()
     while True:
-        past = PastLooks(looks.read(recorded_looks), looks.look(plan, results))
+        past = PastLooks(looks.parse_events(recorded_looks), looks.look(plan, results))
         table = make_table(plan, results, past, words=True, **options)
         events = list(_events(plan, table, results, options, past))
         lacking = [event for event in events if event not in recorded_looks]
@@ -55,7 +55,8 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
         current_looks = store.read_looks() if lacking else recorded_looks
         if len(current_looks) <= len(recorded_looks) + len(lacking):
             return Reading(
-                table, PastLooks(looks.read(current_looks), looks.look(plan, results)).related()
+                table,
+                PastLooks(looks.parse_events(current_looks), looks.look(plan, results)).related(),
             )
         # Another process read some of these runs meanwhile, and was first.
         recorded_looks = current_looks
@@ -91,7 +92,7 @@ def _events(
     courses = courses_of(plan, results, curves, probes, predictions, past)
     yield from (look.event() for look in look_events(plan, courses, past, results))
     if table.is_look and not courses:
-        yield past.judged().event()
+        yield past.judged_look().event()
     if not table.complete or not table.is_look:
         yield from _peek(plan, results)
 

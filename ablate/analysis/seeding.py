@@ -60,7 +60,7 @@ class Seeding:
         self._choose(results, metrics)
         while self._ended(results):
             past = PastLooks(
-                looks.read(self._store.read_looks()), looks.look(self._plan, self._known)
+                looks.parse_events(self._store.read_looks()), looks.look(self._plan, self._known)
             )
             courses = self._courses(metrics, past)
             interim_looks = [*look_events(self._plan, courses, past, self._known)]

@@ -180,7 +180,7 @@ def _summaries(
 
 def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
     """Return the notes on the looks before, and whether `strict` withholds verdicts by them."""
-    columns = past.now.columns if past is not None else ()
+    columns = past.present.columns if past is not None else ()
     return look_notes(
         plan, past, {column: method_of(plan, column, past) for column in columns}, strict
     )

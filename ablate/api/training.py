@@ -284,9 +284,9 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
     """Yield a line on the runs that the sweep planned last and this plan lacks. With `replace`, and
     after one that a crash cut off, give them up, and the runs of all earlier plans."""
     replace = replace or ledger.replaces(plan.name, recorded(store, plan.name))
-    ids = ledger.left(plan)
+    ids = ledger.dropped_runs(plan)
     if replace:
-        ids = list({*ids, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
+        ids = list({*ids, *ledger.earlier(plan.name).kept_runs} - {run.id for run in plan.runs()})
         ledger.replace(store, plan)
     if ids:
         runs = f"{plural(len(ids), 'run')} of earlier plans {'is' if len(ids) == 1 else 'are'}"
@@ -391,7 +391,7 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
         raise UserError(
             f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
         )
-    tally = f"{progress.done} of {progress.total}"
+    tally = f"{progress.ended_count} of {progress.total}"
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "

@@ -87,11 +87,11 @@ def read_merge_source(root: Path) -> MergeSource:
             )
         sweeps = ledger.sweeps()
         plans = [unedited_plan(store, driven_plan(store, ledger, sweeps, name)) for name in sweeps]
-        with ledger.still():
+        with ledger.snapshot():
             histories = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
             in_use = store.driver.is_held() or bool(beats_elsewhere(store.root))
             return MergeSource(
-                store, plans, ledger.driven(), histories, ledger.dated_looks(), in_use
+                store, plans, ledger.drive_times(), histories, ledger.dated_looks(), in_use
             )
 
 
@@ -195,7 +195,7 @@ class _Merge:
         self.states, self.known = ledger.states(), ledger.sweeps()
         self.seals = ledger.seals()
         self.plans: dict[str, Plan] = {}
-        self.driven = ledger.driven()
+        self.driven = ledger.drive_times()
         self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: the folder that counts
         self.moves: dict[str, _Move] = {}  # by run
         self.weights: list[_Move] = []  # of runs that are here without theirs

@@ -74,7 +74,7 @@ def verify_plan(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     """Check the plan's runs and its table, reading one run's files at a time. Nothing is
     changed."""
     check = _Check(plan, store)
-    with ledger.still():
+    with ledger.snapshot():
         check.ledger(ledger)
         sheets = ledger.imported_sheets(plan.name)
     for run in check.runs.values():
@@ -495,8 +495,8 @@ def _seals(store: Store, ledger: Ledger) -> Iterator[str]:
     place = store.ledger.name
     for number in ledger.broken_seals():
         yield (
-            f"{ledger.about(number) or 'a look'}: {place}: event {number} was changed, or an event "
-            f"before it was removed"
+            f"{ledger.event_subject(number) or 'a look'}: {place}: event {number} was changed, "
+            f"or an event before it was removed"
         )
     if ledger.lacks_its_end():
         yield f"{place}: its last events were removed"

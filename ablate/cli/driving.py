@@ -152,7 +152,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
 
     plan, progress = outcome.plan, outcome.progress
     if outcome.signal is not None:
-        tally = f"{progress.done} of {progress.total}"
+        tally = f"{progress.ended_count} of {progress.total}"
         print(f"stopped after {tally}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     if not quiet and outcome.misread is None:  # a table that nobody sees would be a look
@@ -246,7 +246,7 @@ def plan(
         )
         own_results = with_own_metrics(plan, results, store)
         spreads = seed_spreads(plan, spread, own_results, store.metrics, store.probe)
-        past = looks.PastLooks(looks.read(store.read_looks()), looks.look(plan))
+        past = looks.PastLooks(looks.parse_events(store.read_looks()), looks.look(plan))
         if spread is None:
             effects = effect_spreads(
                 plan, own_results, store.metrics, store.probe, store.predictions
@@ -321,7 +321,7 @@ def stop(
     else:
         with reading(store) as (_, ledger):
             progress = observe_progress(plan, list(plan.runs()), place, ledger)
-        tally = f"{progress.done} of {progress.total}"
+        tally = f"{progress.ended_count} of {progress.total}"
         print(f"stopped {stopped} after {tally}; the same `ablate sweep` goes on")
 
 

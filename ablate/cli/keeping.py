@@ -123,7 +123,7 @@ def _repair(store: Store) -> list[str]:
         repair = repair_ledger(store)
     with reading(store.root) as (_, ledger):
         sweeps, states = ledger.sweeps(), ledger.states()
-    lines = [] if repair.aside is None else [f"the old ledger is kept as {repair.aside}"]
+    lines = [] if repair.backup is None else [f"the old ledger is kept as {repair.backup}"]
     counts = Counter(state.status for state in states.values())
     tally = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
     events = f"{repair.events:,} events, " if repair.events else ""

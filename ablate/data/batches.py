@@ -40,7 +40,7 @@ from ablate.shared import Augment, UserError
 AHEAD = 1  # batches fetched beyond the current one
 RING = AHEAD + 1  # buffers: one is filled while the other is sent
 
-Wanted = tuple[AnySplit, Tensor, Cut | None]  # the split, its rows, and their cut
+BatchRequest = tuple[AnySplit, Tensor, Cut | None]  # the split, its rows, and their cut
 
 
 class CudaLink:
@@ -59,7 +59,7 @@ class CudaLink:
             event.record(self._stream)
         return device_batch, event
 
-    def sent(self, event: torch.cuda.Event) -> None:
+    def wait_sent(self, event: torch.cuda.Event) -> None:
         """Wait until that copy is made: then its buffer is free."""
         event.synchronize()
 
@@ -72,31 +72,32 @@ class CudaLink:
 
 
 class Feed:
-    """The batches that `wanted(number)` describes, each on the device: `at(number)` returns one.
+    """The batches that `request_of(number)` describes, each on the device: `fetch(number)` returns
+    one.
 
     Numbers may come in any order; the next one costs least. `end` is one more than the last.
-    `wanted` is called by one thread at a time. An error in making a batch is raised by the `at`
-    that wants it.
+    `request_of` is called by one thread at a time. An error in making a batch is raised by the
+    `fetch` that wants it.
     """
 
     def __init__(
         self,
-        wanted: Callable[[int], Wanted],
+        request_of: Callable[[int], BatchRequest],
         device: torch.device,
         end: int | None = None,
         threads: int | None = None,
         link: CudaLink | None = None,
     ) -> None:
-        self._wanted, self._end = wanted, end
+        self._request_of, self._end = request_of, end
         self._link = CudaLink(device) if link is None and device.type == "cuda" else link
         threads = gathering_threads(device) if threads is None else threads
-        self._each = _threads("gather", threads, os.getpid()).map if threads > 1 else map
+        self._map = _threads("gather", threads, os.getpid()).map if threads > 1 else map
         self._fetcher = _threads("fetch", 1, os.getpid())
         self._coming: dict[int, Future[tuple[Split, Any]]] = {}
         self._buffers: list[tuple[Split, Any]] = []  # in a link's ring: its copy's event with each
         self._gathered = 0
 
-    def at(self, number: int) -> Split:
+    def fetch(self, number: int) -> Split:
         """Return a batch, and begin to fetch the next. Raises the error that gathering it
         raised."""
         last_number = number + AHEAD if self._end is None else min(number + AHEAD, self._end - 1)
@@ -115,15 +116,15 @@ class Feed:
             coming.cancel()
 
     def _bring(self, number: int) -> tuple[Split, Any]:
-        split, rows, cut = self._wanted(number)
+        split, rows, cut = self._request_of(number)
         if self._link is None:
             batch = split.empty(len(rows), cut)
-            split.gather(rows, cut, batch, self._each)
+            split.gather(rows, cut, batch, self._map)
             return batch, None
         place, self._gathered = self._gathered % RING, self._gathered + 1
         buffer = self._buffer(place, split, rows, cut)
         try:
-            split.gather(rows, cut, buffer, self._each)
+            split.gather(rows, cut, buffer, self._map)
         except BaseException:
             self._buffers, self._gathered = [], 0  # other threads may still write to this one
             raise
@@ -137,7 +138,7 @@ class Feed:
         if place < len(self._buffers):
             buffer, event = self._buffers[place]
             if event is not None:
-                self._link.sent(event)  # type: ignore[union-attr]
+                self._link.wait_sent(event)  # type: ignore[union-attr]
             if len(buffer) >= len(rows):
                 return buffer.take(slice(0, len(rows)))
         buffer = split.empty(len(rows), cut, pinned=torch.cuda.is_available())
@@ -146,13 +147,13 @@ class Feed:
 
 
 @functools.cache
-def _threads(what: str, number: int, process: int) -> ThreadPoolExecutor:
+def _threads(prefix: str, number: int, process: int) -> ThreadPoolExecutor:
     """Return a pool of `number` threads, shared by all feeds of a process, since malloc keeps for
     each thread the memory that it once took.
 
     `process` is part of the key: a forked process has none of its parent's threads.
     """
-    return ThreadPoolExecutor(number, what)
+    return ThreadPoolExecutor(number, prefix)
 
 
 def gathering_threads(device: torch.device) -> int:
@@ -173,7 +174,7 @@ def has_masks(split: AnySplit) -> bool:
     return isinstance(split, MaskedSplit) or (isinstance(split, Split) and split.labels.ndim == 3)
 
 
-def _within(extents: Tensor, size: int) -> Tensor:
+def _image_pixels(extents: Tensor, size: int) -> Tensor:
     """Return bool (B, size, size): whether a pixel lies in the first rows and columns, as many as
     `extents` (B, 2) has."""
     tall, wide = (layout.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
@@ -252,17 +253,17 @@ class Batches:
                 self._cut = MaskedCuts(self._view.size, augment, host)
             else:
                 self._cut = Cuts(split.shapes, self._view.centre, augment, host)
-            self._view, self._augment = self._view.done, replace(augment, crop_area=None)
+            self._view, self._augment = self._view.without_crop, replace(augment, crop_area=None)
         fed = ahead or self._cut is not None
-        self._feed = Feed(self._wanted, draws.device) if fed else None
+        self._feed = Feed(self._request, draws.device) if fed else None
         self._extra = extra
-        self.rows, self.over = share or (slice(0, batch), lambda count: count)
+        self.rows, self.sum_over_rows = share or (slice(0, batch), lambda count: count)
         # Each image is mixed with the one before it in the batch, so that one is read, too.
         self._mixes = bool(augment.mixup or augment.cutmix)
         partner_rows = [(self.rows.start - 1) % batch] if self._mixes and not self._is_whole else []
         self._places = torch.tensor([*partner_rows, *range(self.rows.start, self.rows.stop)])
         read_rows = range(batch) if extra else self._places.tolist()
-        self._read = [slice(part[0], part[-1] + 1) for part in _in_a_row(read_rows)]
+        self._read_spans = [slice(part[0], part[-1] + 1) for part in _in_a_row(read_rows)]
 
     @property
     def _is_whole(self) -> bool:
@@ -283,9 +284,9 @@ class Batches:
         aspects = rows.aspects
         if len(aspects) < self.size:  # what is drawn is drawn for all
             aspects = aspects.new_ones(self.size)
-            aspects[torch.cat([torch.arange(part.start, part.stop) for part in self._read])] = (
-                rows.aspects
-            )
+            aspects[
+                torch.cat([torch.arange(part.start, part.stop) for part in self._read_spans])
+            ] = rows.aspects
         changes = changes_of(aspects, self._augment, self._view, self._draws, step)
         if self._extra:  # it sees the whole batch
             images, changes = self._extra(self._through(images, changes), self._draws, step), []
@@ -297,11 +298,12 @@ class Batches:
             images, labels = (part[self._places.to(part.device)] for part in (images, labels))
         return images, labels
 
-    def _through(self, images: Tensor, made: Sequence[Change]) -> Tensor:
-        """Return the images that were read, after all changes in `made`."""
-        parts = images.split([part.stop - part.start for part in self._read])
+    def _through(self, images: Tensor, changes: Sequence[Change]) -> Tensor:
+        """Return the images that were read, after all changes in `changes`."""
+        parts = images.split([part.stop - part.start for part in self._read_spans])
         changed = [
-            in_blocks(some, made, part.start) for some, part in zip(parts, self._read, strict=True)
+            in_blocks(some, changes, part.start)
+            for some, part in zip(parts, self._read_spans, strict=True)
         ]
         return changed[0] if len(changed) == 1 else torch.cat(changed)
 
@@ -311,13 +313,15 @@ class Batches:
             uniform = self._draws.uniform("photometric", step, colour.PHOTOMETRIC, self.size)
             images = colour.photometric(images, uniform[:, self.rows])
         values = normalise(images, self._view.input)
-        return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
+        return values.mul_(
+            _image_pixels(rows.aspects, images.shape[1])[..., None]
+        ), rows.labels.long()
 
     def mixed(self, images: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Mix the images and the targets (B, classes) of a batch, as `at` returns its images, by
         mixup and cutmix of the global batch."""
         height, width = images.shape[1:3]
-        shares = mix.kept(height, width, self._mixture(step, images))
+        shares = mix.own_shares(height, width, self._mixture(step, images))
         return mix.mix(images, targets, shares, self._is_whole)
 
     def _mixture(self, step: int, images: Tensor) -> Tensor:
@@ -338,12 +342,12 @@ class Batches:
     def _get(self, step: int) -> Split:
         """Return the stored rows of a step, on the device."""
         if self._feed is not None:
-            return self._feed.at(step)
-        split, rows, _ = self._wanted(step)
+            return self._feed.fetch(step)
+        split, rows, _ = self._request(step)
         assert isinstance(split, Split)
         return split.take(rows)
 
-    def _wanted(self, step: int) -> Wanted:
+    def _request(self, step: int) -> BatchRequest:
         rows = self._rows(step)
         cut = None if self._cut is None else self._cut(rows, step)
         if self._is_whole or self._extra:
@@ -398,7 +402,7 @@ def evaluation_batches(
     else:
         cut = view.centre if isinstance(split, EncodedSplit) else None
         parts = _fed(split, firsts, cut, device or split.device)
-        view = view if cut is None else view.done
+        view = view if cut is None else view.without_crop
     for rows in parts:
         yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels
 
@@ -411,6 +415,6 @@ def _fed(split: AnySplit, firsts: range, cut: Cut | None, device: torch.device) 
     feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
     try:
         for number in range(len(parts)):
-            yield feed.at(number)
+            yield feed.fetch(number)
     finally:
         feed.close()

@@ -55,14 +55,14 @@ from ablate.shared import (
 JOURNAL = "journal.json"
 _JOURNAL_S = 10.0  # what a killed build loses at most
 
-Done = dict[str, int]  # by stored split, the row before which all is decoded
+RowsDone = dict[str, int]  # by stored split, the row before which all is decoded
 
 
 def noted(path: Path, rows: dict[str, int]) -> dict[str, Any] | None:
     """Return the journal at `path`, if it is of so many rows of each stored split and the arrays
     next to it have the sizes that it states; else None."""
     content = read_sealed(path)
-    if content is None or content["of"] != _of(rows, content["of"]["bytes"]):
+    if content is None or content["of"] != _journal_header(rows, content["of"]["bytes"]):
         return None
     arrays = {path.parent / name: size for name, size in content["of"]["bytes"].items()}
     if not all(array.exists() and array.stat().st_size == size for array, size in arrays.items()):
@@ -70,7 +70,7 @@ def noted(path: Path, rows: dict[str, int]) -> dict[str, Any] | None:
     return content
 
 
-def _of(rows: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
+def _journal_header(rows: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
     return {"format": FORMAT, "pillow": PIL.__version__, "rows": rows, "bytes": sizes}
 
 
@@ -86,23 +86,23 @@ class BuildJournal:
         path: Path,
         arrays: list[Array],
         rows: dict[str, int],
-        finished: Callable[[Done], list[int]],
+        finished: Callable[[RowsDone], list[int]],
     ) -> None:
         self.path = path
         self._arrays, self._finished = arrays, finished
-        self._of = _of(rows, {array.path.name: array.bytes for array in arrays})
+        self._header = _journal_header(rows, {array.path.name: array.bytes for array in arrays})
         self._hashed = _Hashed(arrays)
         self._noted_at = time.monotonic()
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
-    def read(self) -> tuple[Done, list[Line]]:
+    def resume_point(self) -> tuple[RowsDone, list[Line]]:
         """Return (done, broken); ({}, []) where there is nothing to resume. Does not read the
         arrays."""
-        content = noted(self.path, self._of["rows"])
-        if content is None or content["of"] != self._of:
+        content = noted(self.path, self._header["rows"])
+        if content is None or content["of"] != self._header:
             return {}, []
-        rows_done: Done = content["done"]
+        rows_done: RowsDone = content["done"]
         lines: list[Line] = content["broken"]
         return rows_done, [
             (line, [(split, row) for split, row in places]) for line, places in lines
@@ -117,7 +117,7 @@ class BuildJournal:
         digests, noted = self._hashed.until(self._finished(content["done"])), content["sha256"]
         return [name for name, digest in digests.items() if digest != noted[name]]
 
-    def note(self, done: Done, broken: list[Line]) -> None:
+    def note(self, rows_done: RowsDone, broken: list[Line]) -> None:
         """Write down how far the build is, if the last note is old enough and on the disk; else do
         nothing."""
         if time.monotonic() - self._noted_at < _JOURNAL_S:
@@ -127,7 +127,7 @@ class BuildJournal:
                 return
             self._writing.result()  # raises what writing it did
         self._noted_at = time.monotonic()
-        self._writing = self._writer.submit(self._write, dict(done), list(broken))
+        self._writing = self._writer.submit(self._write, dict(rows_done), list(broken))
 
     def close(self) -> None:
         self._writer.shutdown()
@@ -145,11 +145,11 @@ class BuildJournal:
         self.close()
         self.begin()
 
-    def _write(self, done: Done, broken: list[Line]) -> None:
+    def _write(self, rows_done: RowsDone, broken: list[Line]) -> None:
         for array in self._arrays:
             array.sync()
-        hashes = self._hashed.until(self._finished(done))
-        content = {"of": self._of, "done": done, "broken": broken, "sha256": hashes}
+        hashes = self._hashed.until(self._finished(rows_done))
+        content = {"of": self._header, "done": rows_done, "broken": broken, "sha256": hashes}
         with contextlib.suppress(OSError):  # the arrays have their room, even on a full disk
             write_sealed(self.path, content)
 
@@ -206,47 +206,48 @@ class Work:
         kept."""
         self.data, self.rows, self.building = data, rows, building
         self.masks = data.labels == "masks"  # then the form has the labels, of each pixel
-        self.chosen = source.cut(data, rows)
-        self.splits = [split for split in SPLITS if split in self.chosen]
-        self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
+        self.stored_rows = source.cut(data, rows)
+        self.splits = [split for split in SPLITS if split in self.stored_rows]
+        self.counts = {split: len(numbers) for split, (_, numbers) in self.stored_rows.items()}
         self.form: Form
         if sizes is None:
             self.form = Squares(building, data, self.counts)
         else:
             file_sizes = {
-                split: sizes[stored][numbers] for split, (stored, numbers) in self.chosen.items()
+                split: sizes[stored][numbers]
+                for split, (stored, numbers) in self.stored_rows.items()
             }
             self.form = (Masked if self.masks else Encoded)(building, data, self.counts, file_sizes)
         self.labels = [] if self.masks else arrays(building, "labels", self.counts, (), np.int64)
         self.arrays = [*self.form.arrays, *self.labels]
-        self.kept = [*self.form.kept, *self.labels]
+        self.kept_arrays = [*self.form.kept_arrays, *self.labels]
         self.bytes = sum(array.bytes for array in self.arrays)
         self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
-        for stored, numbers in self.chosen.values():
+        for stored, numbers in self.stored_rows.values():
             self.used[stored][numbers] = True
         self.journal = BuildJournal(building / JOURNAL, self.arrays, rows, self._finished)
 
-    def _finished(self, done: dict[str, int]) -> list[int]:
+    def _finished(self, rows_done: dict[str, int]) -> list[int]:
         """Return how many rows of each array are done. All labels are done before the first image
         is."""
         images = []
         for split in self.splits:
-            stored, numbers = self.chosen[split]
-            images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
+            stored, numbers = self.stored_rows[split]
+            images.append(int(np.searchsorted(numbers, rows_done.get(stored, 0))))
         labels = [self.counts[split] for split in self.splits[: len(self.labels)]]
         return [*self.form.finished(images), *labels]
 
-    def images(self, done: Mapping[str, int]) -> int:
+    def images(self, rows_done: Mapping[str, int]) -> int:
         """Count the images of this build that lie before these stored rows."""
-        return sum(int(self.used[stored][:row].sum()) for stored, row in done.items())
+        return sum(int(self.used[stored][:row].sum()) for stored, row in rows_done.items())
 
-    def begun(self) -> tuple[dict[str, int], list[Line]]:
+    def resume_point(self) -> tuple[dict[str, int], list[Line]]:
         """Return (done, broken) of a killed build that can be continued, once every byte that it
         wrote is checked; ({}, []) where there is none.
 
         Where the bytes are damaged, prints a line to standard error and returns ({}, []), too.
         """
-        rows_done, broken = self.journal.read()
+        rows_done, broken = self.journal.resume_point()
         if rows_done and (damaged := self.journal.damage()):
             print(
                 f"data={self.data.name}: {' and '.join(damaged)}: what was decoded so far is not "
@@ -285,42 +286,48 @@ class Work:
                     number = source.class_number(self.data, stored, place, label)
                     numbers[stored][row] = number
         if self.data.rule in SPRITES:
-            stored, rows = self.chosen[self.splits[0]]
+            stored, rows = self.stored_rows[self.splits[0]]
             check_sprite(self.data, next(opened.parts[stored].examples(int(rows[0]))))
-        labels = {split: numbers[stored][rows] for split, (stored, rows) in self.chosen.items()}
+        labels = {
+            split: numbers[stored][rows] for split, (stored, rows) in self.stored_rows.items()
+        }
         if self.data.train is not None:
             self._check_classes(opened, self.data.train, labels)
         for split, array in zip(self.splits, self.labels, strict=True):
             array.put(0, labels[split])
         return max(int(array.max()) for array in labels.values())
 
-    def _check_classes(self, opened: Source, named: str, labels: dict[str, np.ndarray]) -> None:
+    def _check_classes(
+        self, opened: Source, train_slice: str, labels: dict[str, np.ndarray]
+    ) -> None:
         """Raise UserError where there is nothing to learn, and for a slice that lacks classes
-        because of the order in which folders are read. `named`: `data.train`."""
+        because of the order in which folders are read. `train_slice`: `data.train`."""
         train = labels["train"]
         classes = np.unique(train)
         if len(classes) == 1:
             raise UserError(
-                f"data.train: all {len(train):,} images of {named!r} of data={self.data.name} are "
-                f"of one class ({classes[0]}): nothing can be learnt"
+                f"data.train: all {len(train):,} images of {train_slice!r} of "
+                f"data={self.data.name} are of one class ({classes[0]}): nothing can be learnt"
             )
         lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
         in_order = opened.by_class and self.data.order == "stored"
-        if in_order and "[" in named and len(lacking):
+        if in_order and "[" in train_slice and len(lacking):
             raise UserError(
-                f"data.train: folders are read class by class, so {named!r} lacks "
+                f"data.train: folders are read class by class, so {train_slice!r} lacks "
                 f"{len(lacking)} of the classes to test on; give data.train="
-                f"{self.chosen['train'][0]} and shares, such as data.validation=0.01, or "
+                f"{self.stored_rows['train'][0]} and shares, such as data.validation=0.01, or "
                 f"data.order=keyed"
             )
 
     def chunks(
-        self, opened: Source, done: dict[str, int], ends: deque[tuple[str, int]]
+        self, opened: Source, rows_done: dict[str, int], ends: deque[tuple[str, int]]
     ) -> Iterator[Chunk]:
         """Yield the images that are not done yet, in stored order. The end of each chunk is
         appended to `ends`."""
         for stored, part in opened.parts.items():
-            rows = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
+            rows = np.flatnonzero(self.used[stored][rows_done.get(stored, 0) :]) + rows_done.get(
+                stored, 0
+            )
             if not len(rows):
                 continue
             places = [self._places(stored, split) for split in self.splits]
@@ -359,12 +366,12 @@ class Work:
             self.counts[split] = len(kept_labels)
 
     def _check_left(
-        self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
+        self, split: str, labels: np.ndarray, kept_labels: np.ndarray, names: list[str] | None
     ) -> None:
-        lost = np.setdiff1d(labels, kept) if not self.masks else labels[:0]
+        lost = np.setdiff1d(labels, kept_labels) if not self.masks else labels[:0]
         if split == "train" and len(lost):
             images = f"images of class {names[lost[0]] if names else lost[0]}"
-        elif not len(kept):
+        elif not len(kept_labels):
             images = f"{split} images"
         else:
             return
@@ -376,8 +383,8 @@ class Work:
     def _places(self, stored: str, split: str) -> np.ndarray:
         """Return the row of a split to which each stored row goes, int64; -1 for none."""
         places = np.full(self.rows[stored], -1)
-        if self.chosen[split][0] == stored:
-            places[self.chosen[split][1]] = np.arange(self.counts[split])
+        if self.stored_rows[split][0] == stored:
+            places[self.stored_rows[split][1]] = np.arange(self.counts[split])
         return places
 
 
@@ -422,9 +429,9 @@ def build_cache(data: Data, folder: Path, progress: Progress, threads: int | Non
         raise
 
 
-def _full(what: str, needed: int) -> Full:
-    error = Full(errno.ENOSPC, os.strerror(errno.ENOSPC), what)
-    error.needed = needed
+def _full(place: str, bytes_needed: int) -> Full:
+    error = Full(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
+    error.needed = bytes_needed
     return error
 
 
@@ -486,7 +493,7 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
         for array in work.arrays:
             stack.callback(array.close)
         stack.callback(work.journal.close)
-        rows_done, broken = work.begun()
+        rows_done, broken = work.resume_point()
         if not rows_done:
             work.journal.begin()
             work.allocate()
@@ -536,5 +543,5 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
         "class_names": opened.class_names,
         "top_label": top_label,
         "overlap": overlap,
-        "bytes": {array.path.name: array.bytes for array in work.kept},
+        "bytes": {array.path.name: array.bytes for array in work.kept_arrays},
     }

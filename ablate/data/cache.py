@@ -86,10 +86,10 @@ class CacheState:
     """The state of a cache, found without decoding an image."""
 
     folder: Path
-    whole: bool
+    is_complete: bool
     counts: dict[str, int] | None  # None, and so `bytes`: not known before the set is fetched
     bytes: int | None  # of files' own bytes in tables an estimate, until they are written
-    done: int  # images that a killed build has decoded
+    decoded_images: int  # images that a killed build has decoded
 
 
 def inspect_data(data: Data, folder: Path) -> CacheState:
@@ -155,32 +155,34 @@ def _remove_leftovers(folder: Path) -> None:
 _AT_ONCE = 4096  # images
 
 
-def match_classes(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[list[int], str]:
-    """Map the classes of the set `data` to the classes that were learnt on the set `own`.
+def match_classes(
+    data: Data, cached: Cached, train_data: Data, learnt: Cached
+) -> tuple[list[int], str]:
+    """Map the classes of the set `data` to the classes that were learnt on the set `train_data`.
 
     Returns the number of the learnt class for each class of `data`, and a line for the user where
     classes of different names are matched by their numbers, else "".
 
-    Classes of one name are one class. Where a name of `data` is not among those of `own`, or a set
-    has no names, classes are matched by number. Raises UserError where neither works: the sets have
-    different numbers of classes, or a name that both have has another number.
+    Classes of one name are one class. Where a name of `data` is not among those of `train_data`, or
+    a set has no names, classes are matched by number. Raises UserError where neither works: the
+    sets have different numbers of classes, or a name that both have has another number.
     """
     theirs, ours = cached.class_names, learnt.class_names
     if theirs is not None and ours is not None and {*theirs} <= {*ours}:
         return [ours.index(name) for name in theirs], ""
     place = f"eval.also: {data.name}"
-    if data.classes != own.classes:
+    if data.classes != train_data.classes:
         raise UserError(
             f"{place}: its {data.classes} classes ({_some(theirs)}) are not among the "
-            f"{own.classes} of data={own.name} ({_some(ours)}); rename the classes, or leave the "
-            f"set out"
+            f"{train_data.classes} of data={train_data.name} ({_some(ours)}); rename the "
+            f"classes, or leave the set out"
         )
     pairs = [*zip(theirs or [], ours or [], strict=False)]
     if moved := [a for a, b in pairs if a != b and (a in (ours or []) or b in (theirs or []))]:
         raise UserError(
-            f"{place}: the class {moved[0]!r} has another number than in data={own.name}, and not "
-            f"all class names agree ({_some(theirs)}; there {_some(ours)}); give equal names to "
-            f"equal classes"
+            f"{place}: the class {moved[0]!r} has another number than in "
+            f"data={train_data.name}, and not all class names agree ({_some(theirs)}; "
+            f"there {_some(ours)}); give equal names to equal classes"
         )
     note = ""
     if mismatch := next(((a, b) for a, b in pairs if a != b), None):
@@ -216,19 +218,21 @@ def _some(names: list[str] | None) -> str:
 
 
 def shared_images(
-    train: AnySplit, other: AnySplit, beat: Callable[[int], None] = lambda row: None
+    train: AnySplit, other_split: AnySplit, beat: Callable[[int], None] = lambda row: None
 ) -> int:
-    """Count the images of `other` that `train` has, too: pixel for pixel, or byte for byte where
-    the files' own bytes are kept. `beat(row)` is called from time to time with the row of `train`
-    that is compared."""
-    assert isinstance(train, EncodedSplit) == isinstance(other, EncodedSplit)
+    """Count the images of `other_split` that `train` has, too: pixel for pixel, or byte for byte
+    where the files' own bytes are kept. `beat(row)` is called from time to time with the row of
+    `train` that is compared."""
+    assert isinstance(train, EncodedSplit) == isinstance(other_split, EncodedSplit)
     # marks tell most images apart: no more is read of these
-    marks, digests = {*other.marks()}, set()
+    marks, digests = {*other_split.marks()}, set()
     for row, mark in enumerate(train.marks()):
         if row % _AT_ONCE == 0:
             beat(row)
         if mark in marks:
-            digests.add(blake2b(train.kept(row)).digest())
+            digests.add(blake2b(train.image_bytes(row)).digest())
     if not digests:
         return 0
-    return sum(blake2b(other.kept(row)).digest() in digests for row in range(len(other)))
+    return sum(
+        blake2b(other_split.image_bytes(row)).digest() in digests for row in range(len(other_split))
+    )

@@ -26,24 +26,24 @@ class ImageView:
     """The way in which images are shown.
 
     `size`: the side in pixels; `input`: the scale of the values, see `normalise`; `crop`: the share
-    that evaluation cuts, of the image or (`squeezed`) of its square. `whole`: the style in which
-    whole pictures are cut; None where squares are stored.
+    that evaluation cuts, of the image or (`squeezed`) of its square. `cut_style`: the style in
+    which whole pictures are cut; None where squares are stored.
     """
 
     size: int
     input: str = "range"
     crop: float = 1.0
     squeezed: bool = False
-    whole: Style | None = None
+    cut_style: Style | None = None
 
     @property
     def name(self) -> str:
         """The part of a file name that distinguishes views of one dataset."""
         name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
-        return name if self.whole is None else f"{name}.{self.size}.{self.whole}"
+        return name if self.cut_style is None else f"{name}.{self.size}.{self.cut_style}"
 
     @classmethod
-    def of(cls, run: Run) -> ImageView:
+    def from_run(cls, run: Run) -> ImageView:
         squeezed = run.eval.aspect == "squeeze"
         style = run.augment.style if run.data.cache == "encoded" else None
         return cls(run.data.size, run.model.input, run.eval.crop, squeezed, style)
@@ -51,10 +51,10 @@ class ImageView:
     @property
     def centre(self) -> Centre:
         """The cut that evaluation makes of whole pictures."""
-        return Centre(self.size, self.crop, self.squeezed, self.whole or "tf")
+        return Centre(self.size, self.crop, self.squeezed, self.cut_style or "tf")
 
     @property
-    def done(self) -> ImageView:
+    def without_crop(self) -> ImageView:
         """The same view for images that are cut already, so that no more is cut."""
         return replace(self, crop=1.0)
 
@@ -99,8 +99,8 @@ Change = Callable[[Tensor, slice], Tensor]  # of the images at these rows
 AT_ONCE = 1 << 26
 
 
-def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
-    """Apply the changes `made`, one after the other, to images (B, ...), at most AT_ONCE values at
+def in_blocks(images: Tensor, changes: Sequence[Change], start: int = 0) -> Tensor:
+    """Apply the changes, one after the other, to images (B, ...), at most AT_ONCE values at
     a time: changes take many times the memory of their results.
 
     The bits are the same for every size of block, as an image's changes depend on its own numbers
@@ -108,7 +108,7 @@ def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
     """
 
     def through(images: Tensor, rows: slice) -> Tensor:
-        for change in made:
+        for change in changes:
             images = change(images, slice(start + rows.start, start + rows.stop))
         return images
 
@@ -134,7 +134,7 @@ def changes_of(
     Each change has a key of its own, so that turning one on moves no other.
     """
 
-    def drawn(purpose: str, count: int) -> Tensor:
+    def uniforms(purpose: str, count: int) -> Tensor:
         return draws.uniform(purpose, step, count, len(aspects))
 
     changes: list[Change] = []
@@ -144,13 +144,13 @@ def changes_of(
         boxes = random_boxes(aspects, spec, draws, step)
         changes.append(lambda images, rows: crop.crop_and_resize(images, boxes[rows], view.size))
     if spec.flip or spec.crop_pad:
-        moves = drawn("augment", AUGMENT)
+        moves = uniforms("augment", AUGMENT)
         changes.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
-        shakes = drawn("shake", warp.SHAKE)
+        shakes = uniforms("shake", warp.SHAKE)
         changes.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
     if spec.jitter:
-        jitters = drawn("jitter", colour.JITTER)
+        jitters = uniforms("jitter", colour.JITTER)
         changes.append(
             lambda images, rows: colour.colour_jitter(images, spec.jitter, jitters[:, rows])
         )
@@ -175,14 +175,16 @@ def randaugment_change(
             flat_layers = randaugment.tf_layer(numbers, size, spec.randaug_magnitude)
         else:
             flat_layers = randaugment.timm_layer(numbers, size, spec.randaug_magnitude)
-        return [[*layers.each()] for layers in flat_layers.stacked(steps, many, batch).each()]
+        return [
+            [*layers.unstacked()] for layers in flat_layers.stacked(steps, many, batch).unstacked()
+        ]
 
     alone = 2 if draws.device.type == "cpu" else operate.SETTLED
     kind = spec.style, many, spec.randaug_magnitude
     layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
 
     def changed(images: Tensor, rows: slice) -> Tensor:
-        some = [layer.of(rows) for layer in layers]
+        some = [layer.at_rows(rows) for layer in layers]
         if spec.style == "tf":
             return randaugment.tf_randaugment(images, some)
         mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)

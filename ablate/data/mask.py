@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ablate.data.picture import Example, _read
+from ablate.data.picture import Example, _with_image
 from ablate.data.stored_set import Source, part_of, wanted_splits
 from ablate.shared import MASKS, NO_CLASS, PICTURES, Data, Listing, UserError, local_splits
 
@@ -24,14 +24,14 @@ def classes(example: Example, data: Data) -> np.ndarray:
     BrokenImage for a file that is no whole picture with one number a pixel, UserError for a number
     that is no class.
     """
-    pixel_classes: np.ndarray = numbers(data)[_read(example, _levels)]
+    pixel_classes: np.ndarray = numbers(data)[_with_image(example, _levels)]
     wrong = pixel_classes == _WRONG
     if wrong.any():
         row, column = (int(place[0]) for place in np.nonzero(wrong))
-        level = int(_read(example, _levels)[row, column])
+        level = int(_with_image(example, _levels)[row, column])
         ignored = "" if data.ignore is None else f", or data.ignore={data.ignore}"
         raise UserError(
-            f"data.label: {example.where}: pixel ({column}, {row}) has level {level}: expected one "
+            f"data.label: {example.place}: pixel ({column}, {row}) has level {level}: expected one "
             f"of {data.classes} classes (data.classes){ignored}, or 255 for none"
         )
     return pixel_classes
@@ -69,17 +69,17 @@ def _levels(image: Image.Image) -> np.ndarray:
 # images/SPLIT/NAME.jpg, and for each annotations/SPLIT/NAME.png.
 
 
-def open_masks(data: Data, found: Listing) -> Source:
+def open_masks(data: Data, listing: Listing) -> Source:
     """Open a folder of images and masks. Raises UserError for an image without a mask, a mask
     without an image, and two files of one name."""
-    if not (found.path / MASKS).is_dir():
+    if not (listing.path / MASKS).is_dir():
         raise UserError(
-            f"data.path: {found.path}: expected {PICTURES}/SPLIT/NAME.jpg with masks "
+            f"data.path: {listing.path}: expected {PICTURES}/SPLIT/NAME.jpg with masks "
             f"{MASKS}/SPLIT/NAME.png, or parquet files; there is no {MASKS}"
         )
     parts = {}
-    for split in wanted_splits(data, local_splits(found)):
-        images, masks = (_by_name(found, kind, split) for kind in (PICTURES, MASKS))
+    for split in wanted_splits(data, local_splits(listing)):
+        images, masks = (_by_name(listing, kind, split) for kind in (PICTURES, MASKS))
         for name in sorted(images.keys() ^ masks.keys()):
             file, lacks = (images[name], "mask") if name in images else (masks[name], "image")
             raise UserError(f"data.path: {file}: has no {lacks} of its name")
@@ -88,12 +88,12 @@ def open_masks(data: Data, found: Listing) -> Source:
     return Source(parts, None)
 
 
-def _by_name(found: Listing, kind: str, split: str) -> dict[str, str]:
+def _by_name(listing: Listing, kind: str, split: str) -> dict[str, str]:
     """Return the files of a split by their names without the extension. Raises UserError for two of
     one name, since either could belong to the image, or mask, of that name."""
-    prefix = os.path.join(found.path / kind / split, "")
+    prefix = os.path.join(listing.path / kind / split, "")
     files_by_name: dict[str, str] = {}
-    for file in found.files:
+    for file in listing.files:
         if file.startswith(prefix):
             name = os.path.splitext(file.removeprefix(prefix))[0]
             if name in files_by_name:

@@ -41,10 +41,10 @@ class BrokenImage(UserError):
 class Example:
     """An image, still encoded (or a file, or an 8-bit image made here), and its class number.
 
-    `where` names it in error messages. The image is None for a row of a table that has none.
+    `place` names it in error messages. The image is None for a row of a table that has none.
     """
 
-    where: str
+    place: str
     image: bytes | Path | Image.Image | None
     label: Any  # as stored; `source.class_number` says whether it is one
 
@@ -59,13 +59,13 @@ def decode(example: Example, size: int, channels: int) -> np.ndarray:
     example where its bytes are no whole image in one of FORMATS, UserError where its file can't be
     read, Failure where the memory is too small.
     """
-    return _read(example, lambda image: _square(image, size, channels, squeezed=False))[0]
+    return _with_image(example, lambda image: _square(image, size, channels, squeezed=False))[0]
 
 
 def squeeze(example: Example, size: int, channels: int) -> tuple[np.ndarray, float]:
     """Decode the whole image into a square, with pixels as in `decode`; returns it and the image's
     width over height, upright."""
-    return _read(example, lambda image: _square(image, size, channels, squeezed=True))
+    return _with_image(example, lambda image: _square(image, size, channels, squeezed=True))
 
 
 def decode_whole(example: Example, channels: int) -> Image.Image:
@@ -77,7 +77,7 @@ def decode_whole(example: Example, channels: int) -> Image.Image:
         image.load()  # while its file is open
         return image
 
-    return _read(example, show)
+    return _with_image(example, show)
 
 
 def encoded(example: Example) -> bytes | None:
@@ -85,7 +85,7 @@ def encoded(example: Example) -> bytes | None:
     read."""
     content = example.image
     if isinstance(content, str | Path):
-        return _content(example.where, content)
+        return _content(example.place, content)
     return content if isinstance(content, bytes) else None
 
 
@@ -97,14 +97,14 @@ def size_of(example: Example) -> int:
         try:
             return mask + os.stat(example.image).st_size
         except OSError as error:
-            raise UserError(f"data: {example.where}: {error.strerror}") from error
+            raise UserError(f"data: {example.place}: {error.strerror}") from error
     return mask + (len(example.image) if isinstance(example.image, bytes) else 0)
 
 
 T = TypeVar("T")
 
 
-def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
+def _with_image(example: Example, show: Callable[[Image.Image], T]) -> T:
     """Open the image and return `show(image)`, which is called while its file is open.
 
     Raises UserError where the file can't be read, BrokenImage where its bytes are no whole image in
@@ -121,27 +121,27 @@ def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
     except UserError:
         raise
     except MemoryError as error:
-        raise Failure(f"data: {example.where}: too little memory to decode it") from error
+        raise Failure(f"data: {example.place}: too little memory to decode it") from error
     except UnidentifiedImageError as error:
         reason = (
             f"no whole {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" if content else "an empty file"
         )
-        raise BrokenImage(f"data: {example.where}: not a readable image: {reason}") from error
+        raise BrokenImage(f"data: {example.place}: not a readable image: {reason}") from error
     except Exception as error:  # Pillow's decoders raise whatever they meet: SyntaxError, struct...
         reason = str(error) or type(error).__name__
-        raise BrokenImage(f"data: {example.where}: not a readable image: {reason}") from error
+        raise BrokenImage(f"data: {example.place}: not a readable image: {reason}") from error
 
 
-def _content(where: str, path: str | Path) -> bytes:
+def _content(place: str, path: str | Path) -> bytes:
     """Return a file's bytes. It is opened only once it is known to be a regular file: a fifo would
     block for ever."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"data: {where}: is no regular file")
+            raise UserError(f"data: {place}: is no regular file")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise UserError(f"data: {where}: {error.strerror}") from error
+        raise UserError(f"data: {place}: {error.strerror}") from error
 
 
 def _square(
@@ -158,14 +158,14 @@ def _square(
 
 
 def _upright(
-    image: Image.Image, channels: int, least: int | None = None
+    image: Image.Image, channels: int, min_side: int | None = None
 ) -> tuple[Image.Image, float]:
-    """Return the image, upright, and its width over height in its file, upright, too. `least`: the
-    least sides that are needed, where those of the file are not."""
+    """Return the image, upright, and its width over height in its file, upright, too. `min_side`:
+    the least sides that are needed, where those of the file are not."""
     width, height = image.size
     depth = _depth(image)
-    if least is not None:
-        image.draft(None, (least, least))
+    if min_side is not None:
+        image.draft(None, (min_side, min_side))
     orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     if orientation != 1:
         image = ImageOps.exif_transpose(image)
@@ -210,7 +210,7 @@ def _centre(width: int, height: int) -> tuple[float, float, float, float]:
     return left_edge, top, left_edge + side, top + side
 
 
-MOST = 16  # threads
+MOST_THREADS = 16  # threads
 _IMAGES, _BYTES = 64, 8 << 20  # of a chunk, whichever comes first
 _SMALL = 8 << 10  # bytes of an image; CIFAR-10's 2 kB take two threads 1.2 times as long as one
 
@@ -248,7 +248,7 @@ class Array:
 
     def get(self, row: int, rows: int) -> np.ndarray:
         """Read `rows` rows, from `row` on."""
-        content = self._read(len(self._header) + row * self._row, rows * self._row)
+        content = self._read_bytes(len(self._header) + row * self._row, rows * self._row)
         return np.frombuffer(content, self._kind).reshape(rows, *self.shape[1:])
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
@@ -266,17 +266,17 @@ class Array:
             for start in range(span_start, base + end * self._row, _BYTES):
                 part = min(_BYTES, base + end * self._row - start)
                 if target != start:
-                    self._write(target, self._read(start, part))
+                    self._write(target, self._read_bytes(start, part))
                 target += part
         self._write(0, self._header)
         os.ftruncate(self.open(), self.bytes)
 
-    def parts(self, first: int, rows: int) -> Iterator[bytes]:
-        """Yield the file's bytes, from the byte `first` to the end of the first `rows` rows, a few
+    def parts(self, first_byte: int, rows: int) -> Iterator[bytes]:
+        """Yield the file's bytes, from `first_byte` to the end of the first `rows` rows, a few
         megabytes at a time."""
         end = len(self._header) + rows * self._row
-        for start in range(first, end, _BYTES):
-            yield self._read(start, min(_BYTES, end - start))
+        for start in range(first_byte, end, _BYTES):
+            yield self._read_bytes(start, min(_BYTES, end - start))
 
     def sync(self) -> None:
         """Flush everything that any thread wrote to the disk."""
@@ -300,7 +300,7 @@ class Array:
             byte_count = os.pwrite(self.open(), view, offset)
             view, offset = view[byte_count:], offset + byte_count
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _read_bytes(self, offset: int, size: int) -> bytes:
         parts = []
         while size and (part := os.pread(self.open(), size, offset)):
             parts.append(part)
@@ -336,12 +336,12 @@ class Target(Protocol):
 
 
 Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why, its places
-Written = tuple[int, list[Line]]  # images of a chunk, those of them that can't be read
+ChunkOutcome = tuple[int, list[Line]]  # images of a chunk, those of them that can't be read
 
 
 def decode_rows(
     chunks: Iterable[Chunk], target: Target, threads: int | None = None
-) -> Generator[Written, None, None]:
+) -> Generator[ChunkOutcome, None, None]:
     """Decode all chunks; yields the outcome of each once it is written, in order.
 
     `threads`: None for as many as there are cores, MOST at most, and for one where images are so
@@ -352,13 +352,13 @@ def decode_rows(
     waiting = iter(chunks)
     ahead = _read_chunk(waiting)
     small = isinstance(ahead, Chunk) and ahead.bytes < _SMALL * len(ahead.examples)
-    threads = threads or (1 if small else min(MOST, len(os.sched_getaffinity(0))))
+    threads = threads or (1 if small else min(MOST_THREADS, len(os.sched_getaffinity(0))))
     pool = ThreadPoolExecutor(threads, "decode")
-    coming: deque[Future[Written]] = deque()
+    coming: deque[Future[ChunkOutcome]] = deque()
     try:
         while ahead is not None or coming:
             if ahead is not None:
-                coming.append(pool.submit(_written, ahead, target))
+                coming.append(pool.submit(_write_chunk, ahead, target))
                 ahead = _read_chunk(waiting) if isinstance(ahead, Chunk) else None
             if ahead is None or len(coming) > threads:
                 yield coming.popleft().result()
@@ -374,7 +374,7 @@ def _read_chunk(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
         return error
 
 
-def _written(chunk: Chunk | Exception, target: Target) -> Written:
+def _write_chunk(chunk: Chunk | Exception, target: Target) -> ChunkOutcome:
     """Decode and write each image of a chunk. Raises the error that reading the chunk raised."""
     if isinstance(chunk, Exception):
         raise chunk

@@ -27,28 +27,28 @@ from ablate.shared import NO_CLASS, Augment
 REDRAWS = 10
 LONGEST = 4  # the longer side is at most so many times the size, before it is scaled
 SCALE, PLACE, FLIP = 0, 1, 1 + 2 * (1 + REDRAWS)  # where each of an image's uniforms begins
-DRAWN = FLIP + 1
+UNIFORMS = FLIP + 1
 
 
 @dataclass(frozen=True)
 class MaskedCrops:
-    """The random crops of a batch of images with masks. `drawn`: the DRAWN uniforms of each
+    """The random crops of a batch of images with masks. `uniforms`: the UNIFORMS numbers of each
     image."""
 
-    drawn: Sequence[np.ndarray]
+    uniforms: Sequence[np.ndarray]
     size: int
     augment: Augment
 
     def take(self, places: Tensor) -> MaskedCrops:
         """Return the crops of the images at `places` of the batch."""
-        return replace(self, drawn=[self.drawn[place] for place in places.tolist()])
+        return replace(self, uniforms=[self.uniforms[place] for place in places.tolist()])
 
     def show_both(
         self, place: int, picture: Image.Image, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Cut the picture at `place` of the batch and its mask (H, W) alike: uint8 (h, w, C) and
         (h, w), at most size x size."""
-        uniform = self.drawn[place]
+        uniform = self.uniforms[place]
         shape = self._shape(mask.shape, float(uniform[SCALE]))
         (y, x), (tall, wide) = self._box(mask, shape, uniform[PLACE:FLIP])
         rows, columns = (nearest(*lengths) for lengths in zip(mask.shape, shape, strict=True))
@@ -117,7 +117,7 @@ class MaskedCuts:
         self._size, self._augment, self._draws = size, augment, draws
 
     def __call__(self, rows: Tensor, step: int) -> MaskedCrops:
-        uniforms = self._draws.uniform("masked crop", step, DRAWN, len(rows)).double().numpy()
+        uniforms = self._draws.uniform("masked crop", step, UNIFORMS, len(rows)).double().numpy()
         return MaskedCrops([*np.ascontiguousarray(uniforms.T)], self._size, self._augment)
 
 
@@ -138,13 +138,13 @@ class Crops:
     style: Style
 
     @classmethod
-    def of(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
+    def from_boxes(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
         """Make crops from `boxes` (B, 4) in shares of the pictures, whose heights and widths are
         `shapes` (B, 2)."""
         top, left_edge, height, width = boxes.unbind(1)
         tall, wide = shapes.unbind(1)
-        y, rows = crop.whole(top * tall, height * tall, tall)
-        x, columns = crop.whole(left_edge * wide, width * wide, wide)
+        y, rows = crop.pixel_span(top * tall, height * tall, tall)
+        x, columns = crop.pixel_span(left_edge * wide, width * wide, wide)
         ends = torch.stack([x, y, x + columns, y + rows], 1).int().tolist()
         return cls([tuple(box) for box in ends], size, style)
 
@@ -184,7 +184,7 @@ class Centre:
         if self.style == "tf" and not self.squeezed:
             return self._box_means(picture, tall, wide)
         resized_pixels = resized(picture, tall, wide, self.style)
-        y, x = self._first(tall), self._first(wide)
+        y, x = self._first_pixel(tall), self._first_pixel(wide)
         return resized_pixels[y : y + self.size, x : x + self.size]
 
     def _shape(self, side: int, picture: Image.Image) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class Centre:
             tall, wide = (round(length * (side / min(sides))) for length in sides)
         return tall, wide
 
-    def _first(self, length: int) -> int:
+    def _first_pixel(self, length: int) -> int:
         """Return the first of the central `size` pixels, out of `length`."""
         spare = length - self.size
         return round(spare / 2) if self.style == "timm" else spare // 2
@@ -211,7 +211,7 @@ class Centre:
         levels = np.asarray(picture).reshape(picture.height, picture.width, -1)
         for length in (tall, wide):  # each time the other axis comes first
             scale = len(levels) / length
-            levels = means(levels, self._first(length) * scale, self.size * scale, self.size)
+            levels = means(levels, self._first_pixel(length) * scale, self.size * scale, self.size)
             levels = levels.swapaxes(0, 1)
         return (levels + 0.5 + crop.TIE).astype(np.uint8)
 
@@ -254,7 +254,7 @@ class Cuts:
             return self._centre
         shapes = self._shapes[rows]
         boxes = random_boxes(shapes[:, 1] / shapes[:, 0], self._augment, self._draws, step)
-        return Crops.of(boxes, shapes, self._centre.size, self._augment.style)
+        return Crops.from_boxes(boxes, shapes, self._centre.size, self._augment.style)
 
 
 def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Tensor:

@@ -69,12 +69,12 @@ def open_source(data: Data) -> Source:
     return source
 
 
-def _open_files(data: Data, found: Listing) -> Source:
+def _open_files(data: Data, listing: Listing) -> Source:
     """Open a local set that is no parquet table of images: captions, images with masks, or class
     folders."""
-    if found.kind == "captions":
-        return open_captions(data, found)
-    return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
+    if listing.kind == "captions":
+        return open_captions(data, listing)
+    return open_masks(data, listing) if data.labels == "masks" else open_folder(data, listing)
 
 
 def found_at(data: Data) -> Listing:
@@ -201,12 +201,12 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
 
 
 def _check_apart(
-    data: Data, name: str, train: tuple[str, np.ndarray], other: tuple[str, np.ndarray]
+    data: Data, name: str, train: tuple[str, np.ndarray], other_rows: tuple[str, np.ndarray]
 ) -> None:
-    """Raise UserError where images to train on are also among `other`."""
-    if train[0] != other[0]:
+    """Raise UserError where images to train on are also among `other_rows`."""
+    if train[0] != other_rows[0]:
         return
-    common_rows = np.intersect1d(train[1], other[1], assume_unique=True)
+    common_rows = np.intersect1d(train[1], other_rows[1], assume_unique=True)
     if len(common_rows):
         raise UserError(
             f"data.{name}: {getattr(data, name)!r} and data.train={data.train!r} share "
@@ -223,30 +223,30 @@ def check_class_names(data: Data, names: list[str] | None) -> None:
         )
 
 
-def class_number(data: Data, split: str, where: str, label: Any) -> int:
+def class_number(data: Data, split: str, place: str, label: Any) -> int:
     """Return the label, or the number that `data.rule` makes of it. Raises UserError, with the row
     or file and the value, where that is no class number."""
     if data.rule is not None:
-        return by_rule(data, split, where, label)
+        return by_rule(data, split, place, label)
     if not isinstance(label, int) or not 0 <= label < data.classes:
         raise UserError(
-            f"data.label: {where} (split {split!r}): expected a class number from 0 to "
+            f"data.label: {place} (split {split!r}): expected a class number from 0 to "
             f"{data.classes - 1} (data.classes={data.classes}), got {label!r}"
         )
     return label
 
 
-def open_folder(data: Data, found: Listing) -> Source:
+def open_folder(data: Data, listing: Listing) -> Source:
     """Open class folders, or splits with class folders in them. The class names are those of
     train."""
-    names = class_folders(found.path)
+    names = class_folders(listing.path)
     numbers = {name: number for number, name in enumerate(names)}
-    _check_filled(split_folder(found.path, "train"), names, found.files)
+    _check_filled(split_folder(listing.path, "train"), names, listing.files)
     parts = {}
-    for split in wanted_splits(data, local_splits(found)):
+    for split in wanted_splits(data, local_splits(listing)):
         images = []
-        prefix = f"{split_folder(found.path, split)}{os.sep}"
-        for file in found.files:
+        prefix = f"{split_folder(listing.path, split)}{os.sep}"
+        for file in listing.files:
             if not file.startswith(prefix):
                 continue
             folder, *rest = file.removeprefix(prefix).split(os.sep)

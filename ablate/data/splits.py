@@ -49,9 +49,9 @@ class Split:
         """Return room for `rows` images; `pinned` for a GPU that copies from it by itself."""
         return room(rows, tuple(self.images.shape[1:]), pinned)
 
-    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
-        """Copy some rows into `out`, in the given order, part by part. `each`: a `map`, by threads
-        or not."""
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, map_calls: MapCalls) -> None:
+        """Copy some rows into `out`, in the given order, part by part. `map_calls`: a `map`, by
+        threads or not."""
 
         at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
 
@@ -61,7 +61,7 @@ class Split:
             torch.index_select(self.labels, 0, some, out=out.labels[span])
             torch.index_select(self.aspects, 0, some, out=out.aspects[span])
 
-        for _ in each(part, range(0, len(rows), at_once)):
+        for _ in map_calls(part, range(0, len(rows), at_once)):
             pass
 
     def marks(self) -> Iterator[bytes]:
@@ -70,20 +70,20 @@ class Split:
         middle = self.images[:, self.images.shape[1] // 2]
         return (row.tobytes() for part in middle.split(MARKED) for row in part.numpy())
 
-    def kept(self, row: int) -> bytes:
+    def image_bytes(self, row: int) -> bytes:
         """Return all bytes of an image."""
         return self.images[row].numpy().tobytes()
 
     def to(self, device: torch.device | str) -> Split:
-        return self._each(lambda part: part.to(device, non_blocking=True))
+        return self._mapped(lambda part: part.to(device, non_blocking=True))
 
     def take(self, rows: Tensor | slice) -> Split:
         """Return some of its rows, in the given order."""
         if isinstance(rows, slice):
-            return self._each(lambda part: part[rows])
-        return self._each(lambda part: part.index_select(0, rows))
+            return self._mapped(lambda part: part[rows])
+        return self._mapped(lambda part: part.index_select(0, rows))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Split:
         return Split(change(self.images), change(self.labels), change(self.aspects), self.names)
 
 
@@ -109,7 +109,7 @@ class Bytes:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
 
-    def read(self, first: int, last: int) -> bytes:
+    def read_range(self, first: int, last: int) -> bytes:
         """Return the bytes from `first` up to, but not including, `last`, counted from the end of
         the header."""
         return os.pread(self._file, last - first, self._begin + first)
@@ -147,8 +147,8 @@ class EncodedSplit:
         bytes."""
         return iter((self.spans[:, 1] - self.spans[:, 0]).tolist())
 
-    def kept(self, row: int) -> bytes:
-        return self.content.read(*self.spans[row].tolist())
+    def image_bytes(self, row: int) -> bytes:
+        return self.content.read_range(*self.spans[row].tolist())
 
     def take(self, rows: Tensor | slice) -> EncodedSplit:
         """Return some of its rows, in the given order. Reads no image."""
@@ -159,7 +159,7 @@ class EncodedSplit:
         assert cut is not None
         return room(rows, (cut.size, cut.size, self.channels), pinned)
 
-    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, map_calls: MapCalls) -> None:
         """Decode and cut some images into `out`, in the order of `rows`, as `Split.gather` copies
         them.
 
@@ -172,12 +172,12 @@ class EncodedSplit:
         for place, row in enumerate(rows.tolist()):
             places.setdefault(row, []).append(place)
 
-        def one(row: int) -> None:
+        def decode_row(row: int) -> None:
             picture = self.picture(row)
             for place in places[row]:
                 out.images[place].numpy()[...] = cut.show(place, picture)
 
-        for _ in each(one, places):
+        for _ in map_calls(decode_row, places):
             pass
         out.labels.copy_(self.labels[rows])
         out.aspects.fill_(1)
@@ -185,11 +185,11 @@ class EncodedSplit:
     def picture(self, row: int) -> Image.Image:
         """Decode the whole image. Raises BrokenImage where its bytes are no longer an image."""
         start, end = self.spans[row].tolist()
-        return decode_whole(self._read(start, end), self.channels)
+        return decode_whole(self._example(start, end), self.channels)
 
-    def _read(self, first: int, last: int) -> Example:
+    def _example(self, first: int, last: int) -> Example:
         place = f"bytes {first:,} to {last:,} of {self.content.path}"
-        return Example(place, self.content.read(first, last), None)
+        return Example(place, self.content.read_range(first, last), None)
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,12 @@ class MaskedSplit(EncodedSplit):
         masks = torch.empty(images.shape[:3], dtype=torch.uint8, pin_memory=pinned)
         return Split(images, masks, torch.empty(rows, 2, pin_memory=pinned))
 
-    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, map_calls: MapCalls) -> None:
         """Decode each image and its mask, and cut them alike into `out`."""
         assert isinstance(cut, MaskedCrops)
         numbers = rows.tolist()
 
-        def one(place: int) -> None:
+        def cut_pair(place: int) -> None:
             pixels, mask = cut.show_both(
                 place, self.picture(numbers[place]), self.mask(numbers[place])
             )
@@ -232,24 +232,24 @@ class MaskedSplit(EncodedSplit):
             image[:tall, :wide], labels[:tall, :wide] = pixels, mask
             out.aspects[place] = torch.tensor([tall, wide])
 
-        for _ in each(one, range(len(numbers))):
+        for _ in map_calls(cut_pair, range(len(numbers))):
             pass
 
     def picture(self, row: int) -> Image.Image:
         start, _ = self.spans[row].tolist()
-        return decode_whole(self._read(start, start + int(self.lengths[row])), self.channels)
+        return decode_whole(self._example(start, start + int(self.lengths[row])), self.channels)
 
     def mask(self, row: int) -> np.ndarray:
         """Return the class of each pixel of the whole image: uint8 (H, W). Raises as
         `mask.classes`."""
         start, end = self.spans[row].tolist()
-        return classes(self._read(start + int(self.lengths[row]), end), self.data)
+        return classes(self._example(start + int(self.lengths[row]), end), self.data)
 
 
 AnySplit = Split | EncodedSplit
 PART = 1 << 20  # bytes of images that one thread copies at a time
 MARKED = 4096  # images at once
-Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
+MapCalls = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,16 @@ from ablate.shared import NO_CLASS, SPLITS, Data, UserError
 DIGEST = 16  # bytes that stand for an image's pixels
 
 
-def array_file(split: str, what: str) -> str:
-    return f"{split}.{what}.npy"
+def array_file(split: str, content: str) -> str:
+    return f"{split}.{content}.npy"
 
 
 def arrays(
-    folder: Path, what: str, rows: Mapping[str, int], shape: tuple[int, ...], kind: Any
+    folder: Path, content: str, rows: Mapping[str, int], shape: tuple[int, ...], kind: Any
 ) -> list[Array]:
     """Return an Array for each split in `rows`, in the order of SPLITS: as many rows as `rows` has
     for the split, each of `shape`."""
-    return [Array(folder / array_file(s, what), (rows[s], *shape), kind) for s in _splits(rows)]
+    return [Array(folder / array_file(s, content), (rows[s], *shape), kind) for s in _splits(rows)]
 
 
 def _splits(rows: Mapping[str, Any]) -> list[str]:
@@ -45,9 +45,9 @@ def _splits(rows: Mapping[str, Any]) -> list[str]:
     return [split for split in SPLITS if split in rows]
 
 
-def drop_rows(each: Iterable[Sequence[Array]], split: int, rows: Sequence[int]) -> None:
+def drop_rows(array_groups: Iterable[Sequence[Array]], split: int, rows: Sequence[int]) -> None:
     """Remove these rows of a split from arrays that have one row for each image."""
-    for arrays in filter(None, each):
+    for arrays in filter(None, array_groups):
         arrays[split].drop([(row, row + 1) for row in rows])
 
 
@@ -63,7 +63,7 @@ class Squares:
             [] if data.cache_size is None else arrays(folder, "aspects", counts, (), np.float32)
         )
         self.arrays = [*self._images, *self._aspects]
-        self.kept = self.arrays
+        self.kept_arrays = self.arrays
 
     def begin(self) -> None:
         """Write what must precede the first image: nothing for squares."""
@@ -115,8 +115,8 @@ class Encoded:
         self._offsets = arrays(folder, "offsets", offset_counts, (), np.int64)
         self._shapes = arrays(folder, "shapes", counts, (2,), np.int32)
         self._pixels = arrays(folder, "pixels", counts, (DIGEST,), np.uint8)
-        self.kept = [*self._encoded, *self._offsets, *self._shapes]
-        self.arrays = [*self.kept, *self._pixels]
+        self.kept_arrays = [*self._encoded, *self._offsets, *self._shapes]
+        self.arrays = [*self.kept_arrays, *self._pixels]
 
     def begin(self) -> None:
         for offsets, begins in zip(self._offsets, self._begins, strict=True):
@@ -125,7 +125,7 @@ class Encoded:
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
         """Check an image and write its file's bytes to its places. Raises as `decode` does."""
         content = encoded(example)
-        image = decode_whole(Example(example.where, content, example.label), self._channels)
+        image = decode_whole(Example(example.place, content, example.label), self._channels)
         assert content is not None
         self._keep(example, content, image, places)
 
@@ -140,7 +140,7 @@ class Encoded:
             begin, end = self._offsets[split].get(row, 2)
             if end - begin != len(content):
                 raise UserError(
-                    f"data: {example.where}: changed while it was read; run the command again"
+                    f"data: {example.place}: changed while it was read; run the command again"
                 )
             self._encoded[split].put(begin, np.frombuffer(content, np.uint8))
             self._shapes[split].put(row, shape)
@@ -176,7 +176,7 @@ class Masked(Encoded):
         self._data = data
         self._lengths = arrays(folder, "lengths", counts, (), np.int64)
         self._labels = arrays(folder, "labels", counts, (data.classes,), np.int32)
-        self.kept = [*self.kept, *self._lengths, *self._labels]
+        self.kept_arrays = [*self.kept_arrays, *self._lengths, *self._labels]
         self.arrays = [*self.arrays, *self._lengths, *self._labels]
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
@@ -187,13 +187,13 @@ class Masked(Encoded):
         mmsegmentation does by OpenCV's IMREAD_COLOR and IMREAD_UNCHANGED.
         """
         image_bytes, its_mask = encoded(example), encoded(example.label)
-        image = decode_whole(Example(example.where, image_bytes, None), self._channels)
-        mask = Example(example.label.where, its_mask, None)
+        image = decode_whole(Example(example.place, image_bytes, None), self._channels)
+        mask = Example(example.label.place, its_mask, None)
         pixel_classes = classes(mask, self._data)
         if pixel_classes.shape != (image.height, image.width):
             tall, wide = pixel_classes.shape
             raise BrokenImage(
-                f"data: {mask.where}: has {wide}x{tall} pixels, its image "
+                f"data: {mask.place}: has {wide}x{tall} pixels, its image "
                 f"{image.width}x{image.height} (upright, if its EXIF data turns it)"
             )
         assert image_bytes is not None

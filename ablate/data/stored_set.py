@@ -42,7 +42,7 @@ class Part:
         image."""
         if self.read_labels is not None:
             return self.read_labels()
-        return ((example.where, example.label) for example in self.examples())
+        return ((example.place, example.label) for example in self.examples())
 
     def sizes(self) -> Iterator[int]:
         """Return for each example the size of its files in bytes; 0 where it comes in none."""
@@ -66,9 +66,9 @@ class Source:
     by_class: bool = False  # in the order of the classes?
 
 
-def few(names: Sequence[str], most: int = 10) -> str:
+def few(names: Sequence[str], limit: int = 10) -> str:
     """Return the first of the names, for a message: "a, b, ..."."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
 
 def slice_of(data: Data, name: str) -> Slice:
@@ -102,7 +102,7 @@ class Rule:
     number: Callable[[Any], int]
 
 
-def by_rule(data: Data, split: str, where: str, value: Any) -> int:
+def by_rule(data: Data, split: str, place: str, value: Any) -> int:
     """Return the class number that `data.rule` makes of a value of the label column. Raises
     UserError, with the row or file and the value, where it makes none."""
     assert data.rule is not None
@@ -113,7 +113,7 @@ def by_rule(data: Data, split: str, where: str, value: Any) -> int:
         number = -1
     if not 0 <= number < data.classes:
         raise UserError(
-            f"data.label: {where} (split {split!r}): data.rule={data.rule} makes one of "
+            f"data.label: {place} (split {split!r}): data.rule={data.rule} makes one of "
             f"{data.classes} classes of {rule.takes}, got {reprlib.repr(value)}"
         )
     return number
@@ -128,7 +128,7 @@ def check_sprite(data: Data, example: Example) -> None:
         return
     if levels.max() <= 1:
         raise UserError(
-            f"data: {example.where}: has levels 0 and 1 alone, of 255: nearly black; store images "
+            f"data: {example.place}: has levels 0 and 1 alone, of 255: nearly black; store images "
             f"of data={data.name} with white as 255, and give data.path=FOLDER"
         )
 
@@ -136,34 +136,34 @@ def check_sprite(data: Data, example: Example) -> None:
 def clevr_count(value: Any) -> int:
     """Return the class of the number of objects in the picture, 3 to 10: their number less 3 (task
     count_all)."""
-    return (len(_each(value)) if isinstance(value, list | dict) else _whole(value)) - 3
+    return (len(_scene_objects(value)) if isinstance(value, list | dict) else _integer(value)) - 3
 
 
 def clevr_distance(value: Any) -> int:
     """Return the class of the depth of the nearest object, the last of its three pixel coordinates:
     up to 8, 8.5, 9, 9.5, 10, and more (task closest_object_distance)."""
     return _interval(
-        _CLEVR, min(_depth(scene_object, "pixel_coords") for scene_object in _each(value))
+        _CLEVR, min(_depth(scene_object, "pixel_coords") for scene_object in _scene_objects(value))
     )
 
 
 def kitti_distance(value: Any) -> int:
     """Return the class of the depth of the nearest car, van or truck: up to 8, 20 and 999 metres,
     and none within 999 metres (task closest_vehicle_distance)."""
-    scene_objects = _each(value)
-    depths = [_depth(t, "location") for t in scene_objects if _whole(t["type"]) in _VEHICLES]
+    scene_objects = _scene_objects(value)
+    depths = [_depth(t, "location") for t in scene_objects if _integer(t["type"]) in _VEHICLES]
     return _interval(_KITTI, min(depths, default=math.inf))
 
 
 def dsprites_position(value: Any) -> int:
     """Return the class of one of 32 places: two to a class (task label_x_position)."""
-    return _whole(value) // 2
+    return _integer(value) // 2
 
 
 def dsprites_orientation(value: Any) -> int:
     """Return the class of one of 40 angles: three, two, three, ... to a class (task
     label_orientation: 40 / 16 = 2.5)."""
-    return _whole(value) * 2 // 5
+    return _integer(value) * 2 // 5
 
 
 def _interval(edges: Sequence[float], depth: float) -> int:
@@ -172,7 +172,7 @@ def _interval(edges: Sequence[float], depth: float) -> int:
     return bisect.bisect_left(edges, depth)
 
 
-def _each(value: Any) -> list[Any]:
+def _scene_objects(value: Any) -> list[Any]:
     """List the things of a row. `datasets` stores a sequence of structs as a struct of
     sequences."""
     if isinstance(value, dict):
@@ -183,9 +183,9 @@ def _each(value: Any) -> list[Any]:
     return value
 
 
-def _depth(thing: Any, field: str) -> float:
+def _depth(scene_object: Any, field: str) -> float:
     """Return the z of a thing: a number, [x, y, z], or a struct that has these in `field`."""
-    place = thing[field] if isinstance(thing, dict) else thing
+    place = scene_object[field] if isinstance(scene_object, dict) else scene_object
     if isinstance(place, list):
         _, _, place = place
     if isinstance(place, bool) or not isinstance(place, int | float) or not math.isfinite(place):
@@ -193,7 +193,7 @@ def _depth(thing: Any, field: str) -> float:
     return place
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(value)
     return value

@@ -37,11 +37,11 @@ class _Table:
     batches: Callable[[list[str], int], Iterator[Any]]  # of these columns, from a row on
 
 
-def parquet_files(data: Data, found: Listing) -> dict[str, list[Path]]:
+def parquet_files(data: Data, listing: Listing) -> dict[str, list[Path]]:
     """Return the files of each split that `data` names, in name order."""
     return {
-        split: [Path(file) for file in found.files if split_of(file) == split]
-        for split in wanted_splits(data, local_splits(found))
+        split: [Path(file) for file in listing.files if split_of(file) == split]
+        for split in wanted_splits(data, local_splits(listing))
     }
 
 
@@ -53,7 +53,7 @@ def parquet_file(parquet: Any, file: Path) -> Any:
         raise UserError(f"data.path: {file}: not a readable parquet file: {error}") from error
 
 
-def open_parquet(data: Data, found: Listing) -> Source:
+def open_parquet(data: Data, listing: Listing) -> Source:
     from datasets import Features
     from pyarrow import parquet
 
@@ -74,7 +74,7 @@ def open_parquet(data: Data, found: Listing) -> Source:
             raise UserError(f"data.path: {file}: damaged: {error}") from error
 
     tables: dict[str, list[_Table]] = {}
-    for split, files in parquet_files(data, found).items():
+    for split, files in parquet_files(data, listing).items():
         tables[split] = []
         for file in files:
             with parquet_file(parquet, file) as opened:
@@ -181,18 +181,18 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
     return Part(sum(table.rows for table, *_ in pieces), examples, labels, sizes)
 
 
-def _example(where: str, cell: Any, label: Any) -> Example:
+def _example(place: str, cell: Any, label: Any) -> Example:
     """Make an Example from a cell of the image column: the image's bytes, a struct of bytes and
     path, or None."""
     content, path = cell, None
     if isinstance(cell, dict):
         content, path = cell.get("bytes"), cell.get("path")
     if content is None and isinstance(path, str):
-        return Example(f"{where} ({path})", Path(path), label)
-    return Example(where, content, label)
+        return Example(f"{place} ({path})", Path(path), label)
+    return Example(place, content, label)
 
 
-def _sizes(where: str, column: Any) -> Iterator[int]:
+def _sizes(place: str, column: Any) -> Iterator[int]:
     """Yield the size of each image's file in bytes. Copies no image."""
     import pyarrow
     from pyarrow import compute
@@ -206,7 +206,7 @@ def _sizes(where: str, column: Any) -> Iterator[int]:
         lengths = [None] * len(column)
     for row, length in enumerate(lengths):
         if length is None:  # by its path, or none there
-            length = size_of(_example(where, column[row].as_py(), 0))
+            length = size_of(_example(place, column[row].as_py(), 0))
         yield length
 
 
@@ -258,20 +258,20 @@ def _kind(feature: Any) -> str:
     return str(feature.dtype) if name == "Value" else name
 
 
-def open_captions(data: Data, found: Listing) -> Source:
+def open_captions(data: Data, listing: Listing) -> Source:
     """Open images with captions. Raises UserError for tables and columns that can't be read, and
     rows without a text."""
-    splits = wanted_splits(data, local_splits(found))
-    names = dataset.caption_classes(found, splits, str(data.text))
+    splits = wanted_splits(data, local_splits(listing))
+    names = dataset.caption_classes(listing, splits, str(data.text))
     numbers = {text: number for number, text in enumerate(names)}
     parts = {}
     for split in splits:
-        classes = [numbers[text] for text in dataset.caption_texts(found, split, str(data.text))]
+        classes = [numbers[text] for text in dataset.caption_texts(listing, split, str(data.text))]
 
         def examples(
             start: int = 0, split: str = split, classes: list[int] = classes
         ) -> Iterator[Example]:
-            for row, (place, image) in enumerate(_images(data, found, split)):
+            for row, (place, image) in enumerate(_images(data, listing, split)):
                 if row >= start:
                     yield Example(place, image, classes[row])
 
@@ -282,10 +282,10 @@ def open_captions(data: Data, found: Listing) -> Source:
     return Source(parts, names)
 
 
-def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]:
+def _images(data: Data, listing: Listing, split: str) -> Iterator[tuple[str, Any]]:
     """Yield for each row its place, for messages, and its image: a file, or bytes."""
-    column, files = data.image or dataset.PATH, frozenset(found.files)
-    for file in dataset.caption_files(found, split):
+    column, files = data.image or dataset.PATH, frozenset(listing.files)
+    for file in dataset.caption_files(listing, split):
         for number, cell in enumerate(dataset.caption_column(file, "data.image", column)):
             content, path = cell, cell
             if isinstance(cell, dict):
@@ -295,19 +295,19 @@ def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]
                 continue
             if not isinstance(path, str):
                 raise UserError(f"data.image: row {number} of {file}: no path and no image")
-            image = _listed(found.path, path, files, f"row {number} of {file}")
+            image = _image_file(listing.path, path, files, f"row {number} of {file}")
             yield f"row {number} of {file} ({path})", Path(image)
 
 
-def _listed(folder: Path, path: str, known: Collection[str], where: str) -> str:
-    """Return the file of an image. Raises UserError for one that is not among the `known`, from
+def _image_file(folder: Path, path: str, files: Collection[str], place: str) -> str:
+    """Return the file of an image. Raises UserError for one that is not among the `files`, from
     which the fingerprint is made: its content could change without the runs being seen to differ.
 
     Links are followed, as where files are listed. A path is resolved by its text alone: behind a
     link `..` might lead elsewhere.
     """
     file = os.path.normpath(folder / path)
-    if file in known:
+    if file in files:
         return file
     if not file.startswith(os.path.join(folder, "")):
         problem = f"lies outside of {folder}"
@@ -318,4 +318,4 @@ def _listed(folder: Path, path: str, known: Collection[str], where: str) -> str:
             "is passed over: names of images end in .png, .jpg or the like, and neither they nor "
             "their folders' begin with a dot; rename it"
         )
-    raise UserError(f"data.image: {where}: {path}: {problem}")
+    raise UserError(f"data.image: {place}: {path}: {problem}")

@@ -229,7 +229,7 @@ class Clock:
 
 def parts_done(progress: SweepProgress) -> float:
     """Count the runs that are done, running ones in part."""
-    parts: float = progress.done
+    parts: float = progress.ended_count
     for worker in progress.workers:
         step, total = worker.notes.step, worker.notes.total
         if step is not None and total:
@@ -240,7 +240,7 @@ def parts_done(progress: SweepProgress) -> float:
 def counts_line(progress: SweepProgress) -> str:
     """Write the states of runs in a line: "12 of 30 done, 2 running, 1 failed"."""
     counts = progress.counts
-    words = [f"{progress.done} of {progress.total} done"]
+    words = [f"{progress.ended_count} of {progress.total} done"]
     words += [f"{len(progress.workers)} running"] if progress.workers else []
     states = ("diverged", "failed", "oom", "hung", "skipped")
     return ", ".join([*words, *(f"{counts[s]} {s}" for s in states if counts.get(s))])

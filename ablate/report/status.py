@@ -68,7 +68,9 @@ class SweepView:
     @classmethod
     def of(cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepView:
         progress = observe_progress(plan, runs, store, ledger)
-        return cls(plan, runs, progress, store, looks.read(store.read_looks(), progress.sweep))
+        return cls(
+            plan, runs, progress, store, looks.parse_events(store.read_looks(), progress.sweep)
+        )
 
     @property
     def driver(self) -> str:
@@ -77,7 +79,7 @@ class SweepView:
         if driver is None:
             return "not driven"
         text = f"driven by process {'?' if driver.pid is None else driver.pid}"
-        return text if self.now.driven else f"not driven; {driver.sweep} is {text}"
+        return text if self.now.is_driven else f"not driven; {driver.sweep} is {text}"
 
     @property
     def head(self) -> str:
@@ -160,7 +162,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     for line in (
         *view.details(),
         *view.lost(),
-        *(() if progress.driven or progress.over else (f"to go on: `{command}`",)),
+        *(() if progress.is_driven or progress.is_over else (f"to go on: `{command}`",)),
         *edit_notes(plan, store.command),
     ):
         print(line)
@@ -201,7 +203,7 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         while True:
             view = SweepView.of(followed.plan, runs, store, ledger)
             yield view
-            if view.now.over:
+            if view.now.is_over:
                 return
             time.sleep(1)
             if followed.grew(ledger):
@@ -253,8 +255,10 @@ def _watch_plain(views: Iterable[SweepView]) -> None:
     last_line, printed_at, meters = "", -LINE_EVERY_S, Meters()
     for progress in (view.now for view in views):
         line = f"{progress.sweep}: {counts_line(progress)}" + (
-            "" if progress.driven else "; not driven"
+            "" if progress.is_driven else "; not driven"
         )
-        if line != last_line and (progress.over or time.monotonic() - printed_at >= LINE_EVERY_S):
+        if line != last_line and (
+            progress.is_over or time.monotonic() - printed_at >= LINE_EVERY_S
+        ):
             print("\n  ".join([line, *meters.lines(progress.workers)]), flush=True)
             last_line, printed_at = line, time.monotonic()

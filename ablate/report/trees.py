@@ -103,9 +103,9 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
     plan, progress, store = view.plan, view.now, view.store
     return {
         "sweep": plan.name,
-        "driven": progress.driven,
+        "driven": progress.is_driven,
         "total": progress.total,
-        "done": progress.done,
+        "done": progress.ended_count,
         "to_come": plan.to_come,
         "states": dict(progress.counts),
         "variants": [

@@ -74,21 +74,25 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
     raise ValueError(f"unknown event {kind!r}")
 
 
-def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
+def sealed_events(
+    previous_seal: str, events: Iterable[Event]
+) -> Iterator[tuple[float, str, str, str, str]]:
     """Yield each event followed by its seal: a hash of the event and of the seal before it.
 
-    `before`: the seal of the event before the first, "" where there is none.
+    `previous_seal`: the seal of the event before the first, "" where there is none.
     """
     for event in events:
-        before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
-        yield (*event, before)
+        previous_seal = hashlib.sha256(json.dumps([previous_seal, *event]).encode()).hexdigest()[
+            :32
+        ]
+        yield (*event, previous_seal)
 
 
-def holds(before: str, event: Event, seal: str) -> bool:
+def holds(previous_seal: str, event: Event, seal: str) -> bool:
     """Return whether `seal` is the seal of this event, written after the event whose seal is
-    `before`."""
+    `previous_seal`."""
     try:
-        return next(sealed(before, [event]))[-1] == seal
+        return next(sealed_events(previous_seal, [event]))[-1] == seal
     except TypeError:  # bytes, of no text that is written here
         return False
 
@@ -115,8 +119,8 @@ def plan_detail(text: str) -> dict[str, Any] | None:
     return None
 
 
-def damaged(what: object) -> sqlite3.DatabaseError:
-    return sqlite3.DatabaseError(f"damaged: {what}")
+def damaged(fault: object) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"damaged: {fault}")
 
 
 def state_of(status: Any, *counts: int) -> RunState:

@@ -14,7 +14,7 @@ from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
-SHOWN = 5  # candidates that an error names
+MOST_SHOWN = 5  # candidates that an error names
 
 
 def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) -> str:
@@ -53,7 +53,10 @@ def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str
         if text in names and (plan := ledger.sealed_plan(store, name)) is not None:
             return _names(plan).get(text, names[text])
         ids_by_label |= names
-    near = difflib.get_close_matches(text, ids_by_label, n=SHOWN) or list(ids_by_label)[:SHOWN]
+    near = (
+        difflib.get_close_matches(text, ids_by_label, n=MOST_SHOWN)
+        or list(ids_by_label)[:MOST_SHOWN]
+    )
     raise unknown_value("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
 
 
@@ -102,47 +105,47 @@ def sweep_names(store: Store, ledger: Ledger) -> list[str]:
     return sweeps
 
 
-def resolve_sweep_name(word: str, known: list[str]) -> str | None:
+def resolve_sweep_name(word: str, names: list[str]) -> str | None:
     """Return the driven sweep with that name, or the only one whose name continues it by @ or +.
 
     Returns None if there is none. Raises UserError if several names continue it.
     """
-    if word in known or "=" in word:
-        return word if word in known else None
-    instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
+    if word in names or "=" in word:
+        return word if word in names else None
+    instances = [sweep for sweep in names if sweep.startswith((f"{word}@", f"{word}+"))]
     if len(instances) > 1:
         raise UserError(f"{word}: matches several sweeps; give one of {', '.join(instances)}")
     return instances[0] if instances else None
 
 
 def driven_plan(
-    store: Store, ledger: Ledger, known: Sequence[str], name: str, sealed: bool = True
+    store: Store, ledger: Ledger, names: Sequence[str], name: str, check_seal: bool = True
 ) -> Plan:
-    """Return the plan of a sweep driven in the store. `known`: the names of all driven sweeps.
+    """Return the plan of a sweep driven in the store. `names`: those of all driven sweeps.
 
-    With `sealed=False` the file is read without comparing it with its seal, for callers that report
-    what is wrong with it. Raises NotThere for an unknown name, and Failure where the plan is
-    missing, torn or, if `sealed`, edited.
+    With `check_seal=False` the file is read without comparing it with its seal, for callers that
+    report what is wrong with it. Raises NotThere for an unknown name, and Failure where the plan is
+    missing, torn or, if `check_seal`, edited.
     """
-    if name not in known:
+    if name not in names:
         expectation = f"one driven in {store.root}:"
-        raise NotThere(f"sweep: {expected_words(name, known, expectation)}")
-    plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
+        raise NotThere(f"sweep: {expected_words(name, names, expectation)}")
+    plan = ledger.sealed_plan(store, name) if check_seal else store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; {WRITES_AGAIN}")
     return plan
 
 
-def newest_plan(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Plan, list[str]]:
+def newest_plan(store: Store, ledger: Ledger, names: Sequence[str]) -> tuple[Plan, list[str]]:
     """Return the plan of the last driven sweep whose plan is readable, and lines on those skipped.
 
-    There is one line for each sweep that was driven later and whose plan can't be read. `known`:
-    the names of all sweeps, the last driven first. Raises Failure if no plan can be read.
+    There is one line for each sweep that was driven later and whose plan can't be read. `names`:
+    those of all sweeps, the last driven first. Raises Failure if no plan can be read.
     """
     lines: list[str] = []
-    for name in known:
+    for name in names:
         try:
-            return driven_plan(store, ledger, known, name), lines
+            return driven_plan(store, ledger, names, name), lines
         except Failure as error:
             lines.append(str(error))
     raise Failure(lines[0])
@@ -188,7 +191,8 @@ def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
         return plan
     details = ledger.last_detail("skipped")
     skipped = {
-        PlannedRun(run, cell, seed).label: details[run] | {"seen": _seen(plan, ledger, cell, seed)}
+        PlannedRun(run, cell, seed).label: details[run]
+        | {"seen": _had_started_peer(plan, ledger, cell, seed)}
         for cell in plan.cells
         for seed, run in cell.ids.items()
         if run in skipped_ids
@@ -200,7 +204,7 @@ def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
     return replace(plan, cells=tuple(cells), skipped={**plan.skipped, **skipped})
 
 
-def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
+def _had_started_peer(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
     """Return whether a run to compare with this skipped one had started before it was skipped.
 
     The runs that a gain would compare with it are those of the same column and seed.
@@ -242,5 +246,5 @@ def sweeps_of_run(store: Store, ledger: Ledger, run: str) -> list[tuple[str, Pla
 
 
 def _some(names: list[str]) -> str:
-    suffix = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + suffix
+    suffix = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + suffix

@@ -76,7 +76,7 @@ class HostLock:
     """
 
     @functools.cached_property
-    def _asked(self) -> dict[str, int | None]:
+    def _asked_pids(self) -> dict[str, int | None]:
         """Map of runs to the process that was asked to stop.
 
         Each process is asked only once: a second signal may reach another handler than the first.
@@ -93,10 +93,12 @@ class HostLock:
         if self.host(run) is None:  # the number of a process there is another one's here
             if now:
                 run.lock.signal(signal.SIGKILL)
-            elif (pid := run.lock.notes().pid) != self._asked.get(run.id) and run.lock.is_held():
+            elif (pid := run.lock.notes().pid) != self._asked_pids.get(
+                run.id
+            ) and run.lock.is_held():
                 run.ask_to_stop()
                 if run.lock.signal(signal.SIGTERM):
-                    self._asked[run.id] = pid
+                    self._asked_pids[run.id] = pid
 
     def host(self, run: RunDir) -> str | None:
         """Return the host that the run's last worker noted; None if it is this host or was not
@@ -115,19 +117,19 @@ class WhoCanKnow:
     `Pilots`."""
 
     def __init__(self, pilots: Path) -> None:
-        self._here, self._elsewhere = HostLock(), Pilots(pilots)
+        self._host_lock, self._elsewhere = HostLock(), Pilots(pilots)
 
     def alive(self, run: RunDir) -> bool:
-        return self._of(run).alive(run)
+        return self._liveness_of(run).alive(run)
 
     def notes(self, run: RunDir) -> Notes:
-        return self._of(run).notes(run)
+        return self._liveness_of(run).notes(run)
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        self._of(run).stop(run, now)
+        self._liveness_of(run).stop(run, now)
 
-    def _of(self, run: RunDir) -> Liveness:
-        return self._here if run.attempt is None else self._elsewhere
+    def _liveness_of(self, run: RunDir) -> Liveness:
+        return self._host_lock if run.attempt is None else self._elsewhere
 
 
 class StoreFolder:
@@ -208,12 +210,12 @@ class StoreFolder:
             self._stop.unlink()
         return bool(request) and Notes.from_tree(request) == self.driver.notes()
 
-    def order(self, what: str, runs: Sequence[str]) -> Path:
+    def order(self, verb: str, runs: Sequence[str]) -> Path:
         """Leave an order for the store's driver; return its file, which is removed once it is
         obeyed."""
         make_folder(self._orders)
         path = self._orders / f"{time.time_ns():020}-{os.getpid()}.json"
-        write_whole(path, to_json({"order": what, "runs": list(runs)}))
+        write_whole(path, to_json({"order": verb, "runs": list(runs)}))
         return path
 
     def orders(self) -> Iterator[tuple[str, list[str], Path]]:

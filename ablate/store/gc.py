@@ -52,7 +52,7 @@ WORDS: dict[Kind, str] = {
 }
 ID = r"[0-9a-f]{16}"  # of a run, and of a dataset
 YOUNG_S = 3600.0  # what was written since may be about to be used
-SHOWN = 8
+MOST_SHOWN = 8
 JOBS = "jobs"  # of an engine, in `pilots/`: its logs
 
 
@@ -70,16 +70,16 @@ class Rubbish:
 class KeptSweeps(NamedTuple):
     """The sweeps that stay.
 
-    `plans`: their readable plans. `unread`: for each sweep whose plan is missing or unreadable, the
-    runs that the ledger has for it, all of which stay.
+    `plans`: their readable plans. `unreadable`: for each sweep whose plan is missing or unreadable,
+    the runs that the ledger has for it, all of which stay.
     """
 
     plans: list[Plan]
-    unread: dict[str, set[str]]
+    unreadable: dict[str, set[str]]
 
     def notes(self, store: Store) -> Iterator[str]:
         """Yield a line for every plan that can't be read."""
-        for name, runs in self.unread.items():
+        for name, runs in self.unreadable.items():
             forgets = f"`ablate gc {shlex.quote(name)}` forgets that sweep"
             yield (
                 f"{store.plan_path(name)}: can't be read, so its {len(runs):,} runs and all "
@@ -134,7 +134,7 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
 def _recorded(ledger: Ledger, sweep: str) -> set[str]:
     """Return all runs that the ledger has for a sweep, of its last plan and of earlier ones."""
     earlier = ledger.earlier(sweep)
-    return {*earlier.kept, *earlier.given_up, *(run for _, run in ledger.planned(sweep))}
+    return {*earlier.kept_runs, *earlier.given_up, *(run for _, run in ledger.planned(sweep))}
 
 
 def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
@@ -146,10 +146,10 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
     plan_ids = {run.id for run in plan.runs()}
     lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in plan_ids))
     if lost:
-        suffix = ", ..." if len(lost) > SHOWN else ""
+        suffix = ", ..." if len(lost) > MOST_SHOWN else ""
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
-            f"({', '.join(lost[:SHOWN])}{suffix}), so nothing is removed: {WRITES_AGAIN}, "
+            f"({', '.join(lost[:MOST_SHOWN])}{suffix}), so nothing is removed: {WRITES_AGAIN}, "
             f"`{shlex.join(['ablate', 'gc', plan.name])}` forgets that sweep"
         )
 
@@ -164,7 +164,9 @@ def linked_folders(store: Store) -> list[Path]:
 def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
     """List files that ablate didn't write in the folders of runs that no plan contains. They
     stay."""
-    runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(*sweeps.unread.values())
+    runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(
+        *sweeps.unreadable.values()
+    )
     folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
     return [
         path / name for path in folders if path.name not in runs for name in RunDir(path).foreign()
@@ -176,15 +178,15 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
 
     Decoded data stay while a plan can't be read: its future runs may need them.
     """
-    runs: set[str] = set().union(*sweeps.unread.values())
+    runs: set[str] = set().union(*sweeps.unreadable.values())
     data: set[str] = set()
     given_up: dict[str, str] = {}
     for plan in sweeps.plans:
         runs |= {run.id for run in plan.runs()}
         data |= set().union(*(_fingerprints(cell.spec) for cell in plan.cells))
         earlier = ledger.earlier(plan.name)
-        runs |= earlier.kept.keys()
-        data |= set().union(*(_data_of(store.rundir(run)) for run in earlier.kept))
+        runs |= earlier.kept_runs.keys()
+        data |= set().union(*(_data_of(store.rundir(run)) for run in earlier.kept_runs))
         given_up |= {run: f"{plan.name}, {seeds}" for run, seeds in earlier.given_up.items()}
     folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
     free, stay = [], []
@@ -198,14 +200,16 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
             data |= _data_of(RunDir(path))
         else:
             free.append(path)
-    rubbish = [_of("trash", path) for path in _thrown(store)]
-    rubbish += [_of("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))]
-    rubbish += [_of("diffs", path) for path in _diffs(store, stay)]
+    rubbish = [_rubbish_at("trash", path) for path in _trash_entries(store)]
+    rubbish += [
+        _rubbish_at("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))
+    ]
+    rubbish += [_rubbish_at("diffs", path) for path in _diffs(store, stay)]
     rubbish += _reruns(store)
     rubbish += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
-    rubbish += () if sweeps.unread else _data(store, data)
+    rubbish += () if sweeps.unreadable else _data(store, data)
     for path in free:
-        item = _of("runs", path, None if path.is_symlink() else RunDir(path).lock)
+        item = _rubbish_at("runs", path, None if path.is_symlink() else RunDir(path).lock)
         rubbish.append(replace(item, plan=given_up.get(path.name, "")))
     return rubbish
 
@@ -271,7 +275,7 @@ def _reruns(store: Store) -> list[Rubbish]:
         return []
     folders = [path for path in _entries(store.reruns) if re.fullmatch(ID, path.name)]
     return [
-        _of("reruns", path, RunDir(path).lock)
+        _rubbish_at("reruns", path, RunDir(path).lock)
         for path in folders
         if not store.liveness.alive(RunDir(path)) and not RunDir(path).foreign()
     ]
@@ -295,7 +299,7 @@ def _attempts(
             ours = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
             used = RunDir(path).foreign() or store.liveness.alive(RunDir(path))
             if ours and not used and not _is_young(path):
-                yield _of("attempts", path, RunDir(path).lock)
+                yield _rubbish_at("attempts", path, RunDir(path).lock)
 
 
 def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
@@ -309,14 +313,14 @@ def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
         if match and match[1] not in used:
             lock = Lock(store.cache / f"{match[1]}.lock")
             if not lock.is_held():
-                yield _of("data", path, lock)
+                yield _rubbish_at("data", path, lock)
 
 
 def collect_rubbish(
     store: Store,
     ledger: Ledger,
     sweeps: KeptSweeps,
-    found: Iterable[Rubbish],
+    rubbish: Iterable[Rubbish],
     forget: Iterable[str],
 ) -> int:
     """Remove rubbish and forget sweeps, under the driver's lock; return the number of bytes freed.
@@ -325,15 +329,15 @@ def collect_rubbish(
     are gone. So there is room to write on a disk that was full, and a crash before the note does no
     harm.
     """
-    found = list(found)
-    freed = remove_rubbish(store, [item for item in found if item.kind != "runs"])
+    rubbish = list(rubbish)
+    freed = remove_rubbish(store, [item for item in rubbish if item.kind != "runs"])
     for name in forget:  # the plan last: without it the ledger's sweep is one that lost its plan
         ledger.forget(name)
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
-    freed += remove_rubbish(store, [item for item in found if item.kind == "runs"])
+    freed += remove_rubbish(store, [item for item in rubbish if item.kind == "runs"])
     planned = {run.id for plan in sweeps.plans for run in plan.runs()}
-    planned = planned.union(*sweeps.unread.values())
+    planned = planned.union(*sweeps.unreadable.values())
     for run, state in ledger.states().items():
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
             ledger.record(run, "collected")
@@ -357,7 +361,7 @@ def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish
         raise UserError(f"{label}: is being trained; `ablate stop` stops it")
     if foreign := store.rundir(run).foreign():
         raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
-    return _of("runs", path, store.rundir(run).lock)
+    return _rubbish_at("runs", path, store.rundir(run).lock)
 
 
 def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
@@ -393,13 +397,13 @@ def remove_rubbish(store: Store, items: Iterable[Rubbish]) -> int:
     return freed
 
 
-def _thrown(store: Store) -> list[Path]:
+def _trash_entries(store: Store) -> list[Path]:
     """List what an earlier gc left in the trash: entries that are named by a number."""
     return [path for path in _entries(store.trash) if re.fullmatch(r"\d+", path.name)]
 
 
 def _empty(store: Store) -> None:
-    for path in _thrown(store):
+    for path in _trash_entries(store):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -420,24 +424,24 @@ def _move(item: Rubbish, place: Path) -> bool:
     return True
 
 
-def rubbish_summary(found: Iterable[Rubbish]) -> Iterator[str]:
+def rubbish_summary(rubbish: Iterable[Rubbish]) -> Iterator[str]:
     """Yield one line for each kind of rubbish and each earlier plan: size, number and first
     names."""
     from rich.filesize import decimal
 
     groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
-    for item in found:
+    for item in rubbish:
         group = f"runs of {item.plan}, which --replace gave up" if item.plan else WORDS[item.kind]
         groups.setdefault(group, []).append(item)
     for words, items in groups.items():
         if items:
-            names = ", ".join(item.path.name for item in items[:SHOWN])
-            suffix = ", ..." if len(items) > SHOWN else ""
+            names = ", ".join(item.path.name for item in items[:MOST_SHOWN])
+            suffix = ", ..." if len(items) > MOST_SHOWN else ""
             size = decimal(sum(item.bytes for item in items))
             yield f"{size:>10}  {len(items):,} {words}: {names}{suffix}"
 
 
-def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
+def _rubbish_at(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
     files = [path]
     for folder, _, names in () if path.is_symlink() else os.walk(path):
         files += [Path(folder, name) for name in names]

@@ -49,7 +49,7 @@ from ablate.store.events import (
     RunState,
     fold,
     is_id,
-    sealed,
+    sealed_events,
 )
 from ablate.store.folder import WRITES_AGAIN, StoreFolder
 from ablate.store.looks import LOOK
@@ -137,7 +137,7 @@ def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
     write.
     """
     if elsewhere and not _has_wal(file):
-        return _beside(file)
+        return _open_between_writes(file)
     if os.access(file.parent, os.W_OK):
         return connect_ledger(file, "rwc")
     connection = connect_ledger(file, "ro")
@@ -158,7 +158,7 @@ def _has_wal(file: Path) -> bool:
         return content.read(19)[18:] == b"\2"  # the version that a writer needs
 
 
-def _beside(file: Path) -> sqlite3.Connection:
+def _open_between_writes(file: Path) -> sqlite3.Connection:
     """Open a connection that never writes, between two transactions of a writer on another host.
 
     Raises Failure if no such moment comes within PATIENCE_S.
@@ -234,10 +234,14 @@ class Remains(NamedTuple):
 
     events: Sequence[Row] = ()  # as far as their seals hold
     states: Mapping[str, RunState] = {}  # their fold
-    whole: bool = False  # are these all events: what they say counts, whatever lies in the files
+    is_complete: bool = (
+        False  # are these all events: what they say counts, whatever lies in the files
+    )
     looks: Sequence[Look] = ()  # further ones
     planned: Mapping[str, tuple[float, Sequence[str]]] = {}  # by sweep: when driven, its runs
-    left: Mapping[str, Sequence[str]] = {}  # by sweep: runs of earlier plans, of further events
+    dropped_runs: Mapping[
+        str, Sequence[str]
+    ] = {}  # by sweep: runs of earlier plans, of further events
 
 
 class Ledger(Queries):
@@ -321,11 +325,15 @@ class Ledger(Queries):
             except ValueError:  # doctor names it; its `ablate sweep` mends it
                 continue
             seals, sha256 = self.plan_seals(plan.name), sha256_of(path)
-            if path != store.plan_path(plan.name) or (seals and old.whole and sha256 not in seals):
+            if path != store.plan_path(plan.name) or (
+                seals and old.is_complete and sha256 not in seals
+            ):
                 continue  # another's, or edited
             self._note(plan.name, *old.planned.get(plan.name, (0.0, ())))
-            dropped_runs = list(filter(is_id, (*self.left(plan), *old.left.get(plan.name, ()))))
-            self._plan(plan, driven=path.stat().st_mtime)
+            dropped_runs = list(
+                filter(is_id, (*self.dropped_runs(plan), *old.dropped_runs.get(plan.name, ())))
+            )
+            self._plan(plan, driven_at=path.stat().st_mtime)
             if dropped_runs or sha256 not in seals:
                 self._seal_file(plan, sha256, dropped_runs)
             if sha256 not in seals:
@@ -335,7 +343,7 @@ class Ledger(Queries):
         return sweeps
 
     def _take_results(self, store: StoreFolder, old: Remains) -> list[str]:
-        if old.whole:
+        if old.is_complete:
             return []
         seals, events = self.seals(), []
         for run in self.states():
@@ -348,36 +356,36 @@ class Ledger(Queries):
         self._append(events)
         return [run for run, _, _ in events]
 
-    def _seal_file(self, plan: Plan, sha256: str, left: Sequence[str]) -> None:
+    def _seal_file(self, plan: Plan, sha256: str, dropped_runs: Sequence[str]) -> None:
         """Seal a plan file that has no seal from the time when it was written."""
         detail = {
             "sha256": sha256,
             "with": plan.design.drive_text(plan.seeds),
             "rebuilt": True,
-            "left": [*left],
+            "left": [*dropped_runs],
         }
         self._seal([(PLAN_OF + plan.name, PLAN, detail)])
 
     # --- Written by the driver ------------------------------------------------------------------
 
-    def announce(self, plan: Plan, **more: Any) -> None:
+    def announce(self, plan: Plan, **fields: Any) -> None:
         """Seal that this plan is about to be written, so that the file is known if a crash
         follows."""
         with transaction(self._db):
-            self._seal_plan(plan, PLANNING_EVENTS, more)
+            self._seal_plan(plan, PLANNING_EVENTS, fields)
 
-    def plan(self, plan: Plan, driven: float | None = None, **more: Any) -> None:
+    def plan(self, plan: Plan, driven_at: float | None = None, **fields: Any) -> None:
         """Record and seal what the sweep plans now, once the plan's file is written.
 
-        Runs that the sweep planned before keep their states and stay: see `earlier`. `driven`: the
-        time of the drive, in seconds since 1970; None for now. `more`: further keys of the event's
-        detail.
+        Runs that the sweep planned before keep their states and stay: see `earlier`. `driven_at`:
+        the time of the drive, in seconds since 1970; None for now. `fields`: further keys of the
+        event's detail.
         """
         with transaction(self._db):
-            if dropped_runs := self.left(plan):
-                more["left"] = dropped_runs
-            self._plan(plan, time.time() if driven is None else driven)
-            self._seal_plan(plan, PLAN, more)
+            if dropped_runs := self.dropped_runs(plan):
+                fields["left"] = dropped_runs
+            self._plan(plan, time.time() if driven_at is None else driven_at)
+            self._seal_plan(plan, PLAN, fields)
 
     def replace(self, store: StoreFolder, plan: Plan) -> None:
         """Write a plan that gives up the runs of earlier plans.
@@ -389,29 +397,29 @@ class Ledger(Queries):
         store.write_plan(plan)
         self.plan(plan, replaces=True)
 
-    def _seal_plan(self, plan: Plan, kind: str, more: Mapping[str, Any]) -> None:
+    def _seal_plan(self, plan: Plan, kind: str, fields: Mapping[str, Any]) -> None:
         """Seal the plan, unless the last sealed plan is the same and there is nothing to add."""
         sha256 = hashlib.sha256(plan.to_bytes()).hexdigest()
         with contextlib.suppress(Failure):
             last_kind, detail = next(iter(self.plan_events(plan.name)), ("", {}))
             is_sealed = last_kind == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
-            if is_sealed and not more:
+            if is_sealed and not fields:
                 return
-        detail = {"sha256": sha256, "with": plan.design.drive_text(plan.seeds), **more}
+        detail = {"sha256": sha256, "with": plan.design.drive_text(plan.seeds), **fields}
         self._seal([(PLAN_OF + plan.name, kind, detail)])
 
-    def _plan(self, plan: Plan, driven: float) -> None:
+    def _plan(self, plan: Plan, driven_at: float) -> None:
         runs = [run.id for run in plan.runs()]
-        self._note(plan.name, driven, runs)
+        self._note(plan.name, driven_at, runs)
         db = self._db
         known_runs = {row[0] for row in db.execute("SELECT id FROM run")}
         fresh = dict.fromkeys(run for run in runs if run not in known_runs)
         db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
         self._append([(run, "planned", {"sweep": plan.name}) for run in fresh])
 
-    def _note(self, sweep: str, driven: float, runs: Sequence[str]) -> None:
+    def _note(self, sweep: str, driven_at: float, runs: Sequence[str]) -> None:
         db = self._db
-        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (sweep, driven))
+        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (sweep, driven_at))
         db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
         db.executemany(
             "INSERT INTO planned VALUES (?, ?, ?)",
@@ -494,7 +502,7 @@ class Ledger(Queries):
         )
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
-            sealed(seals[0][0] if seals else "", rows),
+            sealed_events(seals[0][0] if seals else "", rows),
         )
 
     # --- Written by whoever reads a verdict -----------------------------------------------------

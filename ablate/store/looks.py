@@ -31,7 +31,7 @@ UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
-SHOWN = 8  # values of a list in a note
+MOST_SHOWN = 8  # values of a list in a note
 EMPTY: Results = {}
 
 
@@ -90,17 +90,17 @@ class InterimLook:
     def n(self) -> int:
         return max((column.n for column in self.columns.values()), default=0)
 
-    def gains(self, column: ReadColumn, every: bool = False) -> set[str]:
+    def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of the gains that were read over the baseline of one of the look's columns.
 
         The names are the specs of the variants; variants of which nothing was read are included
-        only if `every`. In a crossed design they are the names of the main effects, with a hash of
-        the rows' specs.
+        only if `include_unread`. In a crossed design they are the names of the main effects, with a
+        hash of the rows' specs.
         """
         if effects := self.analysis.get(EFFECTS):
             cells = _hash([row.spec for row in column.rows.values()])
             return {f"{name} {cells}" for name in effects}
-        return {row.spec for row in column.variants if row.runs or every}
+        return {row.spec for row in column.variants if row.runs or include_unread}
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -111,9 +111,9 @@ class InterimLook:
                 rows.setdefault(row, {})[label] = read_row.spec
         return {"columns": list(self.columns), "rows": rows}
 
-    def is_of(self, other: InterimLook) -> bool:
+    def is_of(self, other_look: InterimLook) -> bool:
         """Return whether both looks are at the same rows, columns, metric and analysis."""
-        mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other))
+        mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other_look))
         return mine == theirs
 
     def event(self) -> dict[str, Any]:
@@ -122,7 +122,9 @@ class InterimLook:
         return event
 
 
-def read(events: Iterable[Mapping[str, Any]], sweep: str | None = None) -> list[InterimLook]:
+def parse_events(
+    events: Iterable[Mapping[str, Any]], sweep: str | None = None
+) -> list[InterimLook]:
     """Read the looks of all sweeps, or of one, from the trees that a ledger or a bundle has."""
     ours = (event for event in events if sweep in (None, event["sweep"]))
     return [read_section(InterimLook, event, LOOK) for event in ours]
@@ -166,13 +168,14 @@ def peek(plan: Plan, results: Results) -> InterimLook:
 
 def until_look(
     plan: Plan,
-    at: str,
+    column_label: str,
     seeds: int,
     decided: Mapping[str, str],
     contrasts: int,
     results: Results = EMPTY,
 ) -> InterimLook:
-    """Return a look at the column `at` that gave out seeds, with its decision on each row.
+    """Return a look at the column `column_label` that gave out seeds, with its decision on each
+    row.
 
     Other rows and columns were not read. `seeds`: how many seeds it counted. `contrasts`: the
     number that its intervals are simultaneous over. `results`: as in `look`.
@@ -182,13 +185,13 @@ def until_look(
         row_labels |= {row.label for row in plan.rows}
 
     def runs(cell: Cell) -> dict[int, str]:
-        is_counted = cell.column == at and cell.row in row_labels
+        is_counted = cell.column == column_label and cell.row in row_labels
         return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * is_counted]}
 
     whole_look = _look(plan, runs, results)
     columns = {
         label: ReadColumn(seeds, contrasts, decided, column.rows)
-        if label == at
+        if label == column_label
         else ReadColumn(0, 0, {}, column.rows)
         for label, column in whole_look.columns.items()
     }
@@ -251,13 +254,13 @@ def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict
     )
 
 
-def _specs_of(at: Mapping[str, Any], what: str) -> dict[str, set[str]]:
-    """Map each row, or each column, to the hashes of what is trained in it. `at`: a
-    `trained_identity`; `what`: "rows" or "columns"."""
-    if what == "rows":
-        return {row: set(cells.values()) for row, cells in at["rows"].items()}
-    rows = at["rows"].values()
-    return {c: {cells[c] for cells in rows if c in cells} for c in at["columns"]}
+def _specs_of(identity: Mapping[str, Any], axis: str) -> dict[str, set[str]]:
+    """Map each row, or each column, to the hashes of what is trained in it. `identity`: a
+    `trained_identity`; `axis`: "rows" or "columns"."""
+    if axis == "rows":
+        return {row: set(cells.values()) for row, cells in identity["rows"].items()}
+    rows = identity["rows"].values()
+    return {c: {cells[c] for cells in rows if c in cells} for c in identity["columns"]}
 
 
 def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[str, str]:
@@ -286,58 +289,60 @@ def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any
     that now belongs to something else, gets " (before)"."""
     names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
 
-    def now(axis: str, label: str) -> str:
+    def new_label(axis: str, label: str) -> str:
         fallback = f"{label} (before)" if label in names[axis].values() else label
         return names[axis].get(label, fallback)
 
     return {
-        "columns": [now("columns", label) for label in was["columns"]],
+        "columns": [new_label("columns", label) for label in was["columns"]],
         "rows": {
-            now("rows", row): {now("columns", c): row_spec for c, row_spec in cells.items()}
+            new_label("rows", row): {
+                new_label("columns", c): row_spec for c, row_spec in cells.items()
+            }
             for row, cells in was["rows"].items()
         },
     }
 
 
-def look_changes(first: InterimLook, now: InterimLook) -> list[str]:
+def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """List the differences between two looks, except in labels and in seeds that were only added or
     only removed: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
-    is_ = now.specs
-    was = _relabelled(first.specs, is_)
+    is_ = new_look.specs
+    was = _relabelled(old_look.specs, is_)
     parts = []
     for axis in ("rows", "columns"):
         new = [f"+{label}" for label in is_[axis] if label not in was[axis]]
         removals = [f"-{label}" for label in was[axis] if label not in is_[axis]]
         if new or removals:
             parts.append(f"{axis}: {', '.join(new + removals)}")
-    parts += _baselines(first, now)
+    parts += _baselines(old_look, new_look)
     parts += _cells(was, is_)
-    old_seeds, seeds = _seeds(first), _seeds(now)
+    old_seeds, seeds = _seeds(old_look), _seeds(new_look)
     if not (old_seeds <= seeds or old_seeds >= seeds):
         signs = [
             *(f"+{s}" for s in sorted(seeds - old_seeds)),
             *(f"-{s}" for s in sorted(old_seeds - seeds)),
         ]
         parts.append(f"seeds: {', '.join(signs)}")
-    if first.metric != now.metric:
-        parts.append(f"metric: {first.metric} -> {now.metric}")
-    for key in {**now.analysis, **first.analysis}:
-        earlier, value = first.analysis.get(key), now.analysis.get(key)
-        if earlier == value or (key == CODE and first.metric != now.metric):
+    if old_look.metric != new_look.metric:
+        parts.append(f"metric: {old_look.metric} -> {new_look.metric}")
+    for key in {**new_look.analysis, **old_look.analysis}:
+        earlier, value = old_look.analysis.get(key), new_look.analysis.get(key)
+        if earlier == value or (key == CODE and old_look.metric != new_look.metric):
             continue
         if key == TUNE and None not in (earlier, value):
             parts.append("tune: other searches")
         else:
             name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
-            parts.append(f"{name}: {_shown(earlier)} -> {_shown(value)}")
+            parts.append(f"{name}: {_value_text(earlier)} -> {_value_text(value)}")
     return parts
 
 
-def _baselines(first: InterimLook, now: InterimLook) -> list[str]:
+def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
     looks share the spec of a baseline, or if the labels are the same."""
-    ours = {column.baseline.spec: next(iter(column.rows)) for column in now.columns.values()}
-    theirs = {column.baseline.spec: next(iter(column.rows)) for column in first.columns.values()}
+    ours = {column.baseline.spec: next(iter(column.rows)) for column in new_look.columns.values()}
+    theirs = {column.baseline.spec: next(iter(column.rows)) for column in old_look.columns.values()}
     if ours.keys() & theirs.keys():
         return []
     old_label, label = next(iter(theirs.values())), next(iter(ours.values()))
@@ -350,13 +355,13 @@ def _seeds(look: InterimLook) -> set[int]:
     return {seed for row in rows for seed in row.runs}
 
 
-def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _cells(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:
     """List the differences in rows and columns that both looks have: a line on the cells that are
     new or gone, and one on the rows that are now trained otherwise."""
-    columns = [column for column in now["columns"] if column in first["columns"]]
+    columns = [column for column in new_identity["columns"] if column in old_identity["columns"]]
     cells, changed_rows = [], []
-    for row, trained in now["rows"].items():
-        were = first["rows"].get(row, trained)
+    for row, trained in new_identity["rows"].items():
+        were = old_identity["rows"].get(row, trained)
         for column in columns:
             sign = "+" * (column in trained) + "-" * (column in were)
             if len(sign) == 1:
@@ -367,10 +372,10 @@ def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{heading}: {', '.join(labels)}" for heading, labels in parts.items() if labels]
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value and isinstance(value, list) and all(isinstance(element, str) for element in value):
-        suffix = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
-        return ", ".join(value[:SHOWN]) + suffix
+        suffix = f" and {len(value) - MOST_SHOWN} more" if len(value) > MOST_SHOWN else ""
+        return ", ".join(value[:MOST_SHOWN]) + suffix
     return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 
@@ -405,34 +410,36 @@ class SeedCounts:
     """The other numbers of seeds at which the runs of a column were read.
 
     `verdicts`, `means`: each number with the sweeps that read verdicts there, or means of an
-    unfinished table. `every`: these numbers and the present one, sorted. `declared`: whether all of
-    them were declared beforehand.
+    unfinished table. `numbers`: these numbers and the present one, sorted. `are_declared`: whether
+    all of them were declared beforehand.
     """
 
     verdicts: Mapping[int, list[str]]
     means: Mapping[int, list[str]]
-    every: tuple[int, ...]
-    declared: bool
+    numbers: tuple[int, ...]
+    are_declared: bool
 
     @property
     def has_more(self) -> bool:
         """True if these runs were read with more seeds than there are now."""
-        return any(n == self.every[-1] for n in (*self.verdicts, *self.means))
+        return any(n == self.numbers[-1] for n in (*self.verdicts, *self.means))
 
 
 class PastLooks:
-    """The earlier looks of a store that bear upon a table. `now`: the look that reading the table
-    makes. Runs with the same results count as one run, whatever their ids."""
+    """The earlier looks of a store that bear upon a table. `present`: the look that reading the
+    table makes. Runs with the same results count as one run, whatever their ids."""
 
-    def __init__(self, looks: Sequence[InterimLook], now: InterimLook) -> None:
-        self._plain, self._given = now, looks
-        looks, self.now = with_first_ids(looks, now)
+    def __init__(self, looks: Sequence[InterimLook], present: InterimLook) -> None:
+        self._plain, self._looks = present, looks
+        looks, self.present = with_first_ids(looks, present)
         self._look_of = {
-            id(renamed_look): look for renamed_look, look in zip(looks, self._given, strict=True)
+            id(renamed_look): look for renamed_look, look in zip(looks, self._looks, strict=True)
         }
-        self._read = [ReadAt(look, column) for look in looks for column in look.columns.values()]
+        self._readings = [
+            ReadAt(look, column) for look in looks for column in look.columns.values()
+        ]
         self._by_run: dict[str, list[int]] = {}  # the first read first
-        for index, reading in enumerate(self._read):
+        for index, reading in enumerate(self._readings):
             for run in _runs(reading.column.rows.values()):
                 self._by_run.setdefault(run, []).append(index)
         self._families: dict[str, list[int]] = {}
@@ -443,16 +450,16 @@ class PastLooks:
         In a sweep whose looks give out seeds, it is the number with which its first look was
         judged.
         """
-        if column not in self.now.columns:
+        if column not in self.present.columns:
             return 0
         family = self._family(column)
-        if UNTIL in self.now.analysis:
+        if UNTIL in self.present.analysis:
             for reading in family:
-                if reading.column.decided and reading.look.is_of(self.now):
+                if reading.column.decided and reading.look.is_of(self.present):
                     return reading.column.contrasts
         return len(self.ours(column).union(*(reading.gains for reading in family)))
 
-    def others(self, column: str) -> list[str]:
+    def other_sweeps(self, column: str) -> list[str]:
         """List the sweeps in which variants of the column's family were read that the column
         lacks."""
         ours = self.ours(column)
@@ -464,11 +471,11 @@ class PastLooks:
         Means count only where the seeds or the rows differ from what was planned when they were
         seen.
         """
-        table_column = self.now.columns[column]
+        table_column = self.present.columns[column]
         rows = {row.spec for row in table_column.rows.values()}
-        until = set(self.now.analysis.get(UNTIL, ()))
+        until = set(self.present.analysis.get(UNTIL, ()))
         present_counts, declared_counts = (
-            (set(), until) if until else ({table_column.n}, {*self.now.analysis["looks"]})
+            (set(), until) if until else ({table_column.n}, {*self.present.analysis["looks"]})
         )
         verdicts: dict[int, list[str]] = {}
         means: dict[int, list[str]] = {}
@@ -487,17 +494,17 @@ class PastLooks:
         all_counts = {n for n in (*present_counts, *verdicts, *means) if n >= FEWEST_FOR_SPREAD}
         return SeedCounts(verdicts, means, tuple(sorted(all_counts)), all_counts <= declared_counts)
 
-    def beside(self, column: str) -> tuple[int, list[str]]:
+    def count_over_baseline(self, column: str) -> tuple[int, list[str]]:
         """Return how many variants were read against the baseline's runs, including the variants of
         the column and of its family, and in which sweeps outside the family."""
-        baseline = {*self.now.columns[column].baseline.runs.values()}
+        baseline = {*self.present.columns[column].baseline.runs.values()}
         family = self._indices(column)
         outside_readings = [
-            self._read[index]
+            self._readings[index]
             for index in self._reading(baseline)
             if index not in family
-            and self._read[index].is_verdict_on(self.now.metric)
-            and baseline & {*self._read[index].column.baseline.runs.values()}
+            and self._readings[index].is_verdict_on(self.present.metric)
+            and baseline & {*self._readings[index].column.baseline.runs.values()}
         ]
         gains = (reading.gains for reading in (*self._family(column), *outside_readings))
         return len(self.ours(column).union(*gains)), _sweeps(outside_readings)
@@ -507,8 +514,8 @@ class PastLooks:
         where that is no more than the table itself has."""
         counts = [
             count
-            for label in self.now.columns
-            if (count := self.beside(label)[0]) > len(self.ours(label))
+            for label in self.present.columns
+            if (count := self.count_over_baseline(label)[0]) > len(self.ours(label))
         ]
         return max(counts, default=0)
 
@@ -518,17 +525,17 @@ class PastLooks:
         return sorted(
             reading.column.n
             for reading in self._family(column)
-            if reading.column.decided and reading.look.is_of(self.now)
+            if reading.column.decided and reading.look.is_of(self.present)
         )
 
-    def first(self) -> InterimLook | None:
+    def first_look(self) -> InterimLook | None:
         """Return the first look, at any metric, that counted a run of a variant of the table; None
         where there is none. Peeks don't count."""
-        runs = (run for c in self.now.columns.values() for run in _runs(c.variants))
-        looks = (self._read[index].look for index in self._reading(runs))
+        runs = (run for c in self.present.columns.values() for run in _runs(c.variants))
+        looks = (self._readings[index].look for index in self._reading(runs))
         return next((look for look in looks if not look.planned), None)
 
-    def judged(self) -> InterimLook:
+    def judged_look(self) -> InterimLook:
         """Return the look that reading the table makes, with the contrasts that its intervals
         account for."""
         columns = {
@@ -540,21 +547,23 @@ class PastLooks:
     def related(self) -> list[InterimLook]:
         """List all looks that share a run with the table, directly or through other looks. Whoever
         has these looks makes the same table."""
-        runs = [run for c in self.now.columns.values() for run in _runs(c.rows.values())]
+        runs = [run for c in self.present.columns.values() for run in _runs(c.rows.values())]
         indices = self._transitively(runs, any_metric=True)
-        looks_by_id = {id(self._read[index].look): self._read[index].look for index in indices}
+        looks_by_id = {
+            id(self._readings[index].look): self._readings[index].look for index in indices
+        }
         return [self._look_of[look] for look in looks_by_id]
 
     def ours(self, column: str) -> set[str]:
         """Return the names of all gains that the table gives over the baseline of a column."""
-        return self.now.gains(self.now.columns[column], every=True)
+        return self.present.gains(self.present.columns[column], include_unread=True)
 
     def _family(self, column: str) -> list[ReadAt]:
-        return [self._read[index] for index in self._indices(column)]
+        return [self._readings[index] for index in self._indices(column)]
 
     def _indices(self, column: str) -> list[int]:
         if column not in self._families:
-            runs = _runs(self.now.columns[column].variants)
+            runs = _runs(self.present.columns[column].variants)
             self._families[column] = self._transitively(runs)
         return self._families[column]
 
@@ -567,8 +576,8 @@ class PastLooks:
         queue = [*reached_runs]
         while queue:
             for index in self._by_run.get(queue.pop(), ()):
-                look, column = self._read[index]
-                if index not in indices and (any_metric or look.metric == self.now.metric):
+                look, column = self._readings[index]
+                if index not in indices and (any_metric or look.metric == self.present.metric):
                     indices.add(index)
                     new = {*_runs(column.variants)} - reached_runs
                     reached_runs |= new
@@ -584,5 +593,5 @@ def _runs(rows: Iterable[ReadRow]) -> Iterator[str]:
     return (run for row in rows for run in row.runs.values())
 
 
-def _sweeps(read: Iterable[ReadAt]) -> list[str]:
-    return list(dict.fromkeys(reading.look.sweep for reading in read))
+def _sweeps(readings: Iterable[ReadAt]) -> list[str]:
+    return list(dict.fromkeys(reading.look.sweep for reading in readings))

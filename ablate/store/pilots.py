@@ -74,9 +74,9 @@ class PilotDir:
         with contextlib.suppress(FileNotFoundError):  # a pilot that has ended
             put(self._orders, tree)
 
-    def write_stop(self, attempt: str, now: bool) -> None:
+    def write_stop(self, attempt: str, at_once: bool) -> None:
         with contextlib.suppress(FileNotFoundError):
-            put(self._stop, {**self.stops(), attempt: now})
+            put(self._stop, {**self.stops(), attempt: at_once})
 
     def beat(self) -> dict[str, Any]:
         """Read the pilot's last beat, {} before the first."""
@@ -93,7 +93,7 @@ class PilotDir:
         """Return whether the pilot's last beat is younger than STALE_S."""
         return is_fresh(self._beat)
 
-    def held(self) -> dict[str, Notes]:
+    def held_attempts(self) -> dict[str, Notes]:
         """Map each attempt that the pilot was given, and whose end it has not reported, to the
         notes of its worker."""
         beat = self.beat()
@@ -112,10 +112,10 @@ class Pilots:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held: dict[str, tuple[PilotDir, Notes]] = {}
+        self._attempts: dict[str, tuple[PilotDir, Notes]] = {}
         self._looked_at = -math.inf
 
-    def all(self) -> Iterator[PilotDir]:
+    def pilots(self) -> Iterator[PilotDir]:
         """Yield every pilot that has written a beat."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(self.path)):
@@ -123,7 +123,7 @@ class Pilots:
                     yield PilotDir(self.path / name)
 
     def alive(self, run: RunDir) -> bool:
-        return run.attempt in self._now()
+        return run.attempt in self._living_attempts()
 
     def notes(self, run: RunDir) -> Notes:
         """Return the notes of the run's worker, from its pilot's beat while the pilot lives.
@@ -131,29 +131,29 @@ class Pilots:
         What a worker writes into an open file may reach other hosts late. Without a living pilot,
         or notes in its beat, the notes are those in the run's folder.
         """
-        _, notes = self._now().get(run.attempt or "", (None, Notes()))
+        _, notes = self._living_attempts().get(run.attempt or "", (None, Notes()))
         return notes or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         attempt = run.attempt or ""
-        if attempt in self._now():
-            self._held[attempt][0].write_stop(attempt, now)
+        if attempt in self._living_attempts():
+            self._attempts[attempt][0].write_stop(attempt, now)
 
-    def _now(self) -> dict[str, tuple[PilotDir, Notes]]:
+    def _living_attempts(self) -> dict[str, tuple[PilotDir, Notes]]:
         """Map each attempt that a living pilot holds to (pilot, notes of its worker).
 
         The files are read again after LOOK_S: callers ask once for each of many runs, but the
         answers are in the files of a few pilots.
         """
         if time.monotonic() - self._looked_at > LOOK_S:
-            living = (pilot for pilot in self.all() if pilot.is_fresh())
-            self._held = {
+            living = (pilot for pilot in self.pilots() if pilot.is_fresh())
+            self._attempts = {
                 attempt: (pilot, notes)
                 for pilot in living
-                for attempt, notes in pilot.held().items()
+                for attempt, notes in pilot.held_attempts().items()
             }
             self._looked_at = time.monotonic()
-        return self._held
+        return self._attempts
 
 
 class DriverBeat:
@@ -163,16 +163,16 @@ class DriverBeat:
         self.waiting = 0  # runs without a slot
         self.full: OSError | None = None  # the disk, when the last beat was to be written
         self._root, self._file, self._every_s = root, root / "pilots" / "driver.json", every_s
-        self._who = {"pid": os.getpid(), "host": platform.node()}
+        self._identity = {"pid": os.getpid(), "host": platform.node()}
         self._beats = 0
         self._broken: Exception | None = None
-        self._over = threading.Event()
+        self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
 
     def begin(self) -> None:
         """Write the first beat and start the thread. The process holds the driver's lock, so a
         process that `driver.json` names no longer drives."""
-        self._write(done=False)
+        self._write(is_done=False)
         self._thread.start()
 
     def check(self) -> None:
@@ -184,7 +184,7 @@ class DriverBeat:
         if self._broken is not None:
             raise self._broken
         beat = read_beat(self._file)
-        if beat and {key: beat.get(key) for key in self._who} != self._who:
+        if beat and {key: beat.get(key) for key in self._identity} != self._identity:
             raise Failure(
                 f"{self._root}: process {beat.get('pid')} of {beat.get('host')} drives this store "
                 f"now, which had no sign of this one for {STALE_S:.0f} s; workers go on"
@@ -193,11 +193,11 @@ class DriverBeat:
     def end(self) -> bool:
         """Write that this process is done; return False if another process drives the store by
         now."""
-        self._over.set()
+        self._end_event.set()
         self._thread.join()
         try:
             self.check()
-            self._write(done=True)
+            self._write(is_done=True)
         except Failure:
             return False
         except FileNotFoundError:  # the store is gone
@@ -205,21 +205,21 @@ class DriverBeat:
         return True
 
     def _go_on(self) -> None:
-        while not self._over.wait(self._every_s):
+        while not self._end_event.wait(self._every_s):
             try:
                 self.check()
-                self._write(done=False)
+                self._write(is_done=False)
             except Exception as error:
                 self._broken = error
                 return
 
-    def _write(self, done: bool) -> None:
+    def _write(self, is_done: bool) -> None:
         self._beats += 1
         self.full = None
         try:
             put(
                 self._file,
-                {**self._who, "beat": self._beats, "waiting": self.waiting, "done": done},
+                {**self._identity, "beat": self._beats, "waiting": self.waiting, "done": is_done},
             )
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:

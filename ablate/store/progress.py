@@ -60,20 +60,20 @@ class SweepProgress:
         return BLOCKED if run in self.blocked else str(self.states[run].status)
 
     @property
-    def done(self) -> int:
+    def ended_count(self) -> int:
         return sum(self.counts.get(status, 0) for status in FINAL_STATUSES)
 
     @property
-    def driven(self) -> bool:
+    def is_driven(self) -> bool:
         return self.driver is not None and self.driver.sweep in (None, self.sweep)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if nobody drives the sweep and a driver would start nothing more by itself."""
         open_statuses = self.counts.keys() - {*FINAL_STATUSES, *GIVEN_UP, "skipped", BLOCKED}
         to_come = self.total > len(self.states)
         asks = to_come and not self.counts.keys() & {*GIVEN_UP, "skipped"}  # else its search waits
-        return not (open_statuses or asks or self.driven or self.workers)
+        return not (open_statuses or asks or self.is_driven or self.workers)
 
 
 def observe_progress(

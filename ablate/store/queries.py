@@ -27,12 +27,12 @@ from ablate.store.events import (
 )
 from ablate.store.looks import LOOK
 
-SEALED = (int, float, str, str, str, str)  # an event with its number and its seal
+EVENT_TYPES = (int, float, str, str, str, str)  # an event with its number and its seal
 
 
-def _changed(number: int, what: str) -> Failure:
+def _changed(number: int, subject: str) -> Failure:
     return Failure(
-        f"ledger.db: event {number}, {what}, was changed, or an event before it was removed; "
+        f"ledger.db: event {number}, {subject}, was changed, or an event before it was removed; "
         f"`ablate doctor --repair` rebuilds the ledger"
     )
 
@@ -40,11 +40,11 @@ def _changed(number: int, what: str) -> Failure:
 class EarlierRuns(NamedTuple):
     """The runs of a sweep's earlier plans, each mapped to the seeds of its plan, in words.
 
-    `kept`: the runs that `gc` keeps. `given_up`: the runs that --replace gave up. A run that was
-    given up, and that a later plan had and lost again, is in both and is kept.
+    `kept_runs`: the runs that `gc` keeps. `given_up`: the runs that --replace gave up. A run that
+    was given up, and that a later plan had and lost again, is in both and is kept.
     """
 
-    kept: dict[str, str]
+    kept_runs: dict[str, str]
     given_up: dict[str, str]
 
 
@@ -103,7 +103,7 @@ class Queries:
             ON id = run GROUP BY sweep"""
         return {name: (some, total) for name, some, total in self.rows((str, int, int), query)}
 
-    def driven(self) -> dict[str, float]:
+    def drive_times(self) -> dict[str, float]:
         """Map each sweep to the time when it was last driven, in seconds since 1970."""
         return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))
 
@@ -114,7 +114,7 @@ class Queries:
         return bool(self.rows((int,), query, (json.dumps({"sweep": sweep}),)))
 
     @contextmanager
-    def still(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """Read everything inside this context as of one moment, whatever the driver writes
         meanwhile."""
         self._db.execute("BEGIN")
@@ -128,7 +128,7 @@ class Queries:
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
         return self.rows((int, str), query, (sweep,))
 
-    def left(self, plan: Plan) -> list[str]:
+    def dropped_runs(self, plan: Plan) -> list[str]:
         """List the runs of the sweep's last plan that this plan lacks."""
         runs = {run.id for run in plan.runs()}
         return list(dict.fromkeys(run for _, run in self.planned(plan.name) if run not in runs))
@@ -145,10 +145,12 @@ class Queries:
             if kind == FORGOTTEN:
                 earlier_runs = EarlierRuns({}, {})
             elif kind == PLAN:
-                earlier_runs.kept.update(dict.fromkeys(detail.get("left", ()), seeds))
+                earlier_runs.kept_runs.update(dict.fromkeys(detail.get("left", ()), seeds))
                 seeds = detail["with"]
                 if "replaces" in detail:
-                    earlier_runs = EarlierRuns({}, {**earlier_runs.given_up, **earlier_runs.kept})
+                    earlier_runs = EarlierRuns(
+                        {}, {**earlier_runs.given_up, **earlier_runs.kept_runs}
+                    )
         return earlier_runs
 
     def replaces(self, sweep: str, sha256: str) -> bool:
@@ -173,9 +175,9 @@ class Queries:
             "ORDER BY number DESC"
         )
         events: list[tuple[str, dict[str, Any]]] = []
-        for number, *event, seal in self.rows(SEALED, query, (PLAN_OF + sweep,)):
+        for number, *event, seal in self.rows(EVENT_TYPES, query, (PLAN_OF + sweep,)):
             _, _, kind, detail = event
-            fields = plan_detail(detail) if self._held(number, tuple(event), seal) else None
+            fields = plan_detail(detail) if self._is_intact(number, tuple(event), seal) else None
             if fields is None:
                 raise _changed(number, f"the plan of {sweep!r}")
             events.append((kind, fields))
@@ -198,7 +200,7 @@ class Queries:
                         sheets.add((file, sha256))
         return sheets
 
-    def _held(self, number: int, event: Event, seal: str) -> bool:
+    def _is_intact(self, number: int, event: Event, seal: str) -> bool:
         """Return whether the event, and its place in the chain of seals, are as they were
         written."""
         query = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
@@ -212,7 +214,7 @@ class Queries:
         """
         return [detail["sha256"] for _, detail in self.plan_events(sweep)]
 
-    def about(self, event: int) -> str:
+    def event_subject(self, event: int) -> str:
         """Return the subject of the event with this number: a run, "plan of NAME", or "" for a
         look."""
         rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
@@ -246,7 +248,7 @@ class Queries:
         """
         looks_by_text: dict[str, tuple[float, Look]] = {}
         for number, timestamp, *rest, detail, seal in self._look_rows():
-            if not self._held(number, (timestamp, *rest, detail), seal):
+            if not self._is_intact(number, (timestamp, *rest, detail), seal):
                 raise _changed(number, "a look")
             looks_by_text.setdefault(detail, (timestamp, event_detail(LOOK, detail)))
         return [*looks_by_text.values()]
@@ -256,7 +258,7 @@ class Queries:
             "SELECT number, at, run, kind, detail, seal FROM event WHERE run = '' "
             "ORDER BY at, number"
         )
-        return self.rows(SEALED, query)
+        return self.rows(EVENT_TYPES, query)
 
     def looks_text(self) -> bytes:
         """Return the content of `looks.jsonl`: one look per line, including looks with a broken

@@ -89,7 +89,7 @@ def load_records(
 
 def run_histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
     """Return the ledger's events of every run of the plan, by run, all as of one moment."""
-    with ledger.still():
+    with ledger.snapshot():
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 

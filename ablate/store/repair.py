@@ -44,12 +44,12 @@ BUSY_S = 5.0  # readers are gone in milliseconds, but for those that watch
 class Repaired:
     """The outcome of a repair.
 
-    `aside`: the path of the old ledger, None where there was none. `events`: how many of its events
-    are kept. `lines`: what could not be read, or was taken from files because its seal could not be
-    read.
+    `backup`: the path of the old ledger, None where there was none. `events`: how many of its
+    events are kept. `lines`: what could not be read, or was taken from files because its seal could
+    not be read.
     """
 
-    aside: Path | None = None
+    backup: Path | None = None
     events: int = 0
     lines: list[str] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ def repair_ledger(store: Store) -> Repaired:
             report.lines.append(
                 f"{len(runs):,} results taken from their files, since no hash of them could be read"
             )
-        report.aside = _put_aside(store)
+        report.backup = _put_aside(store)
         write_whole(store.ledger, new.serialize())
     with Ledger.driving(store) as ledger:
         ledger.write_view(store)
@@ -83,7 +83,7 @@ def repair_ledger(store: Store) -> Repaired:
 
 
 @contextmanager
-def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]:
+def _opened(store: Store, report: Repaired) -> Iterator[sqlite3.Connection | None]:
     """Open the old ledger exclusively, with its write-ahead log merged into it.
 
     Yields None where there is no ledger, or where SQLite can't read the file.
@@ -107,17 +107,17 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
                 ) from error
             if code not in UNREADABLE:
                 raise
-            done.lines.append(f"{store.ledger}: can't be read ({error})")
+            report.lines.append(f"{store.ledger}: can't be read ({error})")
             old = None
         yield old
 
 
-def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Remains:
+def _remains(old: sqlite3.Connection | None, store: Store, report: Repaired) -> Remains:
     if old is None:
         return Remains(looks=store.looks_view())
     events, states, broken = _events(old)
     if broken:
-        done.lines.append(f"{store.ledger}: {broken}")
+        report.lines.append(f"{store.ledger}: {broken}")
     looks = [*_looks(old, events), *store.looks_view()] if broken else []
     planned: dict[str, tuple[float, list[str]]] = {}
     try:
@@ -126,8 +126,8 @@ def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Re
             runs = [row[0].decode() for row in old.execute(query, (name.decode(),))]
             planned[name.decode()] = float(drive_time), runs
     except (sqlite3.Error, AttributeError, TypeError, ValueError) as error:
-        done.lines.append(f"{store.ledger}: its sweeps can't be read ({error})")
-    dropped_runs = _left(old, events) if broken else {}
+        report.lines.append(f"{store.ledger}: its sweeps can't be read ({error})")
+    dropped_runs = _dropped_runs(old, events) if broken else {}
     return Remains(events, states, not broken, looks, planned, dropped_runs)
 
 
@@ -181,7 +181,7 @@ def _looks(old: sqlite3.Connection, events: list[Row]) -> list[Look]:
     return [look for look in looks if is_look(look)]
 
 
-def _left(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
+def _dropped_runs(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
     """Map each sweep to the runs of its earlier plans, from events after the last one that is kept.
 
     These are the runs that can be read, even if --replace gave them up.

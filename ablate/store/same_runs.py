@@ -60,13 +60,13 @@ def _hash(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _agree(one: str, other: str) -> tuple[bool, bool]:
+def _agree(mark: str, other_mark: str) -> tuple[bool, bool]:
     """Compare two marks; return (whether they are equal, whether by predictions).
 
     Predictions are compared where both marks have them, values otherwise. (False, False) where the
     marks have nothing in common.
     """
-    (weak, strong), (weak_there, strong_there) = one.split("/"), other.split("/")
+    (weak, strong), (weak_there, strong_there) = mark.split("/"), other_mark.split("/")
     if strong and strong_there:
         return strong == strong_there, True
     return bool(weak) and weak == weak_there, False
@@ -148,31 +148,31 @@ class SameRuns:
                         if row.is_row_of(marks):
                             yield row
 
-    def _row(self, read: ReadRow, known: _KnownRow, marks: Mapping[int, str]) -> ReadRow:
+    def _row(self, read_row: ReadRow, known_row: _KnownRow, marks: Mapping[int, str]) -> ReadRow:
         """Return the row under the spec and the ids of the known row, which gains its other
         runs."""
         runs = {}
-        for seed, run in read.runs.items():
+        for seed, run in read_row.runs.items():
             if run not in self._ids:
-                both = seed in marks and seed in known.marks
-                is_same = both and _agree(known.marks[seed], marks[seed])[0]
-                self._ids[run] = known.runs.get(seed, run) if is_same else run
+                both = seed in marks and seed in known_row.marks
+                is_same = both and _agree(known_row.marks[seed], marks[seed])[0]
+                self._ids[run] = known_row.runs.get(seed, run) if is_same else run
             runs[seed] = self._ids[run]
-            known.runs.setdefault(seed, runs[seed])
+            known_row.runs.setdefault(seed, runs[seed])
         for seed, mark in marks.items():
-            if seed not in known.marks:
-                known.marks[seed] = mark
+            if seed not in known_row.marks:
+                known_row.marks[seed] = mark
                 for half in filter(None, mark.split("/")):
-                    self._by_mark.setdefault(half, []).append(known)
-        if known.spec == read.spec and runs == read.runs:
-            return read
-        return replace(read, spec=known.spec, runs=runs)
+                    self._by_mark.setdefault(half, []).append(known_row)
+        if known_row.spec == read_row.spec and runs == read_row.runs:
+            return read_row
+        return replace(read_row, spec=known_row.spec, runs=runs)
 
 
 def with_first_ids(
-    looks: Sequence[InterimLook], now: InterimLook
+    looks: Sequence[InterimLook], present: InterimLook
 ) -> tuple[list[InterimLook], InterimLook]:
     """Return the looks (the first read first) and the present one, same results under the same
     ids."""
     same_runs = SameRuns()
-    return [same_runs.renamed(look) for look in looks], same_runs.renamed(now)
+    return [same_runs.renamed(look) for look in looks], same_runs.renamed(present)

@@ -204,8 +204,8 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
     return {
         "examples": state.counts,
         "folder": str(state.folder),
-        "whole": state.whole,
-        "done": state.done,
+        "whole": state.is_complete,
+        "done": state.decoded_images,
         "size": None if state.bytes is None else size_text(state.bytes),
         "free": size_text(shutil.disk_usage(place).free),
     }

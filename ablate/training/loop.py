@@ -83,7 +83,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     data = {name: resident_split(split, device) for name, split in data.items()}
 
     # --- Task, model, optimiser -----------------------------------------------------------------
-    memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
+    memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
     start = start_of(run, rundir)
     training = Training(run, data["train"], device, beat, memo, start, ranks)
     total, interval = training.lengths.total, run.eval.every * training.epoch

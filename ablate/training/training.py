@@ -95,7 +95,7 @@ class Training:
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
-        self._beat, self._view, self.train = beat, ImageView.of(run), train
+        self._beat, self._view, self.train = beat, ImageView.from_run(run), train
         trains = TASKS[run.task].trains
         batch = run.train.batch if trains else min(run.train.batch, len(train))
 

@@ -109,7 +109,7 @@ class Counts:
         self.levels = count(256, histogram.device, torch.uint8).expand(histogram.shape)
 
     @cached_property
-    def last(self) -> Tensor:
+    def highest(self) -> Tensor:
         """The highest level that occurs in each channel: int64 (B C, 1)."""
         return (self.levels * (self.histogram > 0)).argmax(1, keepdim=True)
 
@@ -118,7 +118,7 @@ class Counts:
         """The lowest level and the span of each channel, as `extremes` returns them, (B C, 1)
         each."""
         low = (self.histogram > 0).to(torch.uint8).argmax(1, keepdim=True)
-        return spanned(low.to(torch.uint8), self.last.to(torch.uint8))
+        return spanned(low.to(torch.uint8), self.highest.to(torch.uint8))
 
 
 def entries(images: Tensor, dtype: torch.dtype) -> Tensor:
@@ -138,7 +138,7 @@ def through(tables: Tensor, entry: Tensor) -> Tensor:
 def flattened(counts: Counts) -> Tensor:
     """Return `equalize` as a table, uint8 (B C, 256)."""
     sums = counts.histogram.cumsum(1)
-    step = (sums[:, -1:] - counts.histogram.gather(1, counts.last)) // 255
+    step = (sums[:, -1:] - counts.histogram.gather(1, counts.highest)) // 255
     table = (sums - counts.histogram).add_(step // 2).floor_divide_(step.clamp(min=1))
     return table.where(step > 0, counts.levels).clamp_(max=255).to(torch.uint8)
 
@@ -247,15 +247,15 @@ def photometric(images: Tensor, uniform: Tensor) -> Tensor:
     neutral = torch.ones_like(contrast)
 
     levels = planes(images).float()
-    levels = whole(levels + _each(torch.where(is_on[0], shift, 0.0)))
-    levels = whole(levels * _each(torch.where(contrast_first, contrast, neutral)))
-    levels = _where(is_on[2], saturated(levels, saturation), levels)
-    levels = _where(is_on[3], turned(levels, turn), levels)
-    levels = whole(levels * _each(torch.where(contrast_first, neutral, contrast)))
+    levels = truncated(levels + _per_image(torch.where(is_on[0], shift, 0.0)))
+    levels = truncated(levels * _per_image(torch.where(contrast_first, contrast, neutral)))
+    levels = _selected(is_on[2], saturated(levels, saturation), levels)
+    levels = _selected(is_on[3], turned(levels, turn), levels)
+    levels = truncated(levels * _per_image(torch.where(contrast_first, neutral, contrast)))
     return pixels(levels.to(torch.uint8))
 
 
-def whole(levels: Tensor) -> Tensor:
+def truncated(levels: Tensor) -> Tensor:
     """Cut levels to 0..255, and their fractions off."""
     return levels.clamp(0, 255).floor()
 
@@ -263,13 +263,13 @@ def whole(levels: Tensor) -> Tensor:
 def saturated(levels: Tensor, factor: Tensor) -> Tensor:
     """Multiply saturations by `factor` (B,): float32 (B, 3, H, W), whole levels, to the same."""
     hue, saturation, value = to_hsv(levels)
-    return from_hsv(hue, whole(saturation * _each(factor)[:, 0]), value)
+    return from_hsv(hue, truncated(saturation * _per_image(factor)[:, 0]), value)
 
 
-def turned(levels: Tensor, by: Tensor) -> Tensor:
-    """Turn hues by `by` (B,) half degrees: float32 (B, 3, H, W), whole levels, to the same."""
+def turned(levels: Tensor, angle: Tensor) -> Tensor:
+    """Turn hues by `angle` (B,) half degrees: float32 (B, 3, H, W), whole levels, to the same."""
     hue, saturation, value = to_hsv(levels)
-    return from_hsv((hue + _each(by)[:, 0]) % TURN, saturation, value)
+    return from_hsv((hue + _per_image(angle)[:, 0]) % TURN, saturation, value)
 
 
 def to_hsv(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -301,9 +301,9 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return torch.stack(parts, 1)
 
 
-def _each(values: Tensor) -> Tensor:
+def _per_image(values: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-def _where(is_on: Tensor, changed: Tensor, levels: Tensor) -> Tensor:
-    return torch.where(_each(is_on), changed, levels)
+def _selected(is_on: Tensor, changed: Tensor, levels: Tensor) -> Tensor:
+    return torch.where(_per_image(is_on), changed, levels)

@@ -68,7 +68,7 @@ def resized_crop_boxes(
     """
     place = uniform[:2].T
     share = area[0] + uniform[2 : 2 + ATTEMPTS] * (area[1] - area[0])
-    shape = layout.chosen(layout.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
+    shape = layout.quantiles_at(layout.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
     box = torch.stack([share * aspect / shape, share * shape / aspect], -1).sqrt()  # (tries, B, 2)
     fits = (box <= 1).all(-1)
     attempt = fits.byte().argmax(0)
@@ -99,7 +99,7 @@ def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     up; big_vision's cast cuts the fraction off, which darkens by half a level.
     """
     start, length = boxes.T.reshape(2, 2, -1) * sides(images)
-    span = whole(start, length, sides(images))
+    span = pixel_span(start, length, sides(images))
     # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
     # rounds after each axis, as PIL does, so that a level may be off by one.
     resize = resize_slices if layout.by_groups(images) else sample
@@ -166,7 +166,7 @@ def sides(images: Tensor) -> Tensor:
     return constants_on(tuple(images.shape[1:3]), images.device).view(2, 1)
 
 
-def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:
+def pixel_span(start: Tensor, length: Tensor, size: Tensor) -> Span:
     """Round a span to the nearest whole pixels within `size` (one for all, or one for each); at
     least one pixel."""
     first_pixel = torch.minimum(start.round(), size - 1)

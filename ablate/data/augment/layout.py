@@ -66,7 +66,7 @@ def by_groups(images: Tensor) -> bool:
 QUANTILES = 1 << 16
 
 
-def chosen(quantiles: Tensor, uniform: Tensor) -> Tensor:
+def quantiles_at(quantiles: Tensor, uniform: Tensor) -> Tensor:
     """Return the quantiles at `uniform` in [0, 1), in its shape."""
     place = (uniform * QUANTILES).int()
     return quantiles.index_select(0, place.view(-1)).view(uniform.shape)

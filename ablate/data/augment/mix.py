@@ -23,7 +23,7 @@ ERASING = 2 * ATTEMPTS + 3  # uniforms that an image takes
 Noise = Callable[[range, int], Tensor]  # rows, values of each -> N(0, 1), float (rows, values)
 
 
-def within(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def box_masks(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Return the rows, bool (B, H), and the columns, bool (B, W), within `edges` (B, 4): top, left,
     bottom, right, the last two being the first beyond."""
     top, left_edge, bottom, right_edge = edges[:, :, None].unbind(1)
@@ -38,7 +38,7 @@ def cutout(images: Tensor, row: Tensor, column: Tensor, half: Tensor, fill: int)
     autoaugment.py.
     """
     edges = torch.stack([row - half, column - half, row + half, column + half], 1)
-    rows, columns = within(edges, *images.shape[1:3])
+    rows, columns = box_masks(edges, *images.shape[1:3])
     across = columns.to(torch.uint8).neg_().repeat_interleave(images.shape[3], 1)  # 255 within
     levels, box = lines(images), rows.to(torch.uint8).neg_()[:, :, None] & across[:, None]
     return (levels ^ ((levels ^ fill) & box)).view(images.shape)
@@ -60,7 +60,9 @@ def erase_boxes(
     """
     chance, down, across = uniform[:3]
     share = (area[0] + uniform[3 : 3 + ATTEMPTS] * (area[1] - area[0])) * height * width
-    shape = layout.chosen(layout.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :])
+    shape = layout.quantiles_at(
+        layout.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :]
+    )
     tall, wide = (share * shape).sqrt().round(), (share / shape).sqrt().round()
     fits = (tall < height) & (wide < width)
     attempt = fits.byte().argmax(0, keepdim=True)
@@ -75,7 +77,7 @@ def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
     """Replace each value within `edges` (B, 4) by a draw of N(0, 1), in place: float (B, H, W, C),
     normalised."""
     batch, height, width, channels = images.shape
-    rows, columns = within(edges, height, width)
+    rows, columns = box_masks(edges, height, width)
     if layout.by_groups(images):  # whole images' noise for a share of them, one at a time
         for b in (edges[:, 2] > edges[:, 0]).nonzero()[:, 0].tolist():
             top, left_edge, bottom, right_edge = edges[b].tolist()
@@ -160,27 +162,29 @@ def mixture(
     return Mixture(max(share, 1 - share), 0.0, 0.0, 0.0, 0.0)
 
 
-def kept(height: int, width: int, mixture: Tensor) -> Tensor:
+def own_shares(height: int, width: int, mixture: Tensor) -> Tensor:
     """Return each pixel's share of the image itself, float (H, W), for `mixture` (5,), a `Mixture`
     as a tensor, on whose device the result is."""
-    rows, columns = within(mixture[None, 1:], height, width)
+    rows, columns = box_masks(mixture[None, 1:], height, width)
     return mixture[0] * (1 - (rows[0, :, None] & columns[0]).to(mixture.dtype))
 
 
-def mix(images: Tensor, targets: Tensor, own: Tensor, whole: bool = True) -> tuple[Tensor, Tensor]:
+def mix(
+    images: Tensor, targets: Tensor, pixel_shares: Tensor, is_whole_batch: bool = True
+) -> tuple[Tensor, Tensor]:
     """Mix images float (B, H, W, C) and targets (B, classes) with those of their partners.
 
-    `own` (H, W): the share of each pixel that an image keeps; a target keeps its mean. Without
-    `whole` the batch is a part of a global one: its first image is only a partner, and is not
-    returned.
+    `pixel_shares` (H, W): the share of each pixel that an image keeps; a target keeps its mean.
+    Without `is_whole_batch` the batch is a part of a global one: its first image is only a partner,
+    and is not returned.
     """
-    share = own.mean().to(targets.dtype)
-    own = own.to(images.dtype).repeat_interleave(images.shape[3], 1)
-    if whole:
+    share = pixel_shares.mean().to(targets.dtype)
+    pixel_shares = pixel_shares.to(images.dtype).repeat_interleave(images.shape[3], 1)
+    if is_whole_batch:
         partners, partner_targets = images.roll(1, 0), targets.roll(1, 0)
     else:
         (partners, images), (partner_targets, targets) = (
             (x[:-1], x[1:]) for x in (images, targets)
         )
-    mixed = torch.lerp(lines(partners), lines(images), own).view(images.shape)
+    mixed = torch.lerp(lines(partners), lines(images), pixel_shares).view(images.shape)
     return mixed, torch.lerp(partner_targets, targets, share)

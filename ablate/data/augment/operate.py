@@ -34,9 +34,9 @@ class Drawn(NamedTuple):
     row: Tensor
     column: Tensor
 
-    def level(self, most: float) -> Tensor:
-        """Return float32 (b,): 0 at magnitude 0, `most` at 10, and in proportion."""
-        return (self.magnitude / 10 * most).float()
+    def level(self, maximum: float) -> Tensor:
+        """Return float32 (b,): 0 at magnitude 0, `maximum` at 10, and in proportion."""
+        return (self.magnitude / 10 * maximum).float()
 
     def factor(self) -> Tensor:
         """Return float32 (b,): 0.1 at magnitude 0, 1.9 at 10.
@@ -46,13 +46,13 @@ class Drawn(NamedTuple):
         """
         return (self.magnitude / 10 * 1.8 + 0.1).float()
 
-    def whole(self, most: float) -> Tensor:
+    def integer_level(self, maximum: float) -> Tensor:
         """Return int32 (b,): the level, its fraction cut off."""
-        return (self.magnitude / 10 * most).int()
+        return (self.magnitude / 10 * maximum).int()
 
-    def signed(self, most: float) -> Tensor:
+    def signed(self, maximum: float) -> Tensor:
         """Return float32 (b,): the level times the sign."""
-        return self.level(most) * self.sign
+        return self.level(maximum) * self.sign
 
 
 Fill = float | Tensor  # a level, or (C,)
@@ -78,8 +78,8 @@ class Levels:
 
     change: Callable[[Tensor, Drawn], Tensor]
 
-    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-        return self.change(images, drawn)
+    def __call__(self, images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
+        return self.change(images, draws)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Counted:
     change: Callable[[Tensor], Tensor]
     table: Callable[[colour.Counts], Tensor]
 
-    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+    def __call__(self, images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
         return self.change(images)
 
 
@@ -106,8 +106,8 @@ class Blended:
     base: Callable[[Pictures], Tensor | float | None]
     factor: Callable[[Drawn], Tensor]
 
-    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-        return self.change(images, self.factor(drawn))
+    def __call__(self, images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
+        return self.change(images, self.factor(draws))
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Warped:
     see: Callable[[Tensor, Tensor, Fill], Tensor]
     matrix: Callable[[Drawn, int, int], Tensor]
 
-    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-        return self.see(images, self.matrix(drawn, *images.shape[1:3]), fill)
+    def __call__(self, images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
+        return self.see(images, self.matrix(draws, *images.shape[1:3]), fill)
 
 
 @dataclass(frozen=True)
@@ -131,27 +131,27 @@ class DrawnLayer:
     """
 
     choice: Tensor
-    drawn: Drawn
+    draws: Drawn
     fixed: Mapping[str, Tensor]
 
-    def each(self) -> Iterator[DrawnLayer]:
+    def unstacked(self) -> Iterator[DrawnLayer]:
         """Yield the layers of a stack (n, B, ...), one by one."""
         for i in range(len(self.choice)):
-            draws = Drawn(*(values[i] for values in self.drawn))
+            draws = Drawn(*(values[i] for values in self.draws))
             yield DrawnLayer(self.choice[i], draws, {k: part[i] for k, part in self.fixed.items()})
 
     def stacked(self, *shape: int) -> DrawnLayer:
         """Return the layer with its first axis split into the axes `shape`: (N, ...) becomes
         (*shape, ...)."""
-        return self._all(lambda part: part.view(*shape, *part.shape[1:]))
+        return self._mapped_layer(lambda part: part.view(*shape, *part.shape[1:]))
 
-    def of(self, rows: slice) -> DrawnLayer:
+    def at_rows(self, rows: slice) -> DrawnLayer:
         """Return the layer of the images at `rows` alone."""
-        return self._all(lambda part: part[rows])
+        return self._mapped_layer(lambda part: part[rows])
 
-    def _all(self, change: Callable[[Tensor], Tensor]) -> DrawnLayer:
+    def _mapped_layer(self, change: Callable[[Tensor], Tensor]) -> DrawnLayer:
         fixed = {key: change(part) for key, part in self.fixed.items()}
-        return DrawnLayer(change(self.choice), Drawn(*map(change, self.drawn)), fixed)
+        return DrawnLayer(change(self.choice), Drawn(*map(change, self.draws)), fixed)
 
 
 def operate(
@@ -172,7 +172,7 @@ def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fi
     counts = layer.choice.bincount(minlength=len(operators) + 1).tolist()
     pieces = images.index_select(0, order).split(counts)
     draw_pieces = zip(
-        *(part.index_select(0, order).split(counts) for part in layer.drawn), strict=True
+        *(part.index_select(0, order).split(counts) for part in layer.draws), strict=True
     )
     changed_pieces = [
         operator(piece, Drawn(*values), fill) if len(piece) else piece
@@ -183,7 +183,7 @@ def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fi
     return torch.cat(changed_pieces).index_select(0, order.argsort())
 
 
-def unchanged(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+def unchanged(images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
     """Return the images as they are: the operator of images that drew none."""
     return images
 
@@ -194,7 +194,7 @@ SETTLED = 64  # counters of Philox that take as much memory as to settle one ima
 
 
 def settled(
-    choice: Tensor, drawn: Drawn, operators: Collection[Operator], height: int, width: int
+    choice: Tensor, draws: Drawn, operators: Collection[Operator], height: int, width: int
 ) -> DrawnLayer:
     """Return a layer with everything that `masked` needs and that depends on the draws alone.
 
@@ -204,21 +204,21 @@ def settled(
     kinds, fixed = _Kinds(tuple(operators)), {}
     for name, numbers in kinds.masks.items():
         fixed[name] = _by_choice([i in numbers for i in range(kinds.many)], choice, torch.bool)
-    fixed["place"] = _place(kinds.counted, choice, kinds.many)
+    fixed["place"] = _place(kinds.by_histogram, choice, kinds.many)
     if kinds.levels:
         ramp = layout.count(256, choice.device, torch.uint8)
         ramps = ramp.view(1, 1, 256, 1).expand(len(choice), 1, 256, 1)
-        tables = [operator.change(ramps, drawn).view(-1, 256) for operator in kinds.levels.values()]
+        tables = [operator.change(ramps, draws).view(-1, 256) for operator in kinds.levels.values()]
         place = _place(kinds.levels, choice, kinds.many)
-        fixed["table"] = _chosen(place, [ramps.view(-1, 256), *tables])
+        fixed["table"] = _rows_at(place, [ramps.view(-1, 256), *tables])
     if kinds.warped:
-        matrices = [operator.matrix(drawn, height, width) for operator in kinds.warped.values()]
+        matrices = [operator.matrix(draws, height, width) for operator in kinds.warped.values()]
         identity = layout.constants_on((1, 0, 0, 0, 1, 0), choice.device).view(1, 2, 3)
         place = _place(kinds.warped, choice, kinds.many)
-        fixed["matrix"] = _chosen(place, [identity.expand_as(matrices[0]), *matrices])
+        fixed["matrix"] = _rows_at(place, [identity.expand_as(matrices[0]), *matrices])
     for operator in kinds.blended.values():
-        fixed["factor"] = operator.factor(drawn)  # the same for all
-    return DrawnLayer(choice, drawn, fixed)
+        fixed["factor"] = operator.factor(draws)  # the same for all
+    return DrawnLayer(choice, draws, fixed)
 
 
 def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
@@ -230,7 +230,7 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
         return changed.where(fixed[name].view(-1, 1, 1, 1), otherwise)
 
     result = images
-    if kinds.levels or kinds.counted:
+    if kinds.levels or kinds.by_histogram:
         result = _mapped(images, kinds, fixed)
     if kinds.blended:
         pictures, base = Pictures(images), layout.constants_on((0.0,), images.device)
@@ -242,8 +242,8 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
     if kinds.warped:
         see = next(iter(kinds.warped.values())).see
         result = pick("warped", see(images, fixed["matrix"], fill), result)
-    for number in kinds.others:
-        changed = operators[number](images, layer.drawn, fill)
+    for number in kinds.other_numbers:
+        changed = operators[number](images, layer.draws, fill)
         result = pick(f"{number}", changed, result)
     return result
 
@@ -256,7 +256,7 @@ class _Kinds:
         self.levels = {
             i: operator for i, operator in enumerate(operators) if isinstance(operator, Levels)
         }
-        self.counted = {
+        self.by_histogram = {
             i: operator for i, operator in enumerate(operators) if isinstance(operator, Counted)
         }
         self.blended = {
@@ -265,8 +265,10 @@ class _Kinds:
         self.warped = {
             i: operator for i, operator in enumerate(operators) if isinstance(operator, Warped)
         }
-        alike = self.levels, self.counted, self.blended, self.warped
-        self.others = [i for i in range(len(operators)) if not any(i in kind for kind in alike)]
+        alike = self.levels, self.by_histogram, self.blended, self.warped
+        self.other_numbers = [
+            i for i in range(len(operators)) if not any(i in kind for kind in alike)
+        ]
 
     @property
     def masks(self) -> dict[str, Collection[int]]:
@@ -275,7 +277,7 @@ class _Kinds:
         "blended" and "warped" cover all operators of their kind. Each blended operator, and each
         that is of no kind, also has a mask of its own, named by its number.
         """
-        alone = {f"{number}": (number,) for number in (*self.blended, *self.others)}
+        alone = {f"{number}": (number,) for number in (*self.blended, *self.other_numbers)}
         return {"blended": self.blended, "warped": self.warped, **alone}
 
 
@@ -288,14 +290,16 @@ def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tenso
         level_table = fixed["table"].view(batch, 1, 256).expand(shape)
     else:
         level_table = layout.count(256, device, torch.uint8).expand(shape)
-    if not kinds.counted:
+    if not kinds.by_histogram:
         return colour.through(level_table.contiguous(), entry).view(images.shape)
     increment = layout.constants_on((1,), device, torch.int64).expand(entry.numel())
     histogram = torch.zeros(batch * channels * 256, dtype=torch.int64, device=device)
     histogram = histogram.scatter_add_(0, entry.view(-1), increment).view(-1, 256)
     counts = colour.Counts(histogram)
-    tables = [operator.table(counts).view(shape) for operator in kinds.counted.values()]
-    return colour.through(_chosen(fixed["place"], [level_table, *tables]), entry).view(images.shape)
+    tables = [operator.table(counts).view(shape) for operator in kinds.by_histogram.values()]
+    return colour.through(_rows_at(fixed["place"], [level_table, *tables]), entry).view(
+        images.shape
+    )
 
 
 def _by_choice(table: Sequence[int], choice: Tensor, dtype: torch.dtype) -> Tensor:
@@ -310,7 +314,7 @@ def _place(numbers: Collection[int], choice: Tensor, many: int) -> Tensor:
     return _by_choice([places.get(i, 0) for i in range(many)], choice, torch.int64)
 
 
-def _chosen(place: Tensor, parts: Sequence[Tensor]) -> Tensor:
+def _rows_at(place: Tensor, parts: Sequence[Tensor]) -> Tensor:
     """Return (B, ...), whose row b is row b of parts[place[b]]. All parts have one shape."""
     shape = parts[0].shape
     index = place.view(1, -1, *(1,) * (len(shape) - 1)).expand(1, *shape)

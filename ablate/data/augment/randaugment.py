@@ -36,16 +36,16 @@ from ablate.data.augment.warp import (
 GREY = 128  # TF's fill
 
 
-def cut_out(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+def cut_out(images: Tensor, draws: Drawn, fill: Fill) -> Tensor:
     """Apply Cutout about the place that was drawn."""
     height, width = images.shape[1:3]
-    row, column = (drawn.row * height).int(), (drawn.column * width).int()
-    return cutout(images, row, column, drawn.whole(40), GREY)
+    row, column = (draws.row * height).int(), (draws.column * width).int()
+    return cutout(images, row, column, draws.integer_level(40), GREY)
 
 
-def increasing(drawn: Drawn) -> Tensor:
+def increasing(draws: Drawn) -> Tensor:
     """Return a factor, (b,), that moves away from 1, up or down, as the magnitude grows."""
-    return (1 + drawn.signed(0.9)).clamp(min=0.1)
+    return (1 + draws.signed(0.9)).clamp(min=0.1)
 
 
 def spread(planes: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def spread(planes: Tensor) -> Tensor:
 
 EQUALIZE = Counted(colour.equalize, colour.flattened)
 INVERT = Levels(lambda x, d: invert(x))
-SOLARIZE_ADD = Levels(lambda x, d: solarize_add(x, d.whole(110)))
+SOLARIZE_ADD = Levels(lambda x, d: solarize_add(x, d.integer_level(110)))
 
 # big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list, on levels
 # as TensorFlow executes it.
@@ -64,8 +64,8 @@ TF: dict[str, Operator] = {
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp, lambda d, h, w: rotation(d.signed(30), h, w)),
-    "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.whole(4))),
-    "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.whole(256))),
+    "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.integer_level(4))),
+    "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.integer_level(256))),
     "Color": Blended(
         colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
     ),
@@ -86,8 +86,8 @@ TIMM: dict[str, Operator] = {
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp_bilinear, lambda d, h, w: rotation(d.signed(30), h, w)),
-    "PosterizeIncreasing": Levels(lambda x, d: posterize(x, 4 - d.whole(4))),
-    "SolarizeIncreasing": Levels(lambda x, d: solarize(x, 256 - d.whole(256))),
+    "PosterizeIncreasing": Levels(lambda x, d: posterize(x, 4 - d.integer_level(4))),
+    "SolarizeIncreasing": Levels(lambda x, d: solarize(x, 256 - d.integer_level(256))),
     "SolarizeAdd": SOLARIZE_ADD,
     "ColorIncreasing": Blended(colour.saturation, lambda x: spread(x.grey), increasing),
     "ContrastIncreasing": Blended(colour.contrast, lambda x: colour.mean_of(x.grey), increasing),
@@ -139,7 +139,7 @@ def timm_layer(
     N(magnitude, deviation), clamped to 0..10. `uniform`: (TIMM_LAYER, B), in [0, 1).
     """
     choice, chance, turn, row, column, height = uniform
-    normal = layout.chosen(layout.normals(uniform.device, torch.float64), height)
+    normal = layout.quantiles_at(layout.normals(uniform.device, torch.float64), height)
     magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
     choice = choice.where(chance < probability, 1.0)  # past the last
     return _layer(TIMM, choice, Drawn(magnitudes, sign(turn), row, column), size)
@@ -159,7 +159,7 @@ def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -
 
 
 def _layer(
-    operators: dict[str, Operator], choice: Tensor, drawn: Drawn, size: tuple[int, int]
+    operators: dict[str, Operator], choice: Tensor, draws: Drawn, size: tuple[int, int]
 ) -> DrawnLayer:
     """Return the layer in which `choice`, (B,) in [0, 1], picks each image's operator; 1 picks
     none.
@@ -169,8 +169,8 @@ def _layer(
     """
     number = (choice * len(operators)).long()
     if layout.by_groups(choice):
-        return DrawnLayer(number, drawn, {})
-    return settled(number, drawn, operators.values(), *size)
+        return DrawnLayer(number, draws, {})
+    return settled(number, draws, operators.values(), *size)
 
 
 def sign(uniform: Tensor) -> Tensor:

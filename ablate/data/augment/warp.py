@@ -173,21 +173,23 @@ def shake(
     return moved.index_copy(0, rows, zoomed)
 
 
-def zoom_out(images: Tensor, factor: Tensor, left: Tensor, top: Tensor, most: int = 3) -> Tensor:
+def zoom_out(
+    images: Tensor, factor: Tensor, left: Tensor, top: Tensor, max_factor: int = 3
+) -> Tensor:
     """Put images on a black canvas `factor` (B,) times as large, and resize it back: uint8 (B, H,
     W, C) to the same.
 
-    factor: from 1, which changes nothing, to `most`; left, top (B,): the place on the canvas, as
-    shares of the free room (torchvision's RandomZoomOut). It is resized as by PIL's BILINEAR, which
-    averages when it shrinks: the nearest pixel would lose strokes. (PIL rounds between the two
-    axes: a level's difference.)
+    factor: from 1, which changes nothing, to `max_factor`; left, top (B,): the place on the canvas,
+    as shares of the free room (torchvision's RandomZoomOut). It is resized as by PIL's BILINEAR,
+    which averages when it shrinks: the nearest pixel would lose strokes. (PIL rounds between the
+    two axes: a level's difference.)
     """
     _, height, width, _ = images.shape
-    rows = zoom_weights(factor, top, height, most)
-    return to_levels(resample(images, rows, zoom_weights(factor, left, width, most)))
+    rows = zoom_weights(factor, top, height, max_factor)
+    return to_levels(resample(images, rows, zoom_weights(factor, left, width, max_factor)))
 
 
-def zoom_weights(factor: Tensor, place: Tensor, size: int, most: int) -> Tensor:
+def zoom_weights(factor: Tensor, place: Tensor, size: int, max_factor: int) -> Tensor:
     """Return the weights (B, size, size) that map an image's pixels to those of its canvas, shrunk
     to `size`.
 
@@ -196,7 +198,7 @@ def zoom_weights(factor: Tensor, place: Tensor, size: int, most: int) -> Tensor:
     """
     canvas = (size * factor).floor()
     offset = ((canvas - size) * place).long()
-    pixel = count(size * most, factor.device) + 0.5
+    pixel = count(size * max_factor, factor.device) + 0.5
     step = (canvas / size)[:, None, None]
     centre = (count(size, factor.device) + 0.5)[:, None] * step
     weights = (1 - (pixel - centre).abs() / step).clamp(min=0) * (pixel < canvas[:, None, None])

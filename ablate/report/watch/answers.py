@@ -84,18 +84,18 @@ class SweepAnswers:
             view = SweepView.of(self._plan, self._runs, self._store, ledger)
             newest = ledger.newest(10 * NEWEST)
         progress = view.now
-        self._done, self._over = progress.done, progress.over
+        self._done, self._over = progress.ended_count, progress.is_over
         left_s = self._clock.left_s(progress)
         head, rows = view.by_variant()
         workers = worker_cells(progress.workers)
         lines = list(view.details())
         return {
             "title": self.title,
-            "over": progress.over,
+            "over": progress.is_over,
             "head": counts_line(progress),
             "driver": view.driver,
             "left": duration(left_s) if progress.workers and left_s is not None else "",
-            "done": progress.done,
+            "done": progress.ended_count,
             "total": progress.total,
             "variants": {"head": head, "rows": rows},
             "workers": {"head": workers[0], "rows": workers[1]},

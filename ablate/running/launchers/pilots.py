@@ -203,7 +203,7 @@ class PilotLauncher:
             for pilot in self._pilots.values():
                 pilot.heard_at = moment
         self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), moment)
-        for folder in self._all.all():
+        for folder in self._all.pilots():
             if folder.id not in self._pilots:
                 orders = folder.orders()  # of a driver that is dead
                 runs, stops = orders.get("runs", {}), orders.get("stop", {})

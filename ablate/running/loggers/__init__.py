@@ -275,7 +275,8 @@ class Observers:
             line = f"{message.removeprefix(f'{self._sweep}: ')}."
         if progress is not None:
             given_up = f", {len(lost)} given up" if lost else ""
-            line = f"{progress.done} of {progress.total} runs are done{given_up}. {line}".strip()
+            count = f"{progress.ended_count} of {progress.total}"
+            line = f"{count} runs are done{given_up}. {line}".strip()
         return {
             "format": FORMAT,
             "event": event,
@@ -284,7 +285,7 @@ class Observers:
             "host": platform.node(),
             "at": time.time(),
             "line": f"{self._sweep}: {line}",
-            "done": progress.done if progress is not None else 0,
+            "done": progress.ended_count if progress is not None else 0,
             "total": progress.total if progress is not None else None,
             "states": dict(progress.counts) if progress is not None else {},
             "lost": [

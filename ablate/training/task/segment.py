@@ -90,7 +90,7 @@ class Segment(Task):
         batch that have a class, then the class of each pixel. From the number a micro-batch knows
         its share of the mean."""
         images, masks = batches.at(step)
-        pixels = batches.over((masks != NO_CLASS).sum()).expand(len(masks), 1)
+        pixels = batches.sum_over_rows((masks != NO_CLASS).sum()).expand(len(masks), 1)
         return images.to(dtype), torch.cat([pixels, masks.flatten(1)], 1)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
