@@ -21,8 +21,8 @@ CHOICES = (
     {"rows": "hurts,diverges"},
     {"columns": "B/4"},
     {"rows": "hurts,wild_100%,helps", "sort": "gain"},
-    {"where": ["stem=dpn"]},
-    {"where": ["lr=2"], "rows": "as good,collapses", "columns": "S/4,B/4"},
+    {"conditions": ["stem=dpn"]},
+    {"conditions": ["lr=2"], "rows": "as good,collapses", "columns": "S/4,B/4"},
 )
 
 
@@ -113,7 +113,7 @@ def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
     rows, columns = [row.label for row in whole.rows], ["S/4", "B/4"]
 
     def having(*where):
-        return shown(choose_part(whole, plan, where=where))
+        return shown(choose_part(whole, plan, conditions=where))
 
     base = {("pre", column) for column in columns}
     assert having("stem=dpn") == base | {*itertools.product(("helps", "hurts"), columns)}
@@ -131,7 +131,7 @@ def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
         with pytest.raises(UserError, match=said):
             having(where)
     with pytest.raises(UserError, match="no cell of the table is in all of these"):
-        choose_part(whole, plan, where=["stem=dpn"], rows="diverges")
+        choose_part(whole, plan, conditions=["stem=dpn"], rows="diverges")
 
 
 def test_footnotes_are_those_of_what_is_shown_numbered_anew():

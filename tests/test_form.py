@@ -213,7 +213,7 @@ def look(line):
 
 
 def test_rows_of_a_family_share_a_colour_a_marker_and_a_line_of_the_legend():
-    found, legend = points_of(FigureForm(by="family"))
+    found, legend = points_of(FigureForm(grouping="family"))
     assert legend == ["after", "row number 3", "branch", "row number 5"]
     looks = {row: look(line) for row, line in found.items()}
     assert len(looks) == 5
@@ -224,7 +224,7 @@ def test_rows_of_a_family_share_a_colour_a_marker_and_a_line_of_the_legend():
 
 @pytest.mark.parametrize("by", [None, "family"])
 def test_the_row_that_stands_out_is_large_on_top_and_itself(by):
-    found, legend = points_of(FigureForm(by=by, highlight="row number 2"))
+    found, legend = points_of(FigureForm(grouping=by, highlight="row number 2"))
     bold, *others = (found[f"row number {n}"] for n in (2, 1, 3, 4, 5))
     assert all(bold.get_markersize() > one.get_markersize() for one in others)
     assert all(bold.get_zorder() > one.get_zorder() for one in others)

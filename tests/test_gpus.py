@@ -289,7 +289,7 @@ def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia, monk
     assert lines("gpu:0.1", "cpu:0") == ["gpu:0: 50 % busy, 0.0 of 79.6 GiB, 70 W"]
     nvidia.has([], says=MISMATCH, code=18)
     assert len(lines("gpu:0.1")) == len(nvidia.asked()) == 1
-    meters._next = 0.0  # later
+    meters._due = 0.0  # later
     assert lines("gpu:0.1") == lines("gpu:0.1") == []
     assert len(nvidia.asked()) == 2  # once that fails it is left alone
 

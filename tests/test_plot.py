@@ -27,7 +27,7 @@ from ablate.report.plot import (
     draw_figures,
     figure,
 )
-from ablate.report.plot.form import named
+from ablate.report.plot.form import cell_name
 from ablate.report.plot.gains import limits
 from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, styled
@@ -115,7 +115,7 @@ def test_gains_and_intervals_stand_where_the_table_has_them(drawn, plan, table, 
     """Marks come in threes: interval, mean and seeds; one scale explains all places of a panel."""
     metric = TASKS["classify"].metrics[0]
     values = {(e.row, e.column): e.values for e in table.entries}
-    gains = {named(e.row, e.column): e for e in table.entries if e.gain}
+    gains = {cell_name(e.row, e.column): e for e in table.entries if e.gain}
     found = marks(drawn[kind])
     assert len(found) == 3 * len(gains) == 6
     places: dict[str, list[tuple[float, float]]] = {}
@@ -182,7 +182,7 @@ def test_curves_have_every_epoch_and_end_where_the_metrics_end(drawn, plan, stor
         runs = [store.rundir(run).read_metrics() for run in cell.ids.values()]
         for key, name, scale in (("train_loss", "training loss", 1), ("val_top1", accuracy, 100)):
             last = scale * np.mean([lines[-1][key] for lines in runs])
-            title = f"{named(cell.row, cell.column)}: {name}, ends at {last:.4g}, n = 2"
+            title = f"{cell_name(cell.row, cell.column)}: {name}, ends at {last:.4g}, n = 2"
             assert len(line(found[title])) == len(runs[0]) == 2
 
 
@@ -231,7 +231,7 @@ def test_tokens_by_layer(drawn, plan, store):
     for title, cell in zip(found, cells, strict=True):
         norms = np.mean([a["norms"] for a in arrays(plan, store, *cell, "tokens")], 0)
         means = ", ".join(f"{mean:.3g}" for mean in norms.mean((1, 2)))
-        assert title == f"{named(*cell)}: means by layer {means}; n = 2"
+        assert title == f"{cell_name(*cell)}: means by layer {means}; n = 2"
 
 
 # --- What is said -------------------------------------------------------------------------------

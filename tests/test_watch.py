@@ -18,7 +18,7 @@ import pytest
 from conftest import Shell
 from launcher_contract import until
 
-from ablate.report.watch.answers import CHOSEN, POINTS, StoreAnswers, SweepAnswers
+from ablate.report.watch.answers import MOST_CURVES, POINTS, StoreAnswers, SweepAnswers
 from ablate.report.watch.server import WatchServer
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -162,8 +162,8 @@ def test_long_curves_are_thinned_to_their_end_and_not_all_are_drawn(server, gold
     [curve] = json.loads(ask(server, f"curves?runs={ids[0]}")[2])
     assert len(curve["x"]) <= POINTS + 1
     assert (curve["by"], curve["x"][0], curve["x"][-1]) == ("step", 0, 3216)
-    many = ",".join(ids[:1] * (CHOSEN + 5))
-    assert len(json.loads(ask(server, f"curves?runs={many}")[2])) == CHOSEN
+    many = ",".join(ids[:1] * (MOST_CURVES + 5))
+    assert len(json.loads(ask(server, f"curves?runs={many}")[2])) == MOST_CURVES
 
 
 def test_to_watch_a_complete_sweep_is_a_peek_at_means(server, golden_store):

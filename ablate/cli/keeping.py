@@ -16,7 +16,7 @@ from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report import announce, counted
+from ablate.report import announce, count_text
 from ablate.shared import Failure, NotThere, UserError, printable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def doctor(
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
-        raise Failure(f"doctor: {counted(len(problems), 'problem')} ({names})")
+        raise Failure(f"doctor: {count_text(len(problems), 'problem')} ({names})")
 
 
 def _repair(store: Store) -> list[str]:
@@ -208,9 +208,9 @@ def verify(
         for line in (*verified.findings, *(f"note: {note}" for note in verified.notes)):
             print(printable(line))
     if verified.findings:
-        raise Failure(f"{name}: {counted(len(verified.findings), 'finding')}")
+        raise Failure(f"{name}: {count_text(len(verified.findings), 'finding')}")
     if format == "text":
-        counts = f"{counted(verified.runs, 'run')}, {counted(verified.numbers, 'number')}"
+        counts = f"{count_text(verified.runs, 'run')}, {count_text(verified.numbers, 'number')}"
         print(f"verified: {counts}{suffix}, nothing wrong")
 
 

@@ -60,7 +60,7 @@ def status(
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
     with selection.opened() as (store, ledger, plan):
         if format == "json":
-            view = SweepView.of(plan, list(plan.runs()), store, ledger)
+            view = SweepView.observe(plan, list(plan.runs()), store, ledger)
             print_json(trees.of_status(view, store.results(view.runs).withheld.values()))
         elif watch:
             with _until_interrupted():
@@ -239,7 +239,7 @@ def plot(
     if kind != "gain" and (by or highlight):
         raise UserError(f"{'--by' if by else '--highlight'}: is of the figure gain; leave it out")
     form = FigureForm(
-        style, read_figure_size(size) if size is not None else None, not no_caption, by=by
+        style, read_figure_size(size) if size is not None else None, not no_caption, grouping=by
     )
     ending = "pdf" if style == "paper" else "svg"
     if out is not None:

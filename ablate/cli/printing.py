@@ -91,7 +91,7 @@ class TableView:
         from ablate.report import choose_part
 
         return choose_part(
-            table, plan, rows=self.rows, columns=self.columns, where=self.where, sort=self.sort
+            table, plan, rows=self.rows, columns=self.columns, conditions=self.where, sort=self.sort
         )
 
 

@@ -68,7 +68,7 @@ __all__ = [
     "make_console",  # a rich console that lets no foreign escape code through
     "gate_output",  # make standard output and error safe to print to
     "announce",  # say on standard error what is about to take long
-    "counted",  # 1200, "run" -> "1,200 runs"
+    "count_text",  # 1200, "run" -> "1,200 runs"
     "duration",  # 90 -> "1 min 30 s"
     "device_time",  # 2556000 -> "710 device-hours"
 ]
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from ablate.report.status import SweepView, show_status, watch_status
     from ablate.report.text import (
         announce,
-        counted,
+        count_text,
         device_time,
         duration,
         gate_output,

@@ -47,16 +47,16 @@ def choose_part(
     *,
     rows: str | None = None,
     columns: str | None = None,
-    where: Sequence[str] = (),
+    conditions: Sequence[str] = (),
     sort: str | None = None,
 ) -> Table:
     """Return the part of a table that is shown, always with the baseline. `plan`: that the table is
-    of; `rows`, `columns`: labels; `where`: KEY=VALUE settings, all of which a cell must have;
+    of; `rows`, `columns`: labels; `conditions`: KEY=VALUE settings, all of which a cell must have;
     `sort`: one of SORTS, the best first. Raises UserError for a label, a key or a value that the
     table doesn't have."""
     if sort is not None and sort not in SORTS:
         raise unknown_value("--sort", sort, SORTS)
-    if rows is columns is sort is None and not where:
+    if rows is columns is sort is None and not conditions:
         return table
     places = {(entry.row, column.label) for column in table.columns for entry in column.entries}
     if rows is not None:
@@ -65,8 +65,8 @@ def choose_part(
     if columns is not None:
         selection = _columns(table, columns)
         places = {(row, column) for row, column in places if column in selection}
-    if where:
-        places &= _having(table, plan, where)
+    if conditions:
+        places &= _having(table, plan, conditions)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
     part = _part_of(table, places, sort)
@@ -89,16 +89,16 @@ def _columns(table: Table, text: str) -> tuple[str, ...]:
     return read_labels("--columns", text, labels, also)
 
 
-def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
-    """Return the places whose cells have all settings of `where`, as rows and columns set the keys,
-    or by default where they don't. Raises UserError for a key that none of them sets, and for a
-    value that no cell has."""
+def _having(table: Table, plan: Plan, conditions: Sequence[str]) -> Places:
+    """Return the places whose cells have all settings of `conditions`, as rows and columns set the
+    keys, or by default where they don't. Raises UserError for a key that none of them sets, and for
+    a value that no cell has."""
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     keys = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
     if not keys:
-        raise UserError(f"--where {where[0]}: no row and no column of {plan.name} sets a key")
+        raise UserError(f"--where {conditions[0]}: no row and no column of {plan.name} sets a key")
     plan_labels = _own_labels(table)
 
     def value(row: str, column: str, key: str) -> Any:
@@ -107,7 +107,7 @@ def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
 
     all_places = [(entry.row, column.label) for column in table.columns for entry in column.entries]
     places = set(all_places)
-    for text in where:
+    for text in conditions:
         word = parse_word(text, {})
         if word.key not in keys:
             raise unknown_value("--where", word.key, keys, "a key that rows or columns set, one of")
@@ -164,10 +164,12 @@ def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
     )
 
 
-def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
-    """Return the rows by decreasing mean gain over the columns shown, `of`, some of which a row may
-    lack: the baseline first, rows without a gain last. Rows are in no families any more."""
-    entries = [entry for column in of for entry in column.entries]
+def _sorted(
+    table: Table, rows: Sequence[TableRow], columns: Sequence[TableColumn]
+) -> list[TableRow]:
+    """Return the rows by decreasing mean gain over the columns shown, `columns`, some of which a
+    row may lack: the baseline first, rows without a gain last. Rows are in no families any more."""
+    entries = [entry for column in columns for entry in column.entries]
 
     def place(row: TableRow) -> tuple[bool, float]:
         gains = [e.gain.mean for e in entries if e.row == row.label and e.gain is not None]

@@ -114,45 +114,45 @@ def _missing(values: stats.Floats) -> bool:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _PlanFacts:
     """The facts of a plan that the comparison of designs uses. `changes`: of the plan; `seeds`: the
     spread of seeds by column; `effects`: the spreads of the effects of the plan's own design, by
-    column; `read`: how many variants were read before over the runs of its baseline."""
+    column; `read_count`: how many variants were read before over the runs of its baseline."""
 
     plan: Plan
     changes: Changes
     seeds: Mapping[str, SeedSpread]
     effects: Mapping[str, EffectSpreads]
-    read: int
+    read_count: int
 
-    def method(self, of: Changes) -> stats.Method:
+    def method(self, changes: Changes) -> stats.Method:
         """Return how the table of a design will judge its changes."""
         analysis = self.plan.analysis
         families = len(self.plan.columns) if analysis.family == "table" else 1
         return stats.Method(
             spread=self.plan.spread,
             alpha=gain_alpha(analysis),
-            contrasts=max(of.contrasts, self.read) * families,
-            comparisons=of.contrasts,
+            contrasts=max(changes.contrasts, self.read_count) * families,
+            comparisons=changes.contrasts,
         )
 
-    def by_change(self, of: Changes, column: str, n: int) -> dict[str, float]:
+    def by_change(self, changes: Changes, column: str, n: int) -> dict[str, float]:
         """Return the gain of each change that n seeds detect, by the spread of finished runs; {}
         for another design than theirs, and with too few seeds."""
-        method, gains = self.method(of), dict[str, float]()
+        method, gains = self.method(changes), dict[str, float]()
         for label, spread in self.effects.get(column, {}).items():
-            if of.design == self.changes.design:
+            if changes.design == self.changes.design:
                 gain = stats.detected_again(spread.sd, spread.df, spread.n, n, method)
                 gains |= {} if gain is None else {label: gain}
         return gains
 
-    def ends(self, of: Changes, column: str, n: int) -> tuple[float | None, float | None]:
+    def ends(self, changes: Changes, column: str, n: int) -> tuple[float | None, float | None]:
         """Return `smallest` and `largest` of a forecast."""
-        if gains := self.by_change(of, column, n).values():
+        if gains := self.by_change(changes, column, n).values():
             return min(gains), max(gains)
-        sd, method = self.seeds[column].spread.sd, self.method(of)
-        if of.crossed:
-            cells = len(design_cells(of.names, of.design))
+        sd, method = self.seeds[column].spread.sd, self.method(changes)
+        if changes.crossed:
+            cells = len(design_cells(changes.names, changes.design))
             alike, sharing = (
                 stats.detected_effect(sd, cells, n, method, part)
                 for part in (0.0, stats.SHARED_PART)
@@ -160,15 +160,15 @@ class _Known:
             return alike, sharing
         if n < stats.FEWEST_SEEDS:
             return None, None
-        df = (n - 1) * (1 if method.spread == "paired" else len(of.names) + 1)
+        df = (n - 1) * (1 if method.spread == "paired" else len(changes.names) + 1)
         gain = stats.smallest_gain(sd * math.sqrt(2 / n), df, method.alpha, method.contrasts)
         return gain, gain
 
-    def enough(self, of: Changes, column: str, gain: float) -> int | None:
+    def fewest_seeds(self, changes: Changes, column: str, gain: float) -> int | None:
         """Return the fewest seeds that detect a gain; None beyond `stats.MOST_SEEDS`."""
-        measured = bool(self.by_change(of, column, stats.FEWEST_SEEDS))
+        measured = bool(self.by_change(changes, column, stats.FEWEST_SEEDS))
         for n in range(stats.FEWEST_SEEDS, stats.MOST_SEEDS + 1):
-            detectable_gain = self.ends(of, column, n)[1 if measured else 0]
+            detectable_gain = self.ends(changes, column, n)[1 if measured else 0]
             if detectable_gain is not None and detectable_gain <= gain:
                 return n
         return None
@@ -187,7 +187,7 @@ def compare_designs(
     if plan.changes is None:
         return []
     read_count = past.read_over_baselines() if past is not None else 0
-    facts = _Known(plan, plan.changes, spreads, effects or {}, read_count)
+    facts = _PlanFacts(plan, plan.changes, spreads, effects or {}, read_count)
     forecasts = []
     cell_seconds = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
     timed = [seconds for seconds in cell_seconds if seconds is not None]
@@ -202,7 +202,7 @@ def compare_designs(
         by_change = {label: facts.by_change(changes, label, plan.n) for label in spreads}
         seed_counts: list[int | None] = []
         if detect is not None:
-            seed_counts = [facts.enough(changes, label, detect) for label in spreads]
+            seed_counts = [facts.fewest_seeds(changes, label, detect) for label in spreads]
         forecasts.append(
             DesignForecast(
                 design=design,
@@ -214,21 +214,21 @@ def compare_designs(
                 smallest={label: low for label, (low, _) in ends.items()},
                 largest={label: high for label, (_, high) in ends.items()},
                 changes={label: gains for label, gains in by_change.items() if gains},
-                seeds=_most(seed_counts),
+                seeds=_most_seeds(seed_counts),
             )
         )
     return forecasts
 
 
-def _most(needed: Sequence[int | None]) -> int | None:
+def _most_seeds(seed_counts: Sequence[int | None]) -> int | None:
     """Return the most of these seeds; None for none, and where one of them is beyond all."""
-    counts = [seeds for seeds in needed if seeds is not None]
-    return max(counts) if counts and len(counts) == len(needed) else None
+    counts = [seeds for seeds in seed_counts if seeds is not None]
+    return max(counts) if counts and len(counts) == len(seed_counts) else None
 
 
 def show_designs(
     plan: Plan,
-    found: Sequence[DesignForecast],
+    forecasts: Sequence[DesignForecast],
     detect: float | None,
     spreads: Mapping[str, SeedSpread],
     effects: Mapping[str, EffectSpreads],
@@ -250,7 +250,7 @@ def show_designs(
                 " / ".join(dict.fromkeys(_detects(forecast, label) for label in forecast.smallest)),
                 *[_seeds(forecast.seeds)] * (detect is not None),
             )
-            for forecast in found
+            for forecast in forecasts
         ],
     )
     print(
@@ -260,7 +260,9 @@ def show_designs(
     )
     for line in dict.fromkeys(_spread_line(plan, label, spreads[label]) for label in spreads):
         print(f"  {line}")
-    plan_forecast = next(forecast for forecast in found if forecast.design == plan.changes.design)
+    plan_forecast = next(
+        forecast for forecast in forecasts if forecast.design == plan.changes.design
+    )
     for label, gains in plan_forecast.changes.items():
         n = next(iter(effects[label].values())).n
         gains_text = ", ".join(f"{effect} {gain:.2g}" for effect, gain in gains.items())
@@ -271,9 +273,9 @@ def show_designs(
         )
 
 
-def _spread_line(plan: Plan, label: str, known: SeedSpread) -> str:
-    several = len(plan.columns) > 1 and known.spread.df is not None
-    return f"{plan.heading(label)}: {known.how}" if several else known.how
+def _spread_line(plan: Plan, label: str, seed_spread: SeedSpread) -> str:
+    several = len(plan.columns) > 1 and seed_spread.spread.df is not None
+    return f"{plan.heading(label)}: {seed_spread.source}" if several else seed_spread.source
 
 
 def _detects(forecast: DesignForecast, column: str) -> str:

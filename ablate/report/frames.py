@@ -27,7 +27,7 @@ GROUPS = ("data", "norm", "stem", "block")
 def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
     """Make one row for each planned run, in the plan's order. `trials`: tuning trials, too, but
     without test scores: nothing may be chosen by test scores."""
-    runs = _asked(runs, trials)
+    runs = _selected_runs(runs, trials)
     families = {row.label: row.family for row in plan.rows}
     keys = _keys(plan, [record.run.cell for record in runs])
     probed = {record.run.id: _probed(record) for record in runs}
@@ -50,7 +50,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 **{key: test.get(key) for key in _tested(plan)},
                 "test_n": test.get("n"),
                 **{key: probed[record.run.id].get(key) for key in measured},
-                **_beside(plan, sets, also_results),
+                **_also_metrics(plan, sets, also_results),
                 **{name: result.get(name) for name in MEASURED},
             }
         )
@@ -73,10 +73,10 @@ def _probed(record: RunRecord) -> dict[str, float]:
     return numbers
 
 
-def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
+def _also_metrics(plan: Plan, sets: Iterable[str], results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the test metrics of the sets of `eval.also`, by keys such as "top1@dark" and
     "test_n@dark", which is a number of images."""
-    tests = {name: found.get(name, {}).get("test", {}) for name in sets}
+    tests = {name: results.get(name, {}).get("test", {}) for name in sets}
     keys = {**{key: key for key in _tested(plan)}, "test_n": "n"}
     return {f"{k}@{name}": test.get(n) for name, test in tests.items() for k, n in keys.items()}
 
@@ -86,7 +86,7 @@ def _tested(plan: Plan) -> list[str]:
     return [*(metric.key for metric in plan.task.metrics), *own_metrics(plan)]
 
 
-def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
+def _selected_runs(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
     """Leave out runs that others start from, and tuning trials unless the caller includes them."""
     own_runs = (record for record in runs if not record.run.above)
     return [record for record in own_runs if trials or record.run.trial is None]
@@ -134,7 +134,7 @@ def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) ->
 
     rows = [
         {**_place(plan, record), **{key: value for key, value in line.items() if _is_plain(value)}}
-        for record in _asked(runs, trials)
+        for record in _selected_runs(runs, trials)
         if not record.withheld
         for line in record.folder.read_metrics()
     ]

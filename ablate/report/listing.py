@@ -61,28 +61,30 @@ def _metrics() -> Lines:
     for name, task in TASKS.items():
         curve = (key.replace("SHARE", "0.9") for key in task.curve)
         for key in (*(metric.key for metric in task.metrics), *curve):
-            yield key, f"{_said(task, key)}; task={name}", "-"
+            yield key, f"{_metric_line(task, key)}; task={name}", "-"
     for probe, probe_metrics in PROBE_METRICS.items():
         example = TASKS[DEFAULT_TASK]
         for key in probe_metrics.names:
-            line = _said(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
+            line = _metric_line(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
             yield key, f"{line}; probe=[{probe}]", choices.PROBES[probe].source
 
 
-def _said(task: TaskChoice, key: str) -> str:
+def _metric_line(task: TaskChoice, key: str) -> str:
     metric = task.find(key)
     assert metric is not None
     better = "no better direction" if metric.neutral else "less is better" * (metric.sign < 0)
     return ", ".join(filter(None, (metric.name, metric.unit, better)))
 
 
-def _with_shared(kind: str, table: Mapping[str, Choice], shared: Mapping[str, Param]) -> Lines:
+def _with_shared(
+    kind: str, table: Mapping[str, Choice], shared_params: Mapping[str, Param]
+) -> Lines:
     """List the choices of a kind with their settings, then the settings that all of them share."""
     for name, choice in table.items():
         yield name, choice.line, choice.source
         yield from _params(kind, choice.params)
     yield "all", f"shared by every {kind}:", "-"
-    yield from _params(kind, shared)
+    yield from _params(kind, shared_params)
 
 
 def _params(group: str, params: Mapping[str, Param]) -> Lines:
@@ -158,12 +160,12 @@ class Catalogue:
     """The choices of one kind, and how to choose one on the command line."""
 
     name: str
-    how: str
+    usage: str
     choices: Sequence[tuple[str, str, str]]  # name, line, source ("-": none)
 
     def text(self) -> str:
         own_form = f", or {OWN_CHOICES[self.name]} of your own" if self.name in OWN_CHOICES else ""
-        lines = [f"{self.name}  ({self.how}{own_form})"]
+        lines = [f"{self.name}  ({self.usage}{own_form})"]
         width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:
             lines.append(f"  {name:<{width}}  {line}" + (f"  -- {source}" if source != "-" else ""))
@@ -175,7 +177,7 @@ class Catalogue:
             {"name": name, "line": line, "source": None if source == "-" else source}
             for name, line, source in self.choices
         ]
-        return {"choose": self.how, "choices": choices}
+        return {"choose": self.usage, "choices": choices}
 
 
 def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> list[Catalogue]:
@@ -219,7 +221,11 @@ def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield from _of_fields("text.", Text, {}, field_keys(Text))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
     for key, param in DRIVER_KEYS.items():
-        yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
+        yield (
+            f"launcher.{key}={_value_text(param.default)}",
+            _line(param.line, param.type, param),
+            "-",
+        )
     yield from _of_fields("analysis.", Analysis, {}, field_keys(Analysis))
     trials = "trials of all searches of a cell [a whole number at least 1]"
     yield f"tune.trials={DEFAULT_TRIALS}", trials, "-"
@@ -242,7 +248,11 @@ def _of_fields(
 ) -> Iterator[tuple[str, str, str]]:
     for name in names:
         key, default = field_keys(cls)[name], defaults.get(name, added_fields(cls).get(name))
-        yield f"{prefix}{name}={_shown(default)}", _line(key.line, field_types(cls)[name], key), "-"
+        yield (
+            f"{prefix}{name}={_value_text(default)}",
+            _line(key.line, field_types(cls)[name], key),
+            "-",
+        )
 
 
 def _of_choices(
@@ -252,7 +262,7 @@ def _of_choices(
     owners: dict[tuple[str, str], list[str]] = {}
     for name, choice_params in params.items():
         for key, param in choice_params.items():
-            setting = f"{kind}.{key}={_shown(param.default)}"
+            setting = f"{kind}.{key}={_value_text(param.default)}"
             owners.setdefault((setting, _line(param.line, param.type, param)), []).append(name)
     for (key, line), names in sorted(owners.items(), key=lambda item: item[0][0].partition("=")[0]):
         yield key, f"{line} of {kind}={', '.join(names)}", "-"
@@ -266,7 +276,7 @@ def _takes(hint: Any, bounds: Bounds) -> str:
     """Return what values a key takes, in words: a type with its bounds, or its choices."""
     kind = get_origin(hint)
     if kind is Literal:
-        return ", ".join(_shown(choice) for choice in get_args(hint))
+        return ", ".join(_value_text(choice) for choice in get_args(hint))
     if kind in (types.UnionType, Union):
         return ", ".join(dict.fromkeys(_takes(part, bounds) for part in get_args(hint)))
     if hint is type(None):
@@ -279,12 +289,12 @@ def _takes(hint: Any, bounds: Bounds) -> str:
     return f"{WORDS[hint]} {limits}".rstrip()
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Write a value as in a command line and YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_shown, value))}]"
+        return f"[{','.join(map(_value_text, value))}]"
     return "{}" if isinstance(value, Mapping) and not value else str(value)

@@ -39,10 +39,10 @@ from ablate.shared import Metric, Notes, RunDir, is_number, task_in
 from ablate.store import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar
-NAMED = 3  # rows that a line on looks names
+NAMED_ROWS = 3  # rows that a line on looks names
 HEADINGS = ("on", "run", "", "step", "left", "loss", "")  # and the metric
-SLOT, LABEL, BAR, LEFT, LOSS, SPARK, METRIC = 0, 1, 2, 4, 5, 6, 7  # places of columns
-DROPPED = (SPARK, LEFT, LOSS, SLOT, METRIC)  # where a window is narrow, in this order
+SLOT, LABEL, BAR, TIME_LEFT, LOSS, SPARK, METRIC = 0, 1, 2, 4, 5, 6, 7  # places of columns
+DROPPED = (SPARK, TIME_LEFT, LOSS, SLOT, METRIC)  # where a window is narrow, in this order
 LEAST_LABEL = 8  # characters
 
 
@@ -90,9 +90,9 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     return table
 
 
-def _label_room(widths: Sequence[int], shown: Sequence[int], gap: int, width: int) -> int:
+def _label_room(widths: Sequence[int], places: Sequence[int], gap: int, width: int) -> int:
     """Count the characters that the other columns leave for the label."""
-    return width - 2 - sum(widths[place] + gap for place in shown if place != LABEL)
+    return width - 2 - sum(widths[place] + gap for place in places if place != LABEL)
 
 
 def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]:
@@ -119,7 +119,7 @@ def _texts(
         score = metric.printed(scores[-1]) if scores else ""
         lines.append(
             [
-                *(worker.slot, worker.run.label, "", _step(worker.notes), _left(worker.notes)),
+                *(worker.slot, worker.run.label, "", _step(worker.notes), _time_left(worker.notes)),
                 f"{losses[-1]:#.4g}" if losses else "",
                 sparkline(losses, spark, bars),
                 score if metric.key == common or not score else f"{metric.key} {score}",
@@ -137,7 +137,7 @@ def _step(notes: Notes) -> str:
     return text if phase in ("train", "validation") else f"{phase} {text}"
 
 
-def _left(notes: Notes) -> str:
+def _time_left(notes: Notes) -> str:
     per_s = rate(notes)
     if not per_s or notes.step is None or notes.total is None:
         return ""
@@ -162,7 +162,7 @@ def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
     if len(columns) > 1:
         decided_count = sum(word != GOES_ON for _, word in columns.values())
         return f"{decided_count} of {len(columns)} columns"
-    return "; ".join(_told(*look) for look in columns.values())
+    return "; ".join(_decision(*look) for look in columns.values())
 
 
 def standing_line(standing: Standing) -> str:
@@ -178,14 +178,14 @@ def standing_line(standing: Standing) -> str:
     if not total:
         return ""
     newest = sorted(ended.items(), key=lambda item: -item[1][0])
-    decisions = [f"{row}: {_told(*look)}" for row, look in newest[:NAMED]]
-    remainder = [f"{len(newest) - NAMED} more"] if len(newest) > NAMED else []
+    decisions = [f"{row}: {_decision(*look)}" for row, look in newest[:NAMED_ROWS]]
+    remainder = [f"{len(newest) - NAMED_ROWS} more"] if len(newest) > NAMED_ROWS else []
     return f"decided: {len(ended)} of {total}" + "".join(
         f"; {text}" for text in (*decisions, *remainder)
     )
 
 
-def _told(seeds: int, word: str) -> str:
+def _decision(seeds: int, word: str) -> str:
     """Write a decision without the explanation in brackets, which stays in the table."""
     return f"{word.partition(' (')[0]}, at {seeds} seeds"
 
@@ -214,15 +214,15 @@ class Clock:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._first: float | None = None
+        self._first_parts: float | None = None
 
     def left_s(self, progress: SweepProgress) -> float | None:
         """Estimate the seconds left; None while too little is done."""
         done_parts, total = parts_done(progress), progress.total
-        if self._first is None:
-            self._first = done_parts
-        seconds, parts = time.monotonic() - self._start, done_parts - self._first
-        if parts < 0.02 * max(total - self._first, 1) or seconds < 2:
+        if self._first_parts is None:
+            self._first_parts = done_parts
+        seconds, parts = time.monotonic() - self._start, done_parts - self._first_parts
+        if parts < 0.02 * max(total - self._first_parts, 1) or seconds < 2:
             return None
         return seconds / parts * (total - done_parts)
 
@@ -252,21 +252,21 @@ class PlainView:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._clock = Clock()
-        self._last = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
     def show(self, progress: SweepProgress) -> None:
         left_s = self._clock.left_s(progress)
-        if time.monotonic() - self._last >= PLAIN_EVERY_S:
-            self._last = time.monotonic()
+        if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
             self.say(f"{counts_line(progress)}; time left: {duration(left_s)}")
 
-    def reading(self, name: str, done: int, total: int) -> None:
-        if time.monotonic() - self._last >= PLAIN_EVERY_S / 3 or done == total:
-            self._last = time.monotonic()
-            self.say(f"decoding data={name}: {done:,} of {total:,} images")
+    def reading(self, name: str, images_done: int, total: int) -> None:
+        if time.monotonic() - self._printed_at >= PLAIN_EVERY_S / 3 or images_done == total:
+            self._printed_at = time.monotonic()
+            self.say(f"decoding data={name}: {images_done:,} of {total:,} images")
 
 
 class RichView:
@@ -275,20 +275,20 @@ class RichView:
     def __init__(self, drawing: Live) -> None:
         self._drawing = drawing
         self._clock = Clock()
-        self._next = 0.0
+        self._due = 0.0
 
     def say(self, text: str) -> None:
         self._drawing.console.print(Text(text))
 
     def show(self, progress: SweepProgress) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + DRAWN_EVERY_S
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + DRAWN_EVERY_S
             self._drawing.update(self._render(progress), refresh=True)
 
-    def reading(self, name: str, done: int, total: int) -> None:
+    def reading(self, name: str, images_done: int, total: int) -> None:
         width = self._drawing.console.width
-        images = f"{done:,}/{total:,} images"
-        line = _bar_line(f"decoding data={name}", done, total, images, width)
+        images = f"{images_done:,}/{total:,} images"
+        line = _bar_line(f"decoding data={name}", images_done, total, images, width)
         self._drawing.update(line, refresh=True)  # twice a second at most, and the last one counts
 
     def _render(self, progress: SweepProgress) -> Group:
@@ -305,18 +305,22 @@ BAR_WIDTH = 30
 LEAST_BAR = 8
 
 
-def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> RenderableType:
+def _bar_line(
+    label: str, completed: float, total: int, end_text: str, width: int
+) -> RenderableType:
     """Lay a bar between two texts in one line of `width` characters; where they leave too little
     room, the first has a line of its own."""
-    room = width - cell_len(behind) - 2  # a space at each end of the bar
-    bar_room = room - cell_len(before)
-    bar = ProgressBar(total=total, completed=done, width=min(BAR_WIDTH, max(LEAST_BAR, bar_room)))
+    room = width - cell_len(end_text) - 2  # a space at each end of the bar
+    bar_room = room - cell_len(label)
+    bar = ProgressBar(
+        total=total, completed=completed, width=min(BAR_WIDTH, max(LEAST_BAR, bar_room))
+    )
     line = Table.grid(padding=(0, 1))
     if bar_room >= LEAST_BAR:
-        line.add_row(Text(before), bar, Text(behind))
+        line.add_row(Text(label), bar, Text(end_text))
         return line
-    line.add_row(bar, Text(behind))
-    return Group(Text(before), line)
+    line.add_row(bar, Text(end_text))
+    return Group(Text(label), line)
 
 
 # --- Drawing in place -----------------------------------------------------------------------------
@@ -327,22 +331,22 @@ class LiveDrawing(Live):
     lines on the screen, so the old drawing takes more rows than it had lines, which rich does not
     know: these rows are erased, too."""
 
-    _drawn: tuple[RenderableType, int, int] | None = None  # what was drawn, in which width, height
+    _last_frame: tuple[RenderableType, int, int] | None = None  # drawing, width, height
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Put the commands that erase those rows before the ones of rich."""
         width, height = self.console.size
-        broken = 0 if self._drawn is None else self._broken_rows(*self._drawn, width)
-        self._drawn = self.get_renderable(), width, height
+        broken = 0 if self._last_frame is None else self._broken_rows(*self._last_frame, width)
+        self._last_frame = self.get_renderable(), width, height
         row = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
         return [Control(*row * broken), *super().process_renderables(renderables)]
 
-    def _broken_rows(self, drawn: RenderableType, before: int, height: int, width: int) -> int:
-        """Count the rows that lines drawn in the width `before` take beyond one each in `width`."""
-        if width >= before:
+    def _broken_rows(self, frame: RenderableType, old_width: int, height: int, width: int) -> int:
+        """Count the rows that lines drawn in `old_width` take beyond one each in `width`."""
+        if width >= old_width:
             return 0
-        options = self.console.options.update(width=before)
-        lines = self.console.render_lines(drawn, options, pad=False)[:height]
+        options = self.console.options.update(width=old_width)
+        lines = self.console.render_lines(frame, options, pad=False)[:height]
         return sum(max(0, Segment.get_line_length(line) - 1) // width for line in lines)
 
 

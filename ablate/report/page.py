@@ -18,12 +18,12 @@ from typing import Any
 
 from ablate.analysis import Entry, Table, gain_label
 from ablate.planning import Cell, Plan, recipe_caveats
-from ablate.report.formats.grid import HERE, PrintedTable, template
+from ablate.report.formats.grid import REPORT_FOLDER, PrintedTable, template
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.plot import FIGURE_KINDS
 from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
-from ablate.report.text import counted, duration
+from ablate.report.text import count_text, duration
 from ablate.shared import Metric, datasets_of
 from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
@@ -38,17 +38,17 @@ def render_page(
     table: Table,
     runs: Sequence[RunRecord],
     looks: Iterable[InterimLook],
-    drawn: Mapping[str, str],
+    svgs: Mapping[str, str],
 ) -> str:
-    """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure, of which
+    """Render the HTML. `looks`: its own among them; `svgs`: SVG by the name of a figure, of which
     FIGURES are taken."""
-    figures = [_figure(kind, drawn[kind]) for kind in PAGE_FIGURES if kind in drawn]
+    figures = [_figure(kind, svgs[kind]) for kind in PAGE_FIGURES if kind in svgs]
     facts = count_provenance(runs)
     look_texts = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
-    by_status = _counted(runs)
+    by_status = _run_counts(runs)
     text = template("page.html").render(
-        css=(HERE / "page.css").read_text("utf-8"),
+        css=(REPORT_FOLDER / "page.css").read_text("utf-8"),
         title=table.heading,
         overview=_overview(plan, by_status),
         table=table,
@@ -64,11 +64,11 @@ def render_page(
             *([plan.metric] if plan.metric.probe or plan.metric.own else []),
         ],
         commands=commands,
-        made=_made(plan, runs, look_texts, facts),
+        made=_provenance(plan, runs, look_texts, facts),
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
         version=__version__,
         # functions
-        plural=counted,
+        plural=count_text,
         score=functools.partial(_score, table),
         tail=tail,
         time=_time,
@@ -116,8 +116,8 @@ def _figure(kind: str, svg: str) -> _Figure:
 
 
 def _overview(plan: Plan, by_status: str) -> str:
-    columns = [counted(len(plan.columns), "column")] if len(plan.columns) > 1 else []
-    size = " x ".join([counted(len(plan.rows), "variant"), *columns, plan.seeds_said])
+    columns = [count_text(len(plan.columns), "column")] if len(plan.columns) > 1 else []
+    size = " x ".join([count_text(len(plan.rows), "variant"), *columns, plan.seeds_said])
     return f"{plan.name}: {size}. {by_status}."
 
 
@@ -134,7 +134,7 @@ class _Variant:
     label: str
     differs: Sequence[tuple[str, Sequence[Difference]]]
     runs: Sequence[RunRecord]
-    counted: str
+    run_counts: str
 
     @property
     def failed(self) -> list[RunRecord]:
@@ -148,7 +148,7 @@ def _variants(plan: Plan, runs: Sequence[RunRecord]) -> Iterator[_Variant]:
     columns = [column.label for column in plan.columns]
     for label, records in by_row.items():
         records.sort(key=lambda record: (columns.index(record.run.cell.column), record.run.seed))
-        yield _Variant(label, _differs(plan, label), records, _counted(records))
+        yield _Variant(label, _differs(plan, label), records, _run_counts(records))
 
 
 def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
@@ -194,7 +194,7 @@ def _time(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
 
 
-def _counted(runs: Sequence[RunRecord]) -> str:
+def _run_counts(runs: Sequence[RunRecord]) -> str:
     """Count runs by state: "24 runs: 23 finished, 1 failed". Trials are counted apart: they only
     choose settings."""
     reported = [record for record in runs if record.run.trial is None]
@@ -204,7 +204,7 @@ def _counted(runs: Sequence[RunRecord]) -> str:
         counts = Counter(record.status for record in some)
         states = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
         if some:
-            parts.append(f"{counted(len(some), noun)}: {states}")
+            parts.append(f"{count_text(len(some), noun)}: {states}")
     return "; ".join(parts)
 
 
@@ -213,8 +213,8 @@ def _counted(runs: Sequence[RunRecord]) -> str:
 Texts = Mapping[str, int]  # a text, and how many runs say so
 
 
-def _made(
-    plan: Plan, runs: Sequence[RunRecord], read: Iterable[str], facts: Mapping[str, Texts]
+def _provenance(
+    plan: Plan, runs: Sequence[RunRecord], look_texts: Iterable[str], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """Collect the facts by name: first of the sweep, then of its runs."""
     keys = vars(plan.analysis) | {"spread": plan.spread}
@@ -225,11 +225,11 @@ def _made(
         "columns": "; ".join(f"{column.label}: {_settings(column.settings)}" for column in columns),
         "analysis": _settings({k: v for k, v in keys.items() if v not in (None, (), {})}),
         "tuning": _tuning(plan),
-        "chosen by tuning": "; ".join(_chosen(plan)),
-        "verdicts read at": "; ".join(read),
+        "chosen by tuning": "; ".join(_chosen_settings(plan)),
+        "verdicts read at": "; ".join(look_texts),
         **recipe_caveats(plan.cells),
         "cost": _cost(runs),
-        "trained": _when(runs),
+        "trained": _training_period(runs),
         "data": ", ".join(dict.fromkeys(f"{d['name']} ({d['fingerprint']})" for d in data)),
     }
     return {
@@ -270,7 +270,7 @@ def _tuning(plan: Plan) -> str | None:
         return None
     stages = "; then ".join(
         f"{', '.join(f'{key} in {_space(space)}' for key, space in stage.space.items())}: "
-        f"{counted(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
+        f"{count_text(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
         for stage in plan.tune.stages
     )
     unit = "variant" if len(plan.columns) == 1 else "variant in every column that is tuned"
@@ -292,7 +292,7 @@ def _space(space: Mapping[str, tuple[Any, ...]]) -> str:
     return f"{kind} {' to '.join(f'{value:g}' for value in values)}"
 
 
-def _chosen(plan: Plan) -> Iterator[str]:
+def _chosen_settings(plan: Plan) -> Iterator[str]:
     for cell in plan.cells:
         place = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
         for choice in cell.chosen:
@@ -312,11 +312,11 @@ def _cost(runs: Sequence[RunRecord]) -> str:
     return (
         f"{_time(sum(seconds.values()))} of device time ({devices or 'no run has finished yet'}), "
         f"{f'{_time(sum(tuning))} of it on tuning, ' if tuning else ''}"
-        f"{counted(attempts, 'attempt')} at {counted(len(runs), 'run')}"
+        f"{count_text(attempts, 'attempt')} at {count_text(len(runs), 'run')}"
     )
 
 
-def _when(runs: Sequence[RunRecord]) -> str | None:
+def _training_period(runs: Sequence[RunRecord]) -> str | None:
     ends = [attempt.get(key) for r in runs for attempt in r.attempts for key in ("at", "ended")]
     times = [moment for moment in ends if isinstance(moment, float)]
     if not times:

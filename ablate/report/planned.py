@@ -14,7 +14,7 @@ from typing import Any
 from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, launcher_line
 from ablate.report.status import PARENTS, show_grid, told_counts
-from ablate.report.text import counted, device_time, duration
+from ablate.report.text import count_text, device_time, duration
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
 from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
@@ -144,15 +144,17 @@ def planned_runs(plan: Plan) -> str:
     """Count the runs of a plan: "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20
     parents"."""
     rows, columns = len(plan.rows), len(plan.columns)
-    grid = counted(rows, "variant") + (f" x {counted(columns, 'column')}" if columns > 1 else "")
+    grid = count_text(rows, "variant") + (
+        f" x {count_text(columns, 'column')}" if columns > 1 else ""
+    )
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
     runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    text = f"{grid}{plan.design.seeds_suffix(plan.seeds_said)} = {counted(runs, 'run')}"
+    text = f"{grid}{plan.design.seeds_suffix(plan.seeds_said)} = {count_text(runs, 'run')}"
     trials = plan.expected_trials
-    text += f", after {counted(trials, 'tuning trial')}" if trials else ""
+    text += f", after {count_text(trials, 'tuning trial')}" if trials else ""
     parents = sum(len(cell.ids) for cell in plan.parents())
-    return text + (f", from {counted(parents, 'parent')}" if parents else "")
+    return text + (f", from {count_text(parents, 'parent')}" if parents else "")
 
 
 def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
@@ -175,7 +177,7 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     cost_text = f", {_range(costs.searches, short_number)} multiply-adds" if costs.searches else ""
     return (
         f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
-        f"(sampler {plan.tune.sampler}){cost_text} for each of {counted(cells, 'cell')}; "
+        f"(sampler {plan.tune.sampler}){cost_text} for each of {count_text(cells, 'cell')}; "
         f"{trials_done} of {plan.expected_trials} trials and {searches_done} of {searches} "
         f"searches are done"
     )

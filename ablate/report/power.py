@@ -32,11 +32,11 @@ ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 @dataclass(frozen=True)
 class SeedSpread:
     """The spread of the seeds of a column. `spread`: in the points of the metric; `correlation`: of
-    seeds, None where it is not known; `how`: the source of both, in words."""
+    seeds, None where it is not known; `source`: the source of both, in words."""
 
     spread: stats.Spread
     correlation: float | None
-    how: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class InColumn:
     column: Column
     seeds: SeedSpread
     hours: float | None
-    found: stats.Forecast
+    power_forecast: stats.Forecast
     contrasts: int
 
 
@@ -70,13 +70,13 @@ class Detection:
         )
         for forecast in self.columns:
             yield f"  {_in_column(forecast.column, forecast.seeds)}"
-            seeds = _seeds(forecast.found, forecast.hours)
+            seeds = _seeds(forecast.power_forecast, forecast.hours)
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
-            yield f"    {_asked(forecast.found, plan.n, points)}"
+            yield f"    {_planned_power(forecast.power_forecast, plan.n, points)}"
             correlation = forecast.seeds.correlation or 0.0
             if worth_pairing(plan, correlation):
                 yield f"    seeds correlate by {correlation:.2f}: {pairing_remedy(plan)}"
-        seed_counts = [forecast.found.seeds.expected for forecast in self.columns]
+        seed_counts = [forecast.power_forecast.seeds.expected for forecast in self.columns]
         seed_hours = [forecast.hours for forecast in self.columns]
         if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
             most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
@@ -107,11 +107,11 @@ class Detection:
                 {
                     "column": forecast.column.label,
                     "spread": forecast.seeds.spread.sd,
-                    "how": forecast.seeds.how,
+                    "how": forecast.seeds.source,
                     "hours_a_seed": forecast.hours,
-                    "seeds": forecast.found.seeds._asdict(),
-                    "power": None if few else forecast.found.power._asdict(),
-                    "smallest": None if few else forecast.found.smallest._asdict(),
+                    "seeds": forecast.power_forecast.seeds._asdict(),
+                    "power": None if few else forecast.power_forecast.power._asdict(),
+                    "smallest": None if few else forecast.power_forecast.smallest._asdict(),
                     "correlation": forecast.seeds.correlation,
                 }
                 for forecast in self.columns
@@ -185,8 +185,8 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
     return SeedSpread(measured, correlation.mean if correlation else None, source)
 
 
-def _in_column(column: Column, known: SeedSpread) -> str:
-    return f"{column.heading}: {known.how}" if column.label else known.how
+def _in_column(column: Column, seed_spread: SeedSpread) -> str:
+    return f"{column.heading}: {seed_spread.source}" if column.label else seed_spread.source
 
 
 def hours_of(column: str, costs: Costs) -> float | None:
@@ -195,31 +195,31 @@ def hours_of(column: str, costs: Costs) -> float | None:
     return None if seconds is None else seconds / 3600
 
 
-def _seeds(found: stats.Forecast, hours: float | None) -> str:
+def _seeds(forecast: stats.Forecast, hours: float | None) -> str:
     def seeds(n: int | None) -> str:
         return f">{stats.MOST_SEEDS}" if n is None else str(n)
 
-    text = f"needs {_range(found.seeds, seeds)} seeds a variant"
+    text = f"needs {_range(forecast.seeds, seeds)} seeds a variant"
     if hours is None:
         return f"{text}; the cost is not known yet"
 
     def cost(n: int | None) -> str:
         return f">{plain(hours * stats.MOST_SEEDS)}" if n is None else plain(hours * n)
 
-    return f"{text}: {_range(found.seeds, cost)} device-hours"
+    return f"{text}: {_range(forecast.seeds, cost)} device-hours"
 
 
-def _asked(found: stats.Forecast, n: int, points: str) -> str:
+def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
     if n < stats.FEWEST_SEEDS:
         return f"with {plural(n, 'seed')}: no verdicts, so no gain can be detected"
-    power = _range(found.power, lambda p: f"{100 * p:.0f}")
-    smallest = _range(found.smallest, lambda gain: f"{gain:.2g}")
+    power = _range(forecast.power, lambda p: f"{100 * p:.0f}")
+    smallest = _range(forecast.smallest, lambda gain: f"{gain:.2g}")
     return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
 
 
-def _range(of: stats.OverSpread[Any], text: Callable[[Any], str]) -> str:
+def _range(bounds: stats.OverSpread[Any], text: Callable[[Any], str]) -> str:
     """Return "9 (6 to 14)", over the spread's interval, or "9" if the ends are equal."""
-    low, expected, high = map(text, of)
+    low, expected, high = map(text, bounds)
     ends = sorted({low, high}, key=[low, high].index)
     return expected if ends == [expected] else f"{expected} ({' to '.join(ends)})"
 
@@ -235,7 +235,7 @@ class Outlook:
 
     plan: Plan
     expected: Sequence[tuple[str, float, float | None]]
-    most: int
+    most_runs: int
     most_hours: float | None
     spreads: Sequence[str]
 
@@ -246,7 +246,7 @@ class Outlook:
         yield f"until: {plan.design.seeds_text(plan.seeds)}{margin_text}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
-        yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
+        yield f"  at most {self._runs(self.most_runs)}{_hours(self.most_hours)}".rstrip(",")
         yield from (f"  {spread}" for spread in self.spreads)
 
     def _runs(self, runs: int) -> str:
@@ -268,8 +268,8 @@ class Outlook:
                 for case, runs, hours in self.expected
             ],
             "most": {
-                "runs": self.most,
-                "trials": self._trials(self.most),
+                "runs": self.most_runs,
+                "trials": self._trials(self.most_runs),
                 "device_hours": self.most_hours,
             },
             "spreads": list(self.spreads),

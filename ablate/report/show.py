@@ -55,7 +55,9 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     status = "planned" if record.state is None else record.state.status
     has_begun, ended = status != "planned", status in FINAL_STATUSES
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
-    unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, has_begun)
+    unsealed = (
+        f"withheld: {record.unsealed}" if record.unsealed else _absence(folder.env, has_begun)
+    )
     elsewhere = trained_elsewhere([tree or {}])
     metrics = [] if record.withheld else folder.read_metrics()
     curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
@@ -64,7 +66,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
         map(": ".join, grouped(texts).items())
         for texts in (_pick(leaves(record.result), RESULT), facts(record))
     )
-    planned = "" if _spec(record) else f", as planned ({_none(folder.run, has_begun)})"
+    planned = "" if _spec(record) else f", as planned ({_absence(folder.run, has_begun)})"
     return "\n".join(
         [
             f"run {run}: {record.label}",
@@ -76,8 +78,8 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             f"  in {folder.path}{'' if folder.path.is_dir() else ' (missing)'}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
             *_section("attempts", _attempts(record, notes), elsewhere or unsealed),
-            *_section("result", results, withheld or _none(folder.result, ended)),
-            *_section("curves", curves, withheld or elsewhere or _none(folder.metrics, ended)),
+            *_section("result", results, withheld or _absence(folder.result, ended)),
+            *_section("curves", curves, withheld or elsewhere or _absence(folder.metrics, ended)),
             *_section("provenance", provenance, elsewhere or unsealed),
             *_section(f"configuration{planned}", yaml_lines(tree, _yaml_width())),
         ]
@@ -97,12 +99,12 @@ def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
     return [f"  starts from {parent_text}{words}"] if words else []
 
 
-def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:
+def _section(title: str, lines: Iterable[str], placeholder: str = "") -> list[str]:
     indented_lines = [f"  {line}" for line in lines]
-    return ["", title, *(indented_lines or ([f"  {none}"] if none else []))]
+    return ["", title, *(indented_lines or ([f"  {placeholder}"] if placeholder else []))]
 
 
-def _none(path: Path, expected: bool) -> str:
+def _absence(path: Path, expected: bool) -> str:
     return f"{path.name}: missing or not whole" if expected or path.exists() else "none yet"
 
 
@@ -212,9 +214,9 @@ RESULT = (
 )
 
 
-def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
+def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) -> str:
     """Write the differences of two runs in configuration, data, code, environment; both results."""
-    runs = [load_record(store, ledger, run) for run in (one, other)]
+    runs = [load_record(store, ledger, run) for run in (first_id, second_id)]
     sections = {
         title: [{key: _text(key, value) for key, value in side.items()} for side in two]
         for title, two in sides(runs).items()
@@ -323,9 +325,9 @@ def _text(key: str, value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _time(at: Any) -> str:
-    is_time = is_number(at) and 0 <= at < 1e11
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if is_time else "?"
+def _time(moment: Any) -> str:
+    is_time = is_number(moment) and 0 <= moment < 1e11
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) if is_time else "?"
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from ablate.report.live import (
     standing_cell,
     workers_table,
 )
-from ablate.report.text import counted, duration, make_console, speed
+from ablate.report.text import count_text, duration, make_console, speed
 from ablate.running import gpus
 from ablate.shared import FINAL_STATUSES, NO_WORD
 from ablate.store import (
@@ -61,12 +61,14 @@ class SweepView:
 
     plan: Plan
     runs: Sequence[PlannedRun]
-    now: SweepProgress
+    progress: SweepProgress
     store: Store
     looks: Sequence[InterimLook]
 
     @classmethod
-    def of(cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepView:
+    def observe(
+        cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
+    ) -> SweepView:
         progress = observe_progress(plan, runs, store, ledger)
         return cls(
             plan, runs, progress, store, looks.parse_events(store.read_looks(), progress.sweep)
@@ -75,20 +77,19 @@ class SweepView:
     @property
     def driver(self) -> str:
         """ "driven by process 12", or who else drives the store."""
-        driver = self.now.driver
+        driver = self.progress.driver
         if driver is None:
             return "not driven"
         text = f"driven by process {'?' if driver.pid is None else driver.pid}"
-        return text if self.now.is_driven else f"not driven; {driver.sweep} is {text}"
+        return text if self.progress.is_driven else f"not driven; {driver.sweep} is {text}"
 
     @property
     def head(self) -> str:
         """The first two lines: the sweep with its driver, and its runs by state."""
-        progress = self.now
+        progress = self.progress
         counts = told_counts(progress.counts, progress.total - len(progress.states))
-        return (
-            f"sweep: {progress.sweep} ({self.driver})\n{counted(progress.total, 'run')}: {counts}"
-        )
+        total = count_text(progress.total, "run")
+        return f"sweep: {progress.sweep} ({self.driver})\n{total}: {counts}"
 
     def by_variant(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Count the runs of each variant by status, and add the decisions of looks: header and rows
@@ -96,9 +97,9 @@ class SweepView:
         counts: dict[str, Counter[str]] = {row.label: Counter() for row in self.plan.rows}
         for run in self.runs:
             label = PARENTS if run.above else run.cell.row
-            counts.setdefault(label, Counter())[self.now.status(run.id)] += 1
+            counts.setdefault(label, Counter())[self.progress.status(run.id)] += 1
         decided = latest_decisions(self.plan, self.looks)
-        statuses = [status for status in LIFE if status in self.now.counts]
+        statuses = [status for status in LIFE if status in self.progress.counts]
         rows = [
             (
                 label,
@@ -112,7 +113,7 @@ class SweepView:
     def details(self) -> Iterator[str]:
         """Yield a line on how the last driver ended, for every look that gave out seeds, and for
         every failed run its error."""
-        progress, store = self.now, self.store
+        progress, store = self.progress, self.store
         if progress.ended:
             yield progress.ended
         yield from recorded_decisions(self.plan, self.looks)
@@ -139,7 +140,7 @@ class SweepView:
         missing_runs = [
             run.label
             for run in self.runs
-            if self.now.states[run.id].status in FINAL_STATUSES
+            if self.progress.states[run.id].status in FINAL_STATUSES
             and results[run.id] is None
             and run.id not in withheld
         ]
@@ -152,8 +153,8 @@ class SweepView:
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
-    view = SweepView.of(plan, list(plan.runs()), store, ledger)
-    progress, command = view.now, store.command(*plan.command)
+    view = SweepView.observe(plan, list(plan.runs()), store, ledger)
+    progress, command = view.progress, store.command(*plan.command)
     print(view.head)
     show_grid(*view.by_variant())
     for worker in progress.workers:
@@ -201,9 +202,9 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     def views() -> Iterator[SweepView]:
         runs = list(plan.runs())
         while True:
-            view = SweepView.of(followed.plan, runs, store, ledger)
+            view = SweepView.observe(followed.plan, runs, store, ledger)
             yield view
-            if view.now.is_over:
+            if view.progress.is_over:
                 return
             time.sleep(1)
             if followed.grew(ledger):
@@ -219,7 +220,7 @@ def _watch_in_place(views: Iterable[SweepView]) -> None:
     clock, meters = Clock(), Meters()
     with drawing_in_place(transient=False) as drawing:
         for view in views:
-            progress, left_s = view.now, clock.left_s(view.now)
+            progress, left_s = view.progress, clock.left_s(view.progress)
             lines = [f"time left: {duration(left_s)}"] if progress.workers else []
             table = workers_table(progress.workers, drawing.console)
             # First: a low window cuts below.
@@ -234,7 +235,7 @@ class Meters:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._next = 0.0
+        self._due = 0.0
 
     def lines(self, workers: Iterable[Worker]) -> list[str]:
         """Return a line for each GPU that workers use."""
@@ -242,18 +243,18 @@ class Meters:
         indices = {match[1] for match in slots if match}
         if not indices:
             return []
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + METERS_EVERY_S
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + METERS_EVERY_S
             try:
                 self._lines = gpus.figures(indices)
             except gpus.NoAnswer:
-                self._lines, self._next = [], math.inf
+                self._lines, self._due = [], math.inf
         return self._lines
 
 
 def _watch_plain(views: Iterable[SweepView]) -> None:
     last_line, printed_at, meters = "", -LINE_EVERY_S, Meters()
-    for progress in (view.now for view in views):
+    for progress in (view.progress for view in views):
         line = f"{progress.sweep}: {counts_line(progress)}" + (
             "" if progress.is_driven else "; not driven"
         )

@@ -40,7 +40,7 @@ def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str
     return "".join(bars[round((mean - low) / (high - low) * (len(bars) - 1))] for mean in means)
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """1200, "run" -> "1,200 runs"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -168,10 +168,10 @@ def encodable(text: str, encoding: str | None) -> str:
         text.encode(encoding)
         return text
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda mark: f"[{mark[0].translate(MARKS)}]", text)
-    return "".join(_spelled(character, encoding) for character in text)
+    return "".join(_spell(character, encoding) for character in text)
 
 
-def _spelled(character: str, encoding: str) -> str:
+def _spell(character: str, encoding: str) -> str:
     with contextlib.suppress(UnicodeEncodeError):
         character.encode(encoding)
         return character

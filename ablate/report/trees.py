@@ -100,7 +100,7 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
     variants: {row, states}; running: {run, label, slot, phase, step, total}; failed: {run, label,
     status, error, log}; withheld: lines.
     """
-    plan, progress, store = view.plan, view.now, view.store
+    plan, progress, store = view.plan, view.progress, view.store
     return {
         "sweep": plan.name,
         "driven": progress.is_driven,

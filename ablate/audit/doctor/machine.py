@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.report import counted
+from ablate.report import count_text
 from ablate.running import Slot, gpus, worker_environment
 from ablate.shared import EXTRAS, install_command, package_install_command, write_whole
 from ablate.version import __version__
@@ -50,7 +50,7 @@ def size(number: float) -> str:
 def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
     """Return a number of things with the first names, such as "5 runs (a, b, c, ...)"."""
     suffix = ", ..." if len(names) > shown else ""
-    return f"{counted(len(names), noun)} ({', '.join(names[:shown])}{suffix})"
+    return f"{count_text(len(names), noun)} ({', '.join(names[:shown])}{suffix})"
 
 
 DISTRIBUTION = "ablate-sweep"
@@ -171,7 +171,7 @@ def devices(
     yield from _gpus(on_gpu)
     yield from _cpu(on_gpu, spec)
     names = ", ".join(slot.name for slot in slots[:8]) + (", ..." if len(slots) > 8 else "")
-    text = f"launcher={settings['name']} trains {counted(len(slots), 'run')} at once: {names}"
+    text = f"launcher={settings['name']} trains {count_text(len(slots), 'run')} at once: {names}"
     if on_gpu and settings.get("runs_per_gpu") == "auto":
         text += "; more where they leave a GPU idle (launcher.runs_per_gpu=auto)"
     yield Finding("ok", "slots", text)

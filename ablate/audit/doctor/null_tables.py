@@ -20,7 +20,7 @@ from ablate.analysis import (
 )
 from ablate.audit.doctor.machine import Finding, Findings
 from ablate.planning import Column, Plan
-from ablate.report import counted
+from ablate.report import count_text
 from ablate.shared import UserError
 from ablate.store import (
     Ledger,
@@ -128,8 +128,8 @@ def _of_column(
     place = f"{plan.name}@{column.label}" if column.label else plan.name
     text = (
         f"{place}: tables without a gain are told wrongly in {share} if all rows were like this "
-        f"one, over your rows in turn (K = {k}, n = {n}; {counted(len(rows), 'row')} of {seeds}; "
-        f"{judging}; {100 * method.alpha:g} % is allowed)"
+        f"one, over your rows in turn (K = {k}, n = {n}; {count_text(len(rows), 'row')} of "
+        f"{seeds}; {judging}; {100 * method.alpha:g} % is allowed)"
     )
     if mixed is not None and mixed_pairs is not None:
         pairs = f", by paired t in {_percent(mixed_pairs)}," * (mixed_pairs is not mixed)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ablate.audit.doctor.machine import Finding, Findings, size, some
 from ablate.planning import Plan
-from ablate.report import counted
+from ablate.report import count_text
 from ablate.shared import FINAL_STATUSES, Failure, Lock, decoded, read_json, write_whole
 from ablate.store import (
     WRITES_AGAIN,
@@ -212,7 +212,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         messages = " ".join(" ".join(faults).split())
         yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {messages}; {repair}")
     else:
-        text = f"format {version}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
+        text = f"format {version}, integrity_check ok, {count_text(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
         view = store.looks.read_bytes() if store.looks.exists() else b""
         if looks != view:
@@ -243,7 +243,7 @@ def _plans(store: Store) -> Findings:
     for path in torn:
         yield Finding("problem", "plans", f"{path}: not whole; {WRITES_AGAIN}")
     if not torn:
-        yield Finding("ok", "plans", f"{counted(len(files), 'plan')}, each whole")
+        yield Finding("ok", "plans", f"{count_text(len(files), 'plan')}, each whole")
 
 
 def _is_whole(path: Path) -> bool:
@@ -271,7 +271,7 @@ def _decoded(store: Store) -> Findings:
             )
     if sound:
         yield Finding(
-            "ok", "data", f"{counted(sound, 'decoded dataset')}, unchanged since decoding"
+            "ok", "data", f"{count_text(sound, 'decoded dataset')}, unchanged since decoding"
         )
 
 
@@ -295,7 +295,7 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
     """Count runs by state, and report where the run folders and the ledger differ."""
     count = Counter(state.status for state in states.values())
     lost = [status for status in ("failed", "oom", "hung") if count[status]]
-    text = f"{counted(len(states), 'run')}: " + ", ".join(
+    text = f"{count_text(len(states), 'run')}: " + ", ".join(
         f"{n:,} {status}" for status, n in count.items()
     )
     if lost:

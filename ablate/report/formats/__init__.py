@@ -33,12 +33,14 @@ SET = {
     TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80),
     "html": TableFormat(grid.html, "html"),
 }
-WHOLE: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
-OUR_FORMATS = (*SET, *WHOLE)
+DATA_FORMATS: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
+OUR_FORMATS = (*SET, *DATA_FORMATS)
 parts.extend(SET, "ablate_formats", TableFormat)
-FORMATS = (*SET, *WHOLE)
+FORMATS = (*SET, *DATA_FORMATS)
 # Of the files that a table is kept in: the format of each ending.
-FORMAT_ENDINGS = {of.ending: name for name, of in SET.items() if of.ending} | {n: n for n in WHOLE}
+FORMAT_ENDINGS = {form.ending: name for name, form in SET.items() if form.ending} | {
+    name: name for name in DATA_FORMATS
+}
 
 
 def render_table(
@@ -58,8 +60,8 @@ def render_table(
     `floated`: LaTeX's. `csv` and `json` ignore all of this and hold everything.
     Raises UserError for another format.
     """
-    if format in WHOLE:
-        return WHOLE[format](table)
+    if format in DATA_FORMATS:
+        return DATA_FORMATS[format](table)
     if format not in FORMATS:
         raise unknown_value("--format", format, FORMATS)
     printed = sheet(table, show, transpose, min(width, SET[format].width), wide)
@@ -67,7 +69,7 @@ def render_table(
 
 
 def set_sheet(
-    made: PrintedTable,
+    sheet: PrintedTable,
     format: str,
     width: int = WIDTH,
     floated: LatexFloat = FLOAT,
@@ -75,11 +77,11 @@ def set_sheet(
 ) -> Any:
     """Set a sheet that is laid out in one of the formats for readers."""
     if format == TEX and floated.caption is not None:
-        made = dataclasses.replace(made, title=floated.caption + UNFINISHED * (not complete))
-    made = _printable(made)
+        sheet = dataclasses.replace(sheet, title=floated.caption + UNFINISHED * (not complete))
+    sheet = _printable(sheet)
     if format == TEX:
-        return latex.latex(made, floated)
-    return SET[format].text(split(made, width) if format == "rich" else made)
+        return latex.latex(sheet, floated)
+    return SET[format].text(split(sheet, width) if format == "rich" else sheet)
 
 
 def _printable(part: Any) -> Any:

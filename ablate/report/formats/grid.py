@@ -51,9 +51,9 @@ class GridLine:
     heading: bool = False
 
     @classmethod
-    def headed(cls, first: GridCell, columns: int) -> GridLine:
+    def headed(cls, heading: GridCell, columns: int) -> GridLine:
         """Return a line with a heading across this many columns."""
-        return cls((first, *[GridCell("")] * (columns - 1)), heading=True)
+        return cls((heading, *[GridCell("")] * (columns - 1)), heading=True)
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,16 @@ class Grid:
         columns = range(len(self.headings))
         return [2 + max(row[i].width for row in rows) for i in columns]
 
-    def columns(self, which: Sequence[int]) -> Grid:
+    def columns(self, indices: Sequence[int]) -> Grid:
         """Return a grid of only these columns, in this order."""
-        lines = [dataclasses.replace(x, cells=tuple(x.cells[i] for i in which)) for x in self.lines]
+        lines = [
+            dataclasses.replace(x, cells=tuple(x.cells[i] for i in indices)) for x in self.lines
+        ]
         heads = [i for i, (_, size) in enumerate(self.spans) for _ in range(size)]
-        column_heads = [heads[i] for i in which] if heads else []
+        column_heads = [heads[i] for i in indices] if heads else []
         return dataclasses.replace(
             self,
-            headings=tuple(self.headings[i] for i in which),
+            headings=tuple(self.headings[i] for i in indices),
             lines=tuple(lines),
             spans=tuple(
                 (self.spans[head][0], column_heads.count(head))
@@ -89,10 +91,10 @@ class Grid:
             ),
         )
 
-    def part(self, which: Sequence[int]) -> Grid:
+    def part(self, indices: Sequence[int]) -> Grid:
         """Return the grid of these columns; if columns are left out, without the lines that have no
         text in the others."""
-        part, is_whole = self.columns(which), len(which) == len(self.headings)
+        part, is_whole = self.columns(indices), len(indices) == len(self.headings)
         lines = (x for x in part.lines if is_whole or x.heading or any(c.text for c in x.cells[1:]))
         return dataclasses.replace(part, lines=tuple(lines))
 
@@ -116,13 +118,13 @@ class PrintedTable:
 
 
 FOLDED = 24  # characters: where a column of words may break
-LEAST = 10  # characters that a column of words may be folded to
+LEAST_WIDTH = 10  # characters that a column of words may be folded to
 
 
-def split(made: PrintedTable, width: int) -> PrintedTable:
+def split(sheet: PrintedTable, width: int) -> PrintedTable:
     """Split grids that are wider than `width` characters; each part repeats the first column."""
-    grids = [part for grid in made.grids for part in _fitting(grid, width)]
-    return dataclasses.replace(made, grids=tuple(grids))
+    grids = [part for grid in sheet.grids for part in _fitting(grid, width)]
+    return dataclasses.replace(sheet, grids=tuple(grids))
 
 
 def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
@@ -131,7 +133,7 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
         for i, (cell, size) in enumerate(zip(grid.headings, grid.widths, strict=True))
     ]
     if len(widths) > 2 and not grid.headings[-1].number:  # words at the end fold before they move
-        widths[-1] = min(widths[-1], LEAST)
+        widths[-1] = min(widths[-1], LEAST_WIDTH)
     column_heads = [head for head, (_, size) in enumerate(grid.spans) for _ in range(size)]
     indices = [0]
     for i in range(1, len(widths)):
@@ -146,10 +148,10 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
     yield _part(grid, indices, width)
 
 
-def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
-    part = grid.part(which)
+def _part(grid: Grid, indices: Sequence[int], width: int) -> Grid:
+    part = grid.part(indices)
     least_widths = (
-        size if cell.number else min(size, LEAST)
+        size if cell.number else min(size, LEAST_WIDTH)
         for cell, size in zip(part.headings, part.widths, strict=True)
     )
     return dataclasses.replace(part, narrow=sum(least_widths) > width)
@@ -165,7 +167,7 @@ class TableFormat:
     width: int = WIDTH
 
 
-HERE = Path(__file__).parents[1]
+REPORT_FOLDER = Path(__file__).parents[1]
 
 
 @functools.cache
@@ -175,7 +177,7 @@ def template(name: str) -> Any:
     import markupsafe
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
+        loader=jinja2.FileSystemLoader(REPORT_FOLDER),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

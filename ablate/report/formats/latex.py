@@ -109,7 +109,7 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
             *floated.labels(position),
             r"\footnotesize\setlength{\tabcolsep}{3pt}",
             *_tabular(part),
-            *_under(sheet, part.grid, position == len(parts) - 1, floated.notes),
+            *_table_notes(sheet, part.grid, position == len(parts) - 1, floated.notes),
             r"\end{threeparttable}",
             rf"\end{{table{star}}}",
             "",
@@ -208,11 +208,11 @@ def _marks(notes: tuple[int, ...]) -> str:
     return rf"\textsuperscript{{{','.join(map(str, notes))}}}" if notes else ""
 
 
-def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[str]:
+def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool, notes: str) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
     items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
-    if last and notes != "none":
+    if is_last and notes != "none":
         caption = sheet.caption if notes == "full" else sheet.caption[:1]
         texts = filter(None, map(_without_commands, (*sheet.notes, *caption)))
         items = [rf"\item {_guarded(_prose(text))}" for text in texts] + items
@@ -266,7 +266,7 @@ def _set_as(character: str) -> str:
         return SPECIAL[character]
     if len(character) == 1 and is_set(character):
         return character
-    spelling = latex_letters.spelled(character, SPECIAL)
+    spelling = latex_letters.spell(character, SPECIAL)
     return "".join(map(_numbered, character)) if spelling is None else spelling
 
 
@@ -278,7 +278,7 @@ def _numbered(character: str) -> str:
 # two-column article is the narrowest of two columns, that of a one-column article of one.
 COLUMN, TEXT = 225.0, 340.0
 GAP = 6.0  # between two columns: twice \tabcolsep
-LEAST = 30.0  # points that a column of words may be folded to
+LEAST_WIDTH = 30.0  # points that a column of words may be folded to
 
 # Points of characters in Computer Modern, the widest of common faces, of 8 points (\\footnotesize).
 _CLASSES = {
@@ -325,7 +325,7 @@ def _size(character: str) -> float:
         return _GREEK
     if unicodedata.combining(character):
         return 0.0
-    is_settable = is_set(character) or latex_letters.spelled(character, SPECIAL) is not None
+    is_settable = is_set(character) or latex_letters.spell(character, SPECIAL) is not None
     return _LETTER if is_settable else _NUMBERED
 
 
@@ -357,9 +357,9 @@ class FittedGrid:
     def width(self) -> float:
         return sum(self.widths) + GAP * (len(self.widths) - 1)
 
-    def across(self, at: int, count: int) -> float:
-        """Return the width in points of `count` columns from the one at `at`."""
-        return sum(self.widths[at : at + count]) + GAP * (count - 1)
+    def across(self, start: int, count: int) -> float:
+        """Return the width in points of `count` columns from the one at `start`."""
+        return sum(self.widths[start : start + count]) + GAP * (count - 1)
 
 
 def fitted(grid: Grid) -> Iterator[FittedGrid]:
@@ -378,19 +378,19 @@ def fitted(grid: Grid) -> Iterator[FittedGrid]:
     yield _part(grid, indices)
 
 
-def _part(grid: Grid, which: Sequence[int]) -> FittedGrid:
+def _part(grid: Grid, indices: Sequence[int]) -> FittedGrid:
     room = TEXT
-    while (fitted_grid := _fit(grid, which, room)) is None:  # a word that is wider than a page
+    while (fitted_grid := _fit(grid, indices, room)) is None:  # a word that is wider than a page
         room *= 1.1
     return fitted_grid
 
 
-def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
+def _fit(grid: Grid, indices: Sequence[int], room: float) -> FittedGrid | None:
     """Return the grid of these columns in `room` points: as it is, else with its headings folded,
     else with columns of words folded, too; None where it is too wide even so."""
-    grid = grid.part(which)
+    grid = grid.part(indices)
     lines = [line.cells for line in grid.lines if not line.heading]
-    columns = [[cells[i] for cells in lines] for i in range(len(which))]
+    columns = [[cells[i] for cells in lines] for i in range(len(indices))]
     body = [max(map(_cell_width, cells), default=0.0) for cells in columns]
     natural: list[float] = []
     for measure in (points, _longest):
@@ -410,7 +410,7 @@ def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
                 spare -= extra
             return FittedGrid(grid, tuple(widths), (None,) * len(widths), room)
     words = [i for i, head in enumerate(grid.headings) if not head.number]
-    least_widths = {i: _least(grid.headings[i], columns[i]) for i in words}
+    least_widths = {i: _least_width(grid.headings[i], columns[i]) for i in words}
     spare = (
         room
         - GAP * (len(widths) - 1)
@@ -430,10 +430,11 @@ def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
     return FittedGrid(grid, tuple(widths), tuple(folded), room)
 
 
-def _least(head: GridCell, cells: Sequence[GridCell]) -> float:
+def _least_width(head: GridCell, cells: Sequence[GridCell]) -> float:
     """Return the width of a column of words in which each part of a word has room."""
     return max(
-        LEAST, *(_longest(cell.text, cell.bold) + _marks_width(cell) for cell in (head, *cells))
+        LEAST_WIDTH,
+        *(_longest(cell.text, cell.bold) + _marks_width(cell) for cell in (head, *cells)),
     )
 
 

@@ -63,11 +63,11 @@ GREEK_MARKS = {"\u0301": r"\acute", "\u0308": r"\ddot"}  # in formulas
 BELOW = 220  # Unicode's class of marks that stand below; 202: attached below
 
 
-def spelled(character: str, known: dict[str, str]) -> str | None:
-    """Spell a character with the spellings `known`, too; None where LaTeX has no such sign.
+def spell(character: str, spellings: dict[str, str]) -> str | None:
+    """Spell a character with these `spellings`, too; None where LaTeX has no such sign.
     `character` may have combining marks behind it."""
-    if character in known:
-        return known[character]
+    if character in spellings:
+        return spellings[character]
     if character in LETTERS:
         return LETTERS[character]
     if len(character) == 1 and character.isascii():
@@ -77,12 +77,12 @@ def spelled(character: str, known: dict[str, str]) -> str | None:
         if not parts:
             return None
         if tag:
-            return _compatible(tag, parts, known)
+            return _compatible(tag, parts, spellings)
         character = parts
     base, mark = character[:-1], character[-1]
     if not unicodedata.combining(mark):
         return None
-    return _accented(base, mark, known)
+    return _accented(base, mark, spellings)
 
 
 def _decomposed(character: str) -> tuple[str, str]:
@@ -91,8 +91,8 @@ def _decomposed(character: str) -> tuple[str, str]:
     return tag.strip() + ">" * bool(tag), "".join(chr(int(code, 16)) for code in codes.split())
 
 
-def _compatible(tag: str, parts: str, known: dict[str, str]) -> str | None:
-    texts = [spelled(part, known) for part in parts]
+def _compatible(tag: str, parts: str, spellings: dict[str, str]) -> str | None:
+    texts = [spell(part, spellings) for part in parts]
     if None in texts:
         return None
     text = "".join(filter(None, texts))
@@ -100,8 +100,8 @@ def _compatible(tag: str, parts: str, known: dict[str, str]) -> str | None:
     return f"{command}{{{text}}}" if command else text
 
 
-def _accented(base: str, mark: str, known: dict[str, str]) -> str | None:
-    text = spelled(base, known)
+def _accented(base: str, mark: str, spellings: dict[str, str]) -> str | None:
+    text = spell(base, spellings)
     if text is None:
         return None
     if text.startswith("$") and text != r"$\hbar$":

@@ -22,7 +22,7 @@ from ablate.analysis import (
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     DEFAULT_SHOW,
-    OTHERS,
+    OTHERS_HEADING,
     ShownPart,
     bracket,
     fates,
@@ -37,7 +37,7 @@ SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
 FEW_ROWS = 3  # of which no column makes a grid of its own
 BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
-WHERE = {"contrast": "columns", "group": "group"}  # heads a line's `column`
+COLUMN_HEADINGS = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 
 
 def sheet(
@@ -146,7 +146,7 @@ def _lines(
             continue
         if row.family != above:
             cell_count = len(columns) * len(parts)
-            yield GridLine.headed(GridCell(row.family or OTHERS), 1 + cell_count)
+            yield GridLine.headed(GridCell(row.family or OTHERS_HEADING), 1 + cell_count)
             above = row.family
         cells = [cell for entry in entries for cell in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
@@ -205,14 +205,14 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     """Lay out a block with a line per row or effect; a change has all of its parts in one line."""
     if block.kind == "change":
         return _changes(table, block, ci)
-    with_column = any(line.column for line in block.lines) and block.kind in WHERE
+    with_column = any(line.column for line in block.lines) and block.kind in COLUMN_HEADINGS
     sampled = any(line.sampled for line in block.lines)
     has_verdicts = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.of().change
     headings = (
         GridCell("variant" if block.of_rows else BLOCK_LINES[block.kind]),
-        GridCell(WHERE.get(block.kind, "")),
+        GridCell(COLUMN_HEADINGS.get(block.kind, "")),
         GridCell(change + told_as, number=True),
         GridCell(f"if columns were a sample{told_as}", number=True),
         GridCell("columns", number=True),
@@ -290,7 +290,7 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     parts = [*itertools.chain(*part_iterators), runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:
-            yield _wide_grid(table, group or OTHERS * bool(table.groups), columns, parts)
+            yield _wide_grid(table, group or OTHERS_HEADING * bool(table.groups), columns, parts)
 
 
 CORNER, HEADING, ARCH = range(3)
@@ -333,14 +333,14 @@ def _wide_grid(
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
-    above = OTHERS
+    above = OTHERS_HEADING
     for arch in dict.fromkeys(column.arch for column in columns):
         arch_columns = [places.get((arch, heading)) for heading in headings]
         for row in table.rows:
             entries = [_entry(column, row) for column in arch_columns]
             if not any(entries):
                 continue
-            subheading = ", ".join(filter(None, (arch, row.family))) or OTHERS
+            subheading = ", ".join(filter(None, (arch, row.family))) or OTHERS_HEADING
             if subheading != above:
                 heading_cell = GridCell(subheading, marks.get((ARCH, arch), ()))
                 lines.append(GridLine.headed(heading_cell, 2 + len(headings)))
@@ -373,10 +373,10 @@ def _wide_lines(
     entries: Sequence[Entry | None],
     parts: Sequence[ShownPart],
     marks: dict[Below, tuple[int, ...]],
-    counted: str,
+    wins_text: str,
 ) -> Iterator[GridLine]:
     """Yield a line for each part that has a text; the last text of an entry bears its footnotes.
-    `counted` comes at the end of the first line."""
+    `wins_text` comes at the end of the first line."""
     present_entries = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
@@ -388,7 +388,7 @@ def _wide_lines(
         if place and not any(cell.text for cell in cells):
             continue
         label = GridCell(part.heading) if place else _row_name(table, row.label)
-        end_text = "" if place else counted
+        end_text = "" if place else wins_text
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(end_text)), grey=grey)
 

@@ -32,16 +32,16 @@ SHOW = (
 )
 INTERVALS = ("ci", "pm")  # [+0.21, +1.03], and its half: 0.62 ± 0.41
 DEFAULT_SHOW = ("accuracy", "gain", "ci", "n", "verdict")
-OTHERS = "others"  # heads what is in no family or group, below what is in one
+OTHERS_HEADING = "others"  # heads what is in no family or group, below what is in one
 
 
-def check_show(text: str, own: Collection[str] = ()) -> tuple[str, ...]:
-    """Split and check the parts of `--show`. `own`: metrics of the sweep at hand. Raises UserError
-    for an unknown part."""
+def check_show(text: str, own_metrics: Collection[str] = ()) -> tuple[str, ...]:
+    """Split and check the parts of `--show`. `own_metrics`: metrics of the sweep at hand. Raises
+    UserError for an unknown part."""
     show = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in show or (text,):
-        if part not in (*SHOW, *own) and not is_metric(part):
-            raise unknown_value("--show", part, (*SHOW, *(own or NAMES)))
+        if part not in (*SHOW, *own_metrics) and not is_metric(part):
+            raise unknown_value("--show", part, (*SHOW, *(own_metrics or NAMES)))
     if not set(show) - set(INTERVALS):
         raise UserError(f"--show: {show[0]} is the interval of another part; add accuracy or gain")
     if set(INTERVALS) <= set(show):
@@ -93,7 +93,7 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
             case "cost":
                 yield from _cost()
             case "chosen":
-                yield from _chosen(table)
+                yield from _chosen_settings(table)
             case "paper":
                 yield from _paper(table)
             case _:
@@ -178,35 +178,35 @@ def fates(entry: Entry) -> Iterator[str]:
 
 
 def _cost() -> Iterator[ShownPart]:
-    def of(text: Callable[[Cost], str]) -> Callable[[Entry], str]:
+    def cost_text(text: Callable[[Cost], str]) -> Callable[[Entry], str]:
         return lambda entry: text(entry.cost) if entry.cost else "-"
 
-    yield ShownPart("device-hours", of(lambda cost: f"{cost.device_s / 3600:.3g}"))
-    yield ShownPart("s a run", of(lambda cost: f"{cost.run_s:.3g}"))
-    yield ShownPart("images/s", of(lambda cost: short_number(cost.images_per_s)))
-    yield ShownPart("peak memory", of(lambda cost: short_number(cost.peak_bytes, "B")))
-    yield ShownPart("utilisation", of(lambda cost: _share(cost.utilisation)))
+    yield ShownPart("device-hours", cost_text(lambda cost: f"{cost.device_s / 3600:.3g}"))
+    yield ShownPart("s a run", cost_text(lambda cost: f"{cost.run_s:.3g}"))
+    yield ShownPart("images/s", cost_text(lambda cost: short_number(cost.images_per_s)))
+    yield ShownPart("peak memory", cost_text(lambda cost: short_number(cost.peak_bytes, "B")))
+    yield ShownPart("utilisation", cost_text(lambda cost: _share(cost.utilisation)))
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2g} %"
 
 
-def _chosen(table: Table) -> Iterator[ShownPart]:
+def _chosen_settings(table: Table) -> Iterator[ShownPart]:
     """Make a column for each searched key, with the chosen value of each search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
-    def of(key: str) -> Callable[[Entry], str]:
+    def choice_text(key: str) -> Callable[[Entry], str]:
         return lambda entry: ", ".join(setting_text(c.params[key]) for c in entry.chosen) or "-"
 
     for key in keys:
-        yield ShownPart(key, of(key))
+        yield ShownPart(key, choice_text(key))
 
 
 def _paper(table: Table) -> Iterator[ShownPart]:
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
-    if any(_beside(entry, table) for entry in table.entries):
-        yield ShownPart("beside it", lambda entry: _beside(entry, table), number=False)
+    if any(_comparison(entry, table) for entry in table.entries):
+        yield ShownPart("beside it", lambda entry: _comparison(entry, table), number=False)
 
 
 def _theirs(text: Callable[[Against], str]) -> Callable[[Entry], str]:
@@ -223,19 +223,19 @@ INSIDE = {  # `Against.inside`, in a column of its own and in a line
 def paper_apart(table: Table) -> Iterator[ShownPart]:
     """Yield the parts of `paper` one by one, each with a short text."""
 
-    def less(value: float | None) -> str:
+    def difference_text(value: float | None) -> str:
         return "" if value is None else table.of().text(value, True)
 
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
-    yield ShownPart("value minus it", _theirs(lambda a: less(a.value)))
-    yield ShownPart("gain minus it", _theirs(lambda a: less(a.gain)))
+    yield ShownPart("value minus it", _theirs(lambda a: difference_text(a.value)))
+    yield ShownPart("gain minus it", _theirs(lambda a: difference_text(a.gain)))
     yield ShownPart("direction", _theirs(lambda a: (a.agreement or "").removesuffix(" direction")))
     yield ShownPart(
         "in our interval", _theirs(lambda a: INSIDE[a.inside][0] if a.agreement else "")
     )
 
 
-def _beside(entry: Entry, table: Table) -> str:
+def _comparison(entry: Entry, table: Table) -> str:
     """Write "-0.34, gain +0.10" or "same direction, in our interval"."""
     if (against := entry.against) is None:
         return ""

@@ -161,7 +161,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
             yield entry.column, entry.row, seed, f"{name}.run", value
     for choice in entry.chosen:
         for seed in choice.seeds:
-            for quantity, fact in _chosen(choice):
+            for quantity, fact in _winner_facts(choice):
                 yield entry.column, entry.row, seed, quantity, fact
     for quantity, fact in (
         ("family", row.family),
@@ -205,12 +205,12 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
             yield entry.column, entry.row, "", quantity, fact
 
 
-def _forecast(found: Resolution) -> Facts:
-    for name, value in vars(found).items():
+def _forecast(resolution: Resolution) -> Facts:
+    for name, value in vars(resolution).items():
         yield f"forecast.{name}", value
 
 
-def _chosen(choice: TuningWinner) -> Facts:
+def _winner_facts(choice: TuningWinner) -> Facts:
     """Yield the settings that tuning chose for a run, and the doubts about them."""
     for key, value in choice.params.items():
         yield f"chosen.{key}", value
@@ -241,12 +241,12 @@ def _estimate(quantity: str, estimate: Estimate | None) -> Facts:
             yield f"{quantity}.{name}", value
 
 
-def _p_values(quantity: str, found: PValues) -> Facts:
+def _p_values(quantity: str, p_values: PValues) -> Facts:
     for name, value in (
-        ("p", found.p),
-        ("p.raw", found.raw),
-        ("p.sign_flip", found.sign_flip),
-        ("p.sign_flip.floor", found.sign_flip_floor),
+        ("p", p_values.p),
+        ("p.raw", p_values.raw),
+        ("p.sign_flip", p_values.sign_flip),
+        ("p.sign_flip.floor", p_values.sign_flip_floor),
     ):
         yield f"{quantity}.{name}", value
 

@@ -10,7 +10,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis import Table, confidence_level
 from ablate.planning import Plan, value_text
-from ablate.report.plot.form import FigureForm, Nothing, RunDirs, ink_of, inks, named
+from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, ink_of, inks
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # rows in a line
@@ -28,13 +28,13 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
         raise Nothing(f"{plan.name}: no run has a result yet; run {plan.repeat_command()}")
-    setting_texts, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
+    setting_texts, ink = [_other_settings(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
     metric = table.of()
     sheet = Drawing.of_panels(
         *(plan, table, form, "across", f"{metric.name} over {key}"),
         titles=[""] if alone else rows,
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(3.4, 3.6),
         x=key,
         y=[metric.with_unit(metric.name)],
@@ -61,7 +61,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         values_at = ", ".join(
             f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in points.items()
         )
-        text = f"{named(row, setting_texts[c] or key)}: {values_at}"
+        text = f"{cell_name(row, setting_texts[c] or key)}: {values_at}"
         sheet.tell(line, text, row if alone else setting_texts[c])
     numbers = sorted({column.settings[key] for column in plan.columns})
     if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
@@ -103,7 +103,7 @@ def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
     return [sorted(group, key=lambda i: settings[i][key]) for group in groups.values()]
 
 
-def _others(plan: Plan, column: int, key: str) -> str:
+def _other_settings(plan: Plan, column: int, key: str) -> str:
     """Return the settings of a column without that of `key`: "optim.lr=0.003", as text."""
     settings = plan.columns[column].settings
     return ", ".join(f"{k}={value_text(value)}" for k, value in settings.items() if k != key)

@@ -24,7 +24,7 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
         *(plan, table, form, "changes"),
         heading=f"{table.of().change} of each change: {table.of().name}",
         titles=[headings[block.name] for block in blocks],
-        most=2,
+        most_across=2,
         panel=(4.2, 0.8 + 0.35 * len(plan_changes.names)),
         edge=(2.2, 1),
         x=f"{table.of().change}, {table.of().points}",
@@ -67,7 +67,7 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
     sheet = Drawing.of_panels(
         *(plan, table, form, "pairs", f"Pairs of changes: {table.of().name}"),
         titles=[""] * len(some),
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(2.6, 2.2),
         edge=(1.2, 1),
     )
@@ -105,9 +105,9 @@ def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
     return plan.changes, blocks
 
 
-def _means(table: Table, declared: Changes, label: str) -> dict[tuple[str, ...], float]:
+def _means(table: Table, plan_changes: Changes, label: str) -> dict[tuple[str, ...], float]:
     """Return the mean over seeds of each cell of a column, as tables print it, by the changes that
     the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
-    return {on: means[row] for row, on in declared.rows.items() if row in means}
+    return {on: means[row] for row, on in plan_changes.rows.items() if row in means}

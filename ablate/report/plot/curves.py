@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ablate.analysis import Table, stats
 from ablate.planning import Plan
-from ablate.report.plot.form import FigureForm, Nothing, RunDirs, in_order, inks, named
+from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, in_order, inks
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # columns in a line
@@ -48,7 +48,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     sheet = Drawing.of_panels(
         *(plan, table, form, "curves", "Learning curves"),
         titles=[plan.heading(column) for column in columns],
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(3.4, 6),
         x=clock,
         y=[name for _, name, _ in quantities],
@@ -66,11 +66,13 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 axes.fill_between(x, low, high, **ink[row].band())
             (curve,) = axes.plot(x, mean, **ink[row].line())
             n = max(map(len, values.values()))
-            sheet.tell(curve, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row)
+            sheet.tell(
+                curve, f"{cell_name(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row
+            )
         for parts in sheet.panels:
             parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     absent = [
-        named(cell.row, cell.column)
+        cell_name(cell.row, cell.column)
         for cell in plan.cells
         if form.shows(cell.row) and (cell.row, cell.column) not in epochs_by_cell
     ]
@@ -102,7 +104,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     sheet = Drawing.of_panels(
         *(plan, table, form, "tuning", "Best score of a search by its number of trials"),
         titles=[plan.heading(column) for column in columns],
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(3.4, 3.6),
         x="trials, k",
         y=[metric.with_unit(f"best {metric.validated}")],
@@ -115,7 +117,9 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes.fill_between(x, low, high, **ink[row].band())
         (line,) = axes.plot(x, best, **ink[row].line())
         best_text = f"best of {len(cell_scores)} trials {sign * max(cell_scores):.4g}"
-        sheet.tell(line, f"{named(row, column)}: {best_text}, expected of one {best[0]:.4g}", row)
+        sheet.tell(
+            line, f"{cell_name(row, column)}: {best_text}, expected of one {best[0]:.4g}", row
+        )
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     sheet.foot(
         "Lines: expected best of k trials, drawn with replacement from the trials made (Dodge et "

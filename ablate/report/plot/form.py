@@ -18,7 +18,7 @@ from ablate.analysis import Table
 from ablate.planning import Plan, PlannedRun, Row
 from ablate.shared import RunDir, UserError, unknown_value
 
-LEAST, MOST = 1.0, 40.0  # inches of a side
+LEAST_SIDE, MOST_SIDE = 1.0, 40.0  # inches of a side
 COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both
 PANEL = 2.2  # inches: the least width of a panel
 OF_PAGE = 0.5  # height of a figure of a paper, of that of a page
@@ -62,21 +62,22 @@ STYLES = {
 class FigureForm:
     """The form of a figure. `size`: inches, None for as much as its content takes; `captioned`:
     whether heading and notes are written where the style has them; `rows`: labels, None for all;
-    `by`: "family", whose rows share a style; `highlight`: the label of a row that stands out."""
+    `grouping`: "family", whose rows share a style; `highlight`: the label of a row that stands
+    out."""
 
     style: str = "page"
     size: Size | None = None
     captioned: bool = True
     rows: tuple[str, ...] | None = None
-    by: str | None = None
+    grouping: str | None = None
     highlight: str | None = None
 
     def __post_init__(self) -> None:
         """Raise UserError for an unknown style, and for rows by anything but their family."""
         if self.style not in STYLES:
             raise unknown_value("--style", self.style, STYLES)
-        if self.by not in (None, "family"):
-            raise unknown_value("--by", self.by, ["family"])
+        if self.grouping not in (None, "family"):
+            raise unknown_value("--by", self.grouping, ["family"])
 
     @property
     def heading(self) -> bool:
@@ -92,15 +93,15 @@ class FigureForm:
     def style_of(self, row: Row) -> str:
         """Return the name of the style that the row has in marks and in the legend: rows of a
         family share one where figures are drawn by family, except for a row that stands out."""
-        alone = self.by is None or row.label == self.highlight
+        alone = self.grouping is None or row.label == self.highlight
         return row.label if alone else row.family or row.label
 
-    def across(self, panels: int, most: int) -> tuple[int, int]:
-        """Return (lines, panels in a line). On a page of its usual size `most` panels, which are
-        legible, are side by side; else as many of these as have room."""
+    def across(self, panels: int, most_across: int) -> tuple[int, int]:
+        """Return (lines, panels in a line). On a page of its usual size `most_across` panels, which
+        are legible, are side by side; else as many of these as have room."""
         if self.style != "page" or self.size is not None:
-            most = max(1, min(most, int(self._width(panels) // PANEL)))
-        return -(-panels // most), min(panels, most)
+            most_across = max(1, min(most_across, int(self._width(panels) // PANEL)))
+        return -(-panels // most_across), min(panels, most_across)
 
     def _width(self, panels: int) -> float:
         if self.size is not None:
@@ -122,10 +123,10 @@ def read_figure_size(text: str) -> Size:
     """Read "3.3x2.4", width and height in inches; raises UserError."""
     match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
     size = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
-    if not all(LEAST <= side <= MOST for side in size):
+    if not all(LEAST_SIDE <= side <= MOST_SIDE for side in size):
         raise UserError(
-            f"--size: expected WIDTHxHEIGHT in inches, each from {LEAST:g} to {MOST:g}, such as "
-            f"3.3x2.4, got {text!r}"
+            f"--size: expected WIDTHxHEIGHT in inches, each from {LEAST_SIDE:g} to {MOST_SIDE:g}, "
+            f"such as 3.3x2.4, got {text!r}"
         )
     return size
 
@@ -169,7 +170,7 @@ def in_order(plan: Plan, table: Table, form: FigureForm) -> Iterator[PlannedRun]
                         yield PlannedRun(run, cell.at_seed(seed), seed)
 
 
-def named(row: str, column: str) -> str:
+def cell_name(row: str, column: str) -> str:
     """Return the name of a cell."""
     return f"{row}, {column}" if column else row
 
@@ -193,14 +194,14 @@ class Ink:
     dashes: Any
     filled: bool
 
-    def mark(self, **more: Any) -> dict[str, Any]:
+    def mark(self, **options: Any) -> dict[str, Any]:
         """Arguments of `Axes.plot`, for points."""
         face = self.colour if self.filled else "white"
-        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, **more}
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, **options}
 
-    def line(self, **more: Any) -> dict[str, Any]:
+    def line(self, **options: Any) -> dict[str, Any]:
         """... and for lines."""
-        return {"color": self.colour, "linestyle": self.dashes, **more}
+        return {"color": self.colour, "linestyle": self.dashes, **options}
 
     def band(self) -> dict[str, Any]:
         """... and of `Axes.fill_between`."""

@@ -13,7 +13,7 @@ from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.analysis import Entry, Table, capitalized, confidence_level, family_words
 from ablate.planning import Plan
-from ablate.report.plot.form import BLACK, FigureForm, Ink, Nothing, RunDirs, inks, named
+from ablate.report.plot.form import BLACK, FigureForm, Ink, Nothing, RunDirs, cell_name, inks
 from ablate.report.plot.style import Drawing
 
 ACROSS = 2  # columns of a forest in a line
@@ -57,7 +57,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     sheet = Drawing.of_panels(
         *(plan, table, form, "forest", _heading(table)),
         titles=[column.heading for column in table.columns],
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(4.2, 0.8 + 0.3 * len(rows)),
         edge=(2.2, 1),
         x=_axis(table),
@@ -87,7 +87,7 @@ def _mark(
     axes: Axes,
     table: Table,
     entry: Entry,
-    at: float,
+    place: float,
     ends: tuple[float, float],
     ink: Ink,
     way: Literal["up", "right"],
@@ -100,10 +100,10 @@ def _mark(
     assert gain is not None
 
     def placed(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-        across = [at] * len(values)
+        across = [place] * len(values)
         return (across, values) if up else (values, across)
 
-    text = f"{named(entry.row, entry.column)}: {_numbers(table, entry)}, n = {entry.n}"
+    text = f"{cell_name(entry.row, entry.column)}: {_numbers(table, entry)}, n = {entry.n}"
     if gain.low is not None and gain.high is not None:
         width = (2.5 if large else 1) if up else None
         (bar,) = axes.plot(*placed([gain.low, gain.high]), color=ink.colour, linewidth=width)
@@ -119,7 +119,7 @@ def _mark(
     direction = (1, 0) if up else (0, -1)
     dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, direction)
     gains_text = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
-    sheet.tell(dots, f"{named(entry.row, entry.column)}, gain by seed: {gains_text}")
+    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by seed: {gains_text}")
     return point
 
 
@@ -207,7 +207,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     """Write the caption: how to read the figure, and the notes of the table."""
     drawn_cells = {(entry.row, entry.column) for entry in entries}
     absent = [
-        named(entry.row, entry.column)
+        cell_name(entry.row, entry.column)
         for entry in table.entries
         if entry.row != table.baseline
         and form.shows(entry.row)
@@ -222,14 +222,14 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     ]
     ends = limits(table, entries)
     cut = [
-        f"{named(entry.row, entry.column)} {_numbers(table, entry)}"
+        f"{cell_name(entry.row, entry.column)} {_numbers(table, entry)}"
         for entry in entries
         if _cut(table, entry, ends, (0, 0))
     ]
     if cut:
         lines.append(f"Cut at the arrows: {'; '.join(cut)}.")
     unstable = [
-        f"{named(entry.row, entry.column)} ({len(entry.diverged)} of {entry.planned})"
+        f"{cell_name(entry.row, entry.column)} ({len(entry.diverged)} of {entry.planned})"
         for entry in table.entries
         if entry.diverged and form.shows(entry.row)
     ]

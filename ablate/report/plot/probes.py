@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, inks, named, probed
+from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, cell_name, inks, probed
 from ablate.report.plot.style import Drawing
 from ablate.shared import (
     FIRST_SCALE,
@@ -42,7 +42,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dra
         mean = _band(depth_axes, depth, np.stack([norms for _, norms in profiles]), ink[row])
         (line,) = depth_axes.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
         words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
-        sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}", row)
+        sheet.tell(line, f"{cell_name(row, column)}: {words}, n = {len(by_seed)}", row)
         depth_axes.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
 
         embedding_curves = [(a["steps"], read_gradnorm(a)[1][:, 0]) for a in by_seed.values()]
@@ -51,7 +51,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dra
         norms = np.stack([norms[: len(common_steps)] for _, norms in embedding_curves])
         mean = _band(step_axes, common_steps, norms, ink[row])
         (line,) = step_axes.plot(common_steps, mean, **ink[row].line())
-        sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
+        sheet.tell(line, f"{cell_name(row, column)}: {labels[0]}, n = {len(by_seed)}")
         depth_axes.set_title(plan.heading(column), loc="left")
         depth_axes.set_ylabel("gradient norm")
         step_axes.set_ylabel(f"gradient norm of the {labels[0]}")
@@ -97,7 +97,7 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
     sheet = Drawing.of_panels(
         *(plan, table, form, "attention", "Attention distance of every head"),
         titles=[plan.heading(column) for column in columns],
-        most=ACROSS,
+        most_across=ACROSS,
         panel=(4, 4.2),
         edge=(2.4, 0),
         x="layer",
@@ -112,7 +112,7 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
             layers, heads = arrays["distance"].shape
             x = np.repeat(np.arange(1, layers + 1) + offset, heads)
             (points,) = axes.plot(x, arrays["distance"].ravel(), **ink[row].mark(linestyle="none"))
-            sheet.tell(points, f"{named(row, column)}: seed {seed}, {layers} x {heads} heads")
+            sheet.tell(points, f"{cell_name(row, column)}: seed {seed}, {layers} x {heads} heads")
             h, w = map(int, arrays["grid"])
             grids[column] = (h, w)
         mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
@@ -155,11 +155,11 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     lines = ["By place in a patch; the initial scale is 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, scales_by_cell.items(), strict=True):
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in scale_summary(scale).items())
-        lines.append(f"{named(*cell)}, seed {seed}: {means}.")
+        lines.append(f"{cell_name(*cell)}, seed {seed}: {means}.")
         names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
         ends = everything.min(), everything.max()
-        image = _maps(axes, scale.transpose(2, 0, 1), ends, named(*cell), names)
-        sheet.tell(axes, f"{named(*cell)}: {means}")
+        image = _maps(axes, scale.transpose(2, 0, 1), ends, cell_name(*cell), names)
+        sheet.tell(axes, f"{cell_name(*cell)}: {means}")
     panels = [axes for (axes,) in sheet.axes]
     sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
     sheet.foot(*lines)
@@ -186,8 +186,8 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, norms_by_cell.items(), strict=True):
         means = [f"{mean:.3g}" for mean in norms.mean((1, 2))]
         names = [f"{layer}\n({mean})" for layer, mean in enumerate(means)]
-        image = _maps(axes, norms, (norms.min(), norms.max()), named(*cell), names)
-        sheet.tell(axes, f"{named(*cell)}: means by layer {', '.join(means)}; n = {len(seeds)}")
+        image = _maps(axes, norms, (norms.min(), norms.max()), cell_name(*cell), names)
+        sheet.tell(axes, f"{cell_name(*cell)}: means by layer {', '.join(means)}; n = {len(seeds)}")
         thin = 20 if form.style == "page" else 8
         sheet.figure.colorbar(
             image, ax=axes, shrink=0.9, panchor=False, label="length", aspect=thin

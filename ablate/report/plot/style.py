@@ -86,13 +86,15 @@ class Drawing:
         above = [*([heading] if form.heading else []), *table.texts("unfinished")]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
         title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
-        self._of = (title, table.trained_on)
+        self._subject = (title, table.trained_on)
         self.panels = [[axes] for line in self.axes for axes in line]  # (column, part)
         self.names: dict[str, Any] = {}  # of the legend: a row -> its mark
         self._titles: list[str] = []
         self._lines = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)
-        self._chosen = f"Rows shown: {len(form.rows or ())} of {len(plan.rows)}." if some else ""
+        self._rows_shown = (
+            f"Rows shown: {len(form.rows or ())} of {len(plan.rows)}." if some else ""
+        )
 
     @classmethod
     def of_panels(
@@ -103,16 +105,16 @@ class Drawing:
         kind: str,
         heading: str,
         titles: Sequence[str],
-        most: int,
+        most_across: int,
         panel: Size,
         edge: Size = (2.6, 0.0),
         x: str = "",
         y: Sequence[str] = ("",),
     ) -> Drawing:
-        """Prepare a figure with a panel for each title, of the size `panel`, `most` side by side on
-        a page, next to an `edge`. `x`, `y`: names of axes; with several `y` each has a part of the
-        panel, one below the other."""
-        lines, across = form.across(len(titles), most)
+        """Prepare a figure with a panel for each title, of the size `panel`, `most_across` side by
+        side on a page, next to an `edge`. `x`, `y`: names of axes; with several `y` each has a part
+        of the panel, one below the other."""
+        lines, across = form.across(len(titles), most_across)
         size = edge[0] + panel[0] * across, edge[1] + panel[1] * lines
         sheet = cls(plan, table, form, kind, heading, (len(y) * lines, across), size)
         places = [(n // across * len(y), n % across) for n in range(lines * across)]
@@ -144,11 +146,11 @@ class Drawing:
         if row is not None:
             self.names.setdefault(row, artist)
 
-    def dots(self, axes: Axes, x: Any, y: Any, colour: str, aside: tuple[int, int]) -> Artist:
-        """Draw small dots next to their places, so that a mark there hides none. `aside`: the
+    def dots(self, axes: Axes, x: Any, y: Any, colour: str, direction: tuple[int, int]) -> Artist:
+        """Draw small dots next to their places, so that a mark there hides none. `direction`: the
         direction."""
         marker = matplotlib.rcParams["lines.markersize"]  # points
-        dx, dy = (0.8 * marker * way / 72 for way in aside)
+        dx, dy = (0.8 * marker * way / 72 for way in direction)
         moved = axes.transData + ScaledTranslation(dx, dy, self.figure.dpi_scale_trans)
         size = {"markersize": 0.5 * marker, "markeredgewidth": 0}
         (artist,) = axes.plot(x, y, "o", color=colour, alpha=0.7, transform=moved, **size)
@@ -159,7 +161,7 @@ class Drawing:
         has notes. `length`: of a handle of the legend, in letters."""
         if self.names:
             self._legend(length)
-        lines = tuple(filter(None, (*self._of, *lines, self._chosen)))
+        lines = tuple(filter(None, (*self._subject, *lines, self._rows_shown)))
         self._lines += lines
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)

@@ -28,10 +28,10 @@ from ablate.store import FollowedSweep, Ledger, Store, SweepProgress, driven_pla
 STATE_EVERY_S = 1.0
 TABLE_SHARE = 0.0025  # of the time, at most, goes into tables
 NEWEST = 24  # runs that are offered
-CHOSEN = 12  # curves that are drawn at once, at most
+MOST_CURVES = 12  # curves that are drawn at once, at most
 POINTS = 400  # of a curve
 LINES = 50  # on looks and failures
-SHOWN = ("accuracy", "gain", "ci", "n")
+TABLE_PARTS = ("accuracy", "gain", "ci", "n")
 
 
 class UnknownRun(Exception):
@@ -51,7 +51,7 @@ class SweepAnswers:
         self._take()
         self._clock = Clock()
         self._state: tuple[float, bytes] = (0.0, b"")
-        self._done, self._over = 0, False  # runs, and the sweep, at the last look
+        self._runs_done, self._is_over = 0, False  # runs, and the sweep, at the last look
         self._tabling = threading.Lock()
         self._table: tuple[float, int, bytes] = (0.0, 0, b"")
 
@@ -81,10 +81,10 @@ class SweepAnswers:
         with Ledger.reading(self._store) as ledger:
             if self._followed.grew(ledger):
                 self._take()
-            view = SweepView.of(self._plan, self._runs, self._store, ledger)
+            view = SweepView.observe(self._plan, self._runs, self._store, ledger)
             newest = ledger.newest(10 * NEWEST)
-        progress = view.now
-        self._done, self._over = progress.ended_count, progress.is_over
+        progress = view.progress
+        self._runs_done, self._is_over = progress.ended_count, progress.is_over
         left_s = self._clock.left_s(progress)
         head, rows = view.by_variant()
         workers = worker_cells(progress.workers)
@@ -99,25 +99,25 @@ class SweepAnswers:
             "total": progress.total,
             "variants": {"head": head, "rows": rows},
             "workers": {"head": workers[0], "rows": workers[1]},
-            "newest": [self._shown(run, progress) for run in self._newest(progress, newest)],
+            "newest": [self._run_tree(run, progress) for run in self._newest(progress, newest)],
             "lines": [*lines[:LINES], *([f"{len(lines) - LINES} more"] * (len(lines) > LINES))],
         }
 
-    def _newest(self, now: SweepProgress, newest: Sequence[str]) -> list[PlannedRun]:
+    def _newest(self, progress: SweepProgress, newest: Sequence[str]) -> list[PlannedRun]:
         """Runs that are trained, then those that something happened to last."""
-        ids = [*(worker.run.id for worker in now.workers), *newest]
+        ids = [*(worker.run.id for worker in progress.workers), *newest]
         runs = (self._by_id[run] for run in dict.fromkeys(ids) if run in self._by_id)
-        begun_runs = [run for run in runs if now.states[run.id].status != "planned"]
+        begun_runs = [run for run in runs if progress.states[run.id].status != "planned"]
         return begun_runs[:NEWEST]
 
-    def _shown(self, run: PlannedRun, now: SweepProgress) -> dict[str, Any]:
+    def _run_tree(self, run: PlannedRun, progress: SweepProgress) -> dict[str, Any]:
         metric = first_metric(run)
         scores = curve(metrics_lines(self._store.rundir(run.id)), f"val_{metric.key}")
         return {
             "run": run.id,
             "label": run.label,
             "colour": self._colour(run),
-            "status": now.status(run.id),
+            "status": progress.status(run.id),
             "score": metric.printed(scores[-1]) if scores else "",
         }
 
@@ -128,16 +128,16 @@ class SweepAnswers:
 
     # --- Curves, a log ---
 
-    def curves(self, ids: Sequence[str], known: str) -> tuple[str, bytes]:
+    def curves(self, ids: Sequence[str], cached_tag: str) -> tuple[str, bytes]:
         """Return (tag, JSON): for each run x (epochs, or steps where there are none), train_loss
-        and score, and the names of these; b"" for the JSON where the tag is `known`. Raises
+        and score, and the names of these; b"" for the JSON where the tag is `cached_tag`. Raises
         UnknownRun."""
         with self._lock:
-            runs = [self._run(run) for run in ids[:CHOSEN]]
+            runs = [self._run(run) for run in ids[:MOST_CURVES]]
         lines = {run.id: metrics_lines(self._store.rundir(run.id)) for run in runs}
         ends = [(run, len(run_lines), run_lines[-1:]) for run, run_lines in lines.items()]
         tag = hashlib.sha256(_json(ends)).hexdigest()[:16]
-        if tag == known:
+        if tag == cached_tag:
             return tag, b""
         return tag, _json([self._curve(run, lines[run.id]) for run in runs])
 
@@ -173,8 +173,8 @@ class SweepAnswers:
         of gains. A new one waits until the time of the last is a small share, or all is over."""
         with self._tabling:
             due, made_of, body = self._table
-            runs_done = self._done
-            if runs_done != made_of and (self._over or time.monotonic() >= due):
+            runs_done = self._runs_done
+            if runs_done != made_of and (self._is_over or time.monotonic() >= due):
                 start = time.thread_time()
                 made_of, body = runs_done, self._tabulated().encode()
                 wait = (time.thread_time() - start) / TABLE_SHARE
@@ -184,7 +184,7 @@ class SweepAnswers:
     def _tabulated(self) -> str:
         store, plan = self._store, self._plan
         results, lost = store.results(plan.runs())
-        return gains_html(read_means(plan, store, results, withheld=lost), SHOWN)
+        return gains_html(read_means(plan, store, results, withheld=lost), TABLE_PARTS)
 
 
 class StoreAnswers:
@@ -211,7 +211,7 @@ class StoreAnswers:
         text = template("watch/sweeps.html").render(store=str(self._store.root), rows=rows)
         return str(text).encode(errors="replace")
 
-    def of(self, number: str) -> SweepAnswers:
+    def sweep_answers(self, number: str) -> SweepAnswers:
         """Return the answers for the sweep of this number. Raises UnknownSweep."""
         with self._lock:
             name = {str(place): name for place, name in enumerate(self._names)}.get(number)

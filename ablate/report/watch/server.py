@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ablate.report.formats.grid import HERE
+from ablate.report.formats.grid import REPORT_FOLDER
 from ablate.report.watch.answers import StoreAnswers, SweepAnswers, UnknownRun, UnknownSweep
 from ablate.shared import Failure, UserError
 
@@ -93,7 +93,7 @@ class _Request(BaseHTTPRequestHandler):
                 return LISTING.get(place[0])
             if len(place) != 2:
                 return None
-            self.answers = answers.of(place.pop(0))
+            self.answers = answers.sweep_answers(place.pop(0))
         else:
             self.answers = answers
         return ANSWERS.get(place[0]) if len(place) == 1 else None
@@ -106,39 +106,39 @@ class _Request(BaseHTTPRequestHandler):
 
     # --- What is answered ---
 
-    def sweeps(self, asked: dict[str, str]) -> None:
+    def sweeps(self, query: dict[str, str]) -> None:
         assert isinstance(self.server.answers, StoreAnswers)
         self._send(200, HTML, self.server.answers.page())
 
-    def page(self, asked: dict[str, str]) -> None:
+    def page(self, query: dict[str, str]) -> None:
         self._send(200, HTML, _file("watch.html"))
 
-    def script(self, asked: dict[str, str]) -> None:
+    def script(self, query: dict[str, str]) -> None:
         self._send(200, "text/javascript", _file("watch.js"))
 
-    def style(self, asked: dict[str, str]) -> None:
-        self._send(200, "text/css", (HERE / "page.css").read_bytes() + _file("watch.css"))
+    def style(self, query: dict[str, str]) -> None:
+        self._send(200, "text/css", (REPORT_FOLDER / "page.css").read_bytes() + _file("watch.css"))
 
-    def state(self, asked: dict[str, str]) -> None:
+    def state(self, query: dict[str, str]) -> None:
         self._send(200, JSON, self.answers.state())
 
-    def curves(self, asked: dict[str, str]) -> None:
-        ids = [run for run in asked.get("runs", "").split(",") if run]
+    def curves(self, query: dict[str, str]) -> None:
+        ids = [run for run in query.get("runs", "").split(",") if run]
         cached_tag = self.headers.get("If-None-Match", "").strip('"')
         tag, body = self.answers.curves(ids, cached_tag)
         self._send(304 if tag == cached_tag else 200, JSON, body, ETag=f'"{tag}"')
 
-    def table(self, asked: dict[str, str]) -> None:
+    def table(self, query: dict[str, str]) -> None:
         runs_done, body = self.answers.table()
         self._send(200, HTML, body, **{"X-Results": str(runs_done)})
 
-    def log(self, asked: dict[str, str]) -> None:
-        self._send(200, TEXT, self.answers.log(asked.get("run", "")))
+    def log(self, query: dict[str, str]) -> None:
+        self._send(200, TEXT, self.answers.log(query.get("run", "")))
 
     # --- How ---
 
-    def _refuse(self, code: int, why: str) -> None:
-        self._send(code, TEXT, f"{why}\n".encode())
+    def _refuse(self, code: int, reason: str) -> None:
+        self._send(code, TEXT, f"{reason}\n".encode())
 
     def _send(self, code: int, type: str, body: bytes, **headers: str) -> None:
         with contextlib.suppress(ConnectionError):
