@@ -52,7 +52,7 @@ def coarse(tables: int) -> None:
             some = max(1, AT_ONCE // (ROWS * n * FLIPS[case][0]))
             for start in range(0, tables, some):
                 right = answers(rng, case, n, min(some, tables - start))
-                y, images = 100 * right.mean(-1), stats.ImageFlips.of(right)
+                y, images = 100 * right.mean(-1), stats.ImageFlips.from_right(right)
                 for name, settings in METHODS.items():
                     fit = stats.fit(y, method(**settings), images)
                     share = told(fit.gain[:, 1:], fit.half[:, 1:], fit.sd[:, 1:])

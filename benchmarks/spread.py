@@ -135,13 +135,15 @@ def judge(
     wrong = dict.fromkeys(("images", "one way", "paired"), 0)
     told, number, k = dict(wrong), 0, len(rows) - 1
     for right, true in drawn(of, rows, n, tables, how):
-        y, images = 100 * right.mean(-1), stats.ImageFlips.of(right)
+        y, images = 100 * right.mean(-1), stats.ImageFlips.from_right(right)
         number += len(y)
         for spread in wrong:
             method = stats.Method(spread=spread, contrasts=k, comparisons=k)
             fit = stats.fit(y, method, images)
             away = fit.gain - (true - true[0])
-            wrong[spread] += int(((np.abs(away) > fit.half) & (fit.by.v > 0))[:, 1:].any(-1).sum())
+            wrong[spread] += int(
+                ((np.abs(away) > fit.half) & (fit.variances.v > 0))[:, 1:].any(-1).sum()
+            )
             told[spread] += int((away[:, 1] + gain > fit.half[:, 1]).sum())
     return {spread: (wrong[spread] / number, told[spread] / number) for spread in wrong}
 

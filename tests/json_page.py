@@ -36,7 +36,7 @@ PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
 # What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.table_tree`.
 ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
 WITHOUT = {
-    "Table": {"choice", "words", "notes", "whole"},
+    "Table": {"choice", "words", "notes", "full_table"},
     "TableColumn": {"arch", "wide"},
 }
 ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}

@@ -161,7 +161,7 @@ def judged(several):
     wrong = told = count = 0
     for made in several:
         method = family(made.y.shape[1], spread="images")
-        found = stats.fit(made.y, method, stats.ImageFlips.of(made.right))
+        found = stats.fit(made.y, method, stats.ImageFlips.from_right(made.right))
         off = found.gain - (made.truth - made.truth[:, :1])
         wrong += ((np.abs(off) > found.half) & (found.sd > 0))[:, 1:].any(-1).sum()
         told += (off[:, 1] + made.effect > found.half[:, 1]).sum()
@@ -362,7 +362,7 @@ def pairs_of_rows(rng, names, n, tables):
 
 def judged_pairs(made, spread):
     """Error and power of a table of one variant."""
-    found = stats.fit(made.y, family(2, spread=spread), stats.ImageFlips.of(made.right))
+    found = stats.fit(made.y, family(2, spread=spread), stats.ImageFlips.from_right(made.right))
     off = found.gain[:, 1] - (made.truth[:, 1] - made.truth[:, 0])
     wrong = (np.abs(off) > found.half[:, 1]) & (found.sd[:, 1] > 0)
     return Judged(float(wrong.mean()), float((off + made.effect > found.half[:, 1]).mean()))

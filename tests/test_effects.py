@@ -144,7 +144,10 @@ def test_effects_with_images_have_the_flips_of_their_contrasts_and_the_shift():
         if not found.noisy:
             break
     assert found.by_images
-    m, shift = stats.ImageFlips.of(right).covariance, stats.ImageFlips.of(right).shift
+    m, shift = (
+        stats.ImageFlips.from_right(right).covariance,
+        stats.ImageFlips.from_right(right).shift,
+    )
     kappa = np.clip(m / np.sqrt(np.outer(np.diag(m), np.diag(m))), 0, 1)
     scale = 1 / np.diag(m)
     a = np.diag(scale) - np.outer(scale, scale) / scale.sum()
@@ -186,7 +189,7 @@ def test_an_unstable_cell_leaves_each_effect_its_own_spread():
     weights = np.array([stats.level_effect(levels, 1)])
     found = stats.design_effects(y, weights, Method("images"), unstable, right)
     alone = stats.design_effects(y, weights, Method("paired"))
-    assert (found.by_images, found.gains[0].own) == (False, "instability")
+    assert (found.by_images, found.gains[0].own_reason) == (False, "instability")
     assert found.gains[0].gain == alone.gains[0].gain
 
 
@@ -267,8 +270,8 @@ def test_an_effect_beyond_what_images_tell_has_its_own_paired_t():
     calm = stats.design_effects(y, weights, method, right=right)
     found = stats.design_effects(moved, weights, method, right=right)
     assert found.by_images
-    assert [gain.own for gain in calm.gains] == [""] * 4
-    assert [gain.own for gain in found.gains] == ["spread", "", "", ""]
+    assert [gain.own_reason for gain in calm.gains] == [""] * 4
+    assert [gain.own_reason for gain in found.gains] == ["spread", "", "", ""]
     effect = found.gains[0]
     test = oracle.ttest_1samp(weights[0] @ moved, 0).confidence_interval(1 - 0.05 / 4)
     assert (effect.gain.low, effect.gain.high) == pytest.approx((test.low, test.high))

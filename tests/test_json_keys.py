@@ -138,7 +138,7 @@ def filled(of: Any) -> Any:
 
 def whole_table() -> Table:
     """A table with every key, but for `own`."""
-    names = {f.name for f in dataclasses.fields(Table)} - {"choice", "whole", "task", "notes"}
+    names = {f.name for f in dataclasses.fields(Table)} - {"choice", "full_table", "task", "notes"}
     scope = {**vars(across), **vars(paper), **vars(stats)}
     hints = typing.get_type_hints(Table, localns=scope)
     return Table(**{name: filled(hints[name]) for name in names}, task="segmentation", notes=())
@@ -146,7 +146,7 @@ def whole_table() -> Table:
 
 def own_table() -> Table:
     table = whole_table()
-    metrics = {"mine:f": table.of("top1")}
+    metrics = {"mine:f": table.metric_of("top1")}
     return dataclasses.replace(
         table, choice=dataclasses.replace(table.choice, user_metrics=metrics)
     )

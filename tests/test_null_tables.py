@@ -122,7 +122,9 @@ def test_mixed_rows_are_judged_by_the_images_of_a_table():
         for seeds in draw.permuted(np.tile(np.arange(12), (50, 1)), axis=1)[:, :3]:
             some = y[order][:, seeds] - y[order].mean(1, keepdims=True)
             more = some.mean(1, keepdims=True) * (1 / np.sqrt(1 - 3 / 12) - 1)
-            fit = stats.fit(some + more, method, stats.ImageFlips.of(right[order][:, seeds]))
+            fit = stats.fit(
+                some + more, method, stats.ImageFlips.from_right(right[order][:, seeds])
+            )
             told.append((abs(fit.gain) > fit.half)[1:].any())
     assert found.share > 0.1
     assert found.share == np.mean(told)
@@ -142,7 +144,7 @@ def test_images_are_judged_as_a_table_of_them_is():
     for row in range(2):
         method = stats.Method(spread="images", alpha=0.5, contrasts=3, comparisons=3)
         for seeds in draw.permuted(np.tile(np.arange(12), (200, 1)), axis=1).reshape(-1, 4, 3):
-            fit = stats.fit(y[row][seeds], method, stats.ImageFlips.of(right[row][seeds]))
+            fit = stats.fit(y[row][seeds], method, stats.ImageFlips.from_right(right[row][seeds]))
             told.append((abs(fit.gain) > fit.half)[1:].any())
     assert found.share > 0.2
     assert found.share == np.mean(told)

@@ -145,7 +145,7 @@ def test_a_row_that_a_look_judges_alone_has_its_paired_t_and_says_so():
         assert "paired" not in note
     last = entries[ROWS[2]]
     differences = 100 * (right[2] - right[0].astype(int)).mean(-1)
-    alpha = stats.Sequential(looks_at, None, "images", contrasts=3).at(1).alpha
+    alpha = stats.Sequential(looks_at, None, "images", contrasts=3).method_at(1).alpha
     half = scipy.stats.t.ppf(1 - alpha / 2, 7) * scipy.stats.sem(differences)
     assert (last.n, last.gain.df) == (8, 7.0)
     assert last.gain.high - last.gain.mean == pytest.approx(half)

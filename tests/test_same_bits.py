@@ -45,9 +45,9 @@ def bits(found):
 @pytest.mark.parametrize("which", [("images",), ("seeds",), ("images", "seeds")])
 def test_flips_are_the_same_bits_in_any_order(which):
     right = drawn()
-    expected = ImageFlips.of(right)
+    expected = ImageFlips.from_right(right)
     for rows, seeds, images in orders(which):
-        found = ImageFlips.of(right[np.ix_(rows, seeds, images)])
+        found = ImageFlips.from_right(right[np.ix_(rows, seeds, images)])
         for name, one, other in zip(ImageFlips._fields, found, expected, strict=True):
             assert bits(one) == bits(other), name
 
@@ -71,8 +71,8 @@ def test_gains_are_the_same_bits_in_any_order_of_seeds_images_and_rows(spread, n
         for place, row in enumerate(rows):
             assert bits(found.rows[place]) == bits(expected.rows[row])
         assert bits(found.spreads) == bits(expected.spreads)
-        assert bits((found.shared, found.flips, found.ratio)) == bits(
-            (expected.shared, expected.flips, expected.ratio)
+        assert bits((found.shared_sd, found.flips, found.ratio)) == bits(
+            (expected.shared_sd, expected.flips, expected.ratio)
         )
 
 

@@ -274,7 +274,7 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     assert counts(found)["plain", "128"] == 7
     courses = courses_of(found, results.results, None, None, None)
     assert courses["64"].rows["DPN"].word == STOPPED
-    assert courses["128"].next is None
+    assert courses["128"].next_seeds is None
     table = make_table(found, results.results, words=True)
     assert any("no further verdicts" in note for note in table.texts(*WARNING_KINDS))
     words = {(e.row, e.column): e.verdict for e in table.entries}
@@ -359,7 +359,7 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     store = Store(calm.folder / "runs")
     results = store.results(plan.runs()).results
     courses = courses_of(plan, results, store.metrics, store.probe, store.predictions)
-    assert all(course.next is None for course in courses.values())
+    assert all(course.next_seeds is None for course in courses.values())
     assert all(course.rows["asleep"].word == "hurts" for course in courses.values())
     rows = ("DPN", "asleep")
     told = {row: {c: course.rows[row] for c, course in courses.items()} for row in rows}

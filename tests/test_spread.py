@@ -163,12 +163,12 @@ def test_the_fit_is_the_definition_by_hand(case, n):
         y = 100 * x.mean(-1) + np.random.default_rng(seed).normal(0, 0.3, x.shape[:2])
         expected, tripped, few = by_hand(y, x)
         method = family(len(y), spread="images")
-        found = stats.fit(y, method, ImageFlips.of(x.astype(bool)))
+        found = stats.fit(y, method, ImageFlips.from_right(x.astype(bool)))
         # The definition's quantiles are of whole df; a table's are of df to 2 or 3 decimals.
-        assert found.by.tripped == tripped or few.all()
-        assert found.by.own[1:].tolist() == [own for *_, own in expected]
-        assert found.by.v[1:] == pytest.approx([v for v, *_ in expected], rel=1e-9)
-        assert found.by.df[1:] == pytest.approx([df for _, df, _ in expected], rel=1e-9)
+        assert found.variances.tripped == tripped or few.all()
+        assert found.variances.is_own[1:].tolist() == [own for *_, own in expected]
+        assert found.variances.v[1:] == pytest.approx([v for v, *_ in expected], rel=1e-9)
+        assert found.variances.df[1:] == pytest.approx([df for _, df, _ in expected], rel=1e-9)
         assert found.gain[1:] == pytest.approx(y[1:].mean(1) - y[0].mean(), rel=1e-9)
         for half, (v, df, _) in zip(found.half[1:], expected, strict=True):
             t = oracle.t.ppf(1 - 0.05 / (2 * (len(y) - 1)), np.round(df, 3))
@@ -177,9 +177,9 @@ def test_the_fit_is_the_definition_by_hand(case, n):
             assert tripped
         plain = plain_by_hand(y)
         without = stats.fit(y, family(len(y)))
-        assert without.by.v[1:] == pytest.approx([v for v, *_ in plain], rel=1e-9)
-        assert without.by.df[1:] == pytest.approx([df for _, df, _ in plain], rel=1e-9)
-        assert without.by.own[1:].tolist() == [own for *_, own in plain]
+        assert without.variances.v[1:] == pytest.approx([v for v, *_ in plain], rel=1e-9)
+        assert without.variances.df[1:] == pytest.approx([df for _, df, _ in plain], rel=1e-9)
+        assert without.variances.is_own[1:].tolist() == [own for *_, own in plain]
 
 
 def test_the_tables_by_hand_are_of_every_kind():
@@ -190,11 +190,15 @@ def test_the_tables_by_hand_are_of_every_kind():
             for seed in range(5):
                 x = case(np.random.default_rng(seed), n)
                 y = 100 * x.mean(-1) + np.random.default_rng(seed).normal(0, 0.3, x.shape[:2])
-                by = stats.fit(y, family(len(y), spread="images"), ImageFlips.of(x.astype(bool))).by
-                seen |= {name for name in ("own", "out", "vague", "few") if getattr(by, name).any()}
+                by = stats.fit(
+                    y, family(len(y), spread="images"), ImageFlips.from_right(x.astype(bool))
+                ).variances
+                seen |= {
+                    name for name in ("is_own", "out", "vague", "few") if getattr(by, name).any()
+                }
                 seen |= {"tripped"} if by.tripped else set()
-                seen |= {"only own"} if (by.own & ~by.out & ~by.vague).any() else set()
-    assert seen == {"own", "out", "vague", "few", "tripped", "only own"}
+                seen |= {"only own"} if (by.is_own & ~by.out & ~by.vague).any() else set()
+    assert seen == {"is_own", "out", "vague", "few", "tripped", "only own"}
 
 
 # --- Exact facts ---------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ def test_rows_alike_with_uncorrelated_flips_are_the_two_way_fit():
     plain = ~found.tripped & ~found.out.any(-1)
     assert 0.5 < plain.mean() < 1
     for v, df, own, s2 in zip(
-        *(x[plain] for x in (found.v, found.df, found.own, square)), strict=True
+        *(x[plain] for x in (found.v, found.df, found.is_own, square)), strict=True
     ):
         pooled = ~own
         pooled[0] = False
@@ -238,21 +242,21 @@ def test_rows_alike_with_uncorrelated_flips_are_the_two_way_fit():
 def test_a_single_variant_has_scipys_paired_t(spread):
     """By images its variance is that of its flips, where these tell more."""
     y, right = drawn(tables=20, rows=2)
-    found = stats.fit(y, family(2, spread=spread), ImageFlips.of(right))
+    found = stats.fit(y, family(2, spread=spread), ImageFlips.from_right(right))
     test = oracle.ttest_rel(y[:, 1], y[:, 0], axis=-1)
     interval = test.confidence_interval(0.95)
-    own, v, n = (y[:, 1] - y[:, 0]).var(-1, ddof=1), found.by.v[:, 1], y.shape[-1]
+    own, v, n = (y[:, 1] - y[:, 0]).var(-1, ddof=1), found.variances.v[:, 1], y.shape[-1]
     flips = np.var(right[:, 1] * 1.0 - right[:, 0], axis=1, ddof=1).sum(-1) + 0.25
     flips = flips / 9 if spread == "images" else 0 * flips  # 300 images: (100 / 300)^2
     assert v == pytest.approx(np.maximum(own, flips), rel=1e-12)
-    assert found.by.df[:, 1].tolist() == [n - 1.0] * 20
+    assert found.variances.df[:, 1].tolist() == [n - 1.0] * 20
     wider = np.sqrt(v / own)
     assert (wider > 1).any() == (spread == "images")
     assert (wider > 1 - 1e-12).all()
     half = wider * (interval.high - interval.low) / 2
     assert found.half[:, 1] == pytest.approx(half, rel=1e-12)
     t = found.gain[:, 1] / np.sqrt(v / n)
-    p = stats.raw_p(found.gain[:, 1], v, found.by.df[:, 1], n)
+    p = stats.raw_p(found.gain[:, 1], v, found.variances.df[:, 1], n)
     assert p == pytest.approx(2 * oracle.t.sf(abs(t), n - 1))
     assert p[wider <= 1 + 1e-12] == pytest.approx(test.pvalue[wider <= 1 + 1e-12])
 
@@ -278,7 +282,7 @@ def test_a_gain_that_is_the_same_few_images_in_every_seed_is_not_told():
 
 
 def test_columns_combine_with_the_squares_of_their_weights():
-    one, other = (ImageFlips.of(drawn(seed, 3)[1]) for seed in (2, 3))
+    one, other = (ImageFlips.from_right(drawn(seed, 3)[1]) for seed in (2, 3))
     same = ImageFlips.combined([one], [1.0])
     for a, b in zip(same, one, strict=True):
         assert a == pytest.approx(b, rel=1e-12)

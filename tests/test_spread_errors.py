@@ -115,7 +115,7 @@ def test_the_interval_of_a_near_copy_is_narrow(n):
     rows = of("digits", *COPIES, "dpn", "short")
     rng, halves = np.random.default_rng(91), []
     for made in resampled(rng, rows, n, 500, joint=True):
-        found = stats.fit(made.y, family(6, spread="images"), ImageFlips.of(made.right))
+        found = stats.fit(made.y, family(6, spread="images"), ImageFlips.from_right(made.right))
         halves.append(found.half[:, 1])
     baseline, decayed = (100 * populations()[row].mean(1) for row in rows[:2])
     t = oracle.t.ppf(1 - 0.05 / 10, 5 * (n - 1))
@@ -138,7 +138,7 @@ def test_averages_and_changes_of_columns(weights, n):
         some = slice(start, start + 100)
         y = sum(w * column[0][some] for w, column in zip(weights, columns, strict=True))
         images = ImageFlips.combined(
-            [ImageFlips.of(right[some]) for _, right, _ in columns], weights
+            [ImageFlips.from_right(right[some]) for _, right, _ in columns], weights
         )
         found = stats.fit(y, family(6, spread="images"), images)
         off = np.abs(found.gain - (truth - truth[:, :1]))

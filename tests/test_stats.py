@@ -97,7 +97,7 @@ def test_a_row_with_missing_seeds_is_fitted_on_those_it_shares():
     assert found.rows[3].gain.n == 3
     others = stats.column_gains(y[[0, 1, 2, 4]], 0, Method(contrasts=4, comparisons=4))
     assert [found.rows[r] for r in (1, 2, 4)] == list(others.rows[1:])
-    assert (found.spreads, found.df, found.kept) == (others.spreads, others.df, 4)
+    assert (found.spreads, found.df, found.kept_rows) == (others.spreads, others.df, 4)
 
 
 def test_a_diverged_row_leaves_the_pool_and_the_fit():
@@ -105,20 +105,20 @@ def test_a_diverged_row_leaves_the_pool_and_the_fit():
     y[2, 0] = y[0, 3] = np.nan
     diverged = np.array([False, False, True, False, False])
     found = stats.column_gains(y, 0, family(5), diverged)
-    assert [row and row.own for row in found.rows] == [None, "", "instability", "", ""]
+    assert [row and row.own_reason for row in found.rows] == [None, "", "instability", "", ""]
     expected = oracle.ttest_rel(y[2, 1:3], y[0, 1:3]).confidence_interval(1 - 0.05 / 4)
     gain = found.rows[2].gain
     assert (gain.low, gain.high, gain.n) == (*map(pytest.approx, expected), 2)
-    assert found.kept == 4
+    assert found.kept_rows == 4
     paired = stats.column_gains(y, 0, family(5, spread="paired"), diverged)
-    assert not any(row.own for row in paired.rows[1:])
+    assert not any(row.own_reason for row in paired.rows[1:])
 
 
 @pytest.mark.parametrize("spread", ["images", "one way"])
 def test_an_unstable_row_without_others_is_named(spread):
     y = np.random.default_rng(16).normal(90, 1, (2, 4))
     row = stats.column_gains(y, 0, Method(spread), np.array([False, True])).rows[1]
-    assert (row.own, row.ratio, row.stands_out) == ("instability", None, False)
+    assert (row.own_reason, row.ratio, row.stands_out) == ("instability", None, False)
 
 
 def test_what_can_not_be_estimated_is_none():
@@ -128,7 +128,7 @@ def test_what_can_not_be_estimated_is_none():
     found = stats.column_gains(y, 0, family(3))
     assert found.rows[1].gain == Estimate(1.0, None, None, 1)
     assert found.rows[2] is None
-    assert (found.spreads, found.df, found.shared) == (None, None, None)
+    assert (found.spreads, found.df, found.shared_sd) == (None, None, None)
 
 
 @pytest.mark.parametrize("spread", ["images", "one way", "paired"])
@@ -170,21 +170,21 @@ def test_a_row_that_would_be_told_by_the_others_spread_stands_out():
     y = np.random.default_rng(17).normal(90, 0.3, (8, 3))
     y[1] += [-1, -45, -53]
     row = stats.column_gains(y, 0, family(8)).rows[1]
-    assert (row.own, row.stands_out) == ("outlier", True)
+    assert (row.own_reason, row.stands_out) == ("outlier", True)
     assert row.gain.high > 0
     d = y[1] - y[0]
     for n, told in ((row.decides - 1, False), (row.decides, True)):
         half = oracle.t.ppf(1 - 0.05 / 14, n - 1) * d.std(ddof=1) / math.sqrt(n)
         assert (half < abs(d.mean())) == told
     others = stats.column_gains(y, 0, family(8)).rows[2:]
-    assert not any(other.stands_out or other.own for other in others)
+    assert not any(other.stands_out or other.own_reason for other in others)
 
 
 def test_a_noisy_row_without_a_gain_does_not_stand_out():
     y = np.random.default_rng(18).normal(90, 0.3, (8, 3))
     y[1] += [-6, 6, 0.2]
     row = stats.column_gains(y, 0, family(8)).rows[1]
-    assert row.own
+    assert row.own_reason
     assert not row.stands_out
     variances = y.var(1, ddof=1)
     assert row.ratio**2 == pytest.approx(variances[1] / np.delete(variances, 1).mean())

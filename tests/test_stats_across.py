@@ -35,7 +35,7 @@ def test_an_average_pools_its_rows_as_a_column_does():
         expected = stats.column_gains(y.mean(0), 0, method).rows
         for average, gain in zip(found[1:], expected[1:], strict=True):
             ends = average.gain.gain.low, average.gain.gain.high
-            assert average.gain.own == gain.own
+            assert average.gain.own_reason == gain.own_reason
             assert ends == pytest.approx((gain.gain.low, gain.gain.high))
 
 
@@ -59,7 +59,11 @@ def test_an_unstable_row_is_averaged_by_its_own_spread():
     unstable = np.zeros((2, 4), dtype=bool)
     unstable[1, 2] = True
     found = stats.average_gains(y, 0, family(4), unstable)
-    assert [average.gain.own == "instability" for average in found[1:]] == [False, True, False]
+    assert [average.gain.own_reason == "instability" for average in found[1:]] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_column_with_an_unstable_baseline_is_not_averaged():
@@ -134,7 +138,7 @@ def test_changes_have_the_variance_of_differences_of_a_row_over_seeds():
     for row, change in enumerate(stats.changes(y[0], y[1], 0, family(rows)).rows):
         if row:
             by_hand = (y[1, row] - y[1, 0] - y[0, row] + y[0, 0]).mean()
-            assert change.own == ""
+            assert change.own_reason == ""
             assert change.gain.mean == pytest.approx(by_hand)
             assert change.gain.high - change.gain.mean == pytest.approx(half)
 
@@ -150,12 +154,14 @@ def test_averages_and_changes_are_judged_by_the_images_of_their_columns():
     }
     for weights, rows in made.items():
         some = range(len(weights))
-        images = stats.ImageFlips.combined([stats.ImageFlips.of(right[c]) for c in some], weights)
+        images = stats.ImageFlips.combined(
+            [stats.ImageFlips.from_right(right[c]) for c in some], weights
+        )
         found = stats.fit(sum(weights[c] * y[c] for c in some), method, images)
         for row in (1, 2, 3):
             assert rows[row].gain.mean == pytest.approx(found.gain[row])
             assert rows[row].gain.sd == pytest.approx(found.sd[row])
-            assert rows[row].df == pytest.approx(found.by.df[row])
+            assert rows[row].df == pytest.approx(found.variances.df[row])
 
 
 def test_a_change_is_over_the_seeds_of_both_columns():
@@ -164,4 +170,4 @@ def test_a_change_is_over_the_seeds_of_both_columns():
     found = stats.changes(before, after, 0, family(3)).rows
     assert [change and change.gain.n for change in found] == [None, 3, 5]
     unstable = np.array([False, True, False])
-    assert stats.changes(before, after, 0, family(3), unstable).rows[1].own == "instability"
+    assert stats.changes(before, after, 0, family(3), unstable).rows[1].own_reason == "instability"

@@ -38,14 +38,14 @@ def test_p_is_at_most_alpha_where_the_interval_excludes_0(seed, rows, n, spread,
             assert not row.gain.sd
             continue
         assert row.raw_p * (1 - 1e-9) <= row.p <= 1
-        if not row.own:
+        if not row.own_reason:
             assert (row.p < 0.05) == (row.gain.low > 0 or row.gain.high < 0)
 
 
 def test_p_is_students_times_the_contrasts():
     y = np.random.default_rng(20).normal(0, 1, (4, 5)) + np.array([[0], [1], [2], [0.1]])
     found = stats.column_gains(y, 0, Method(contrasts=6, comparisons=3))
-    assert (found.kept, found.df) == (4, 16)
+    assert (found.kept_rows, found.df) == (4, 16)
     for row in found.rows[1:]:
         t = row.gain.mean / math.sqrt(2 * y.var(1, ddof=1).mean() / 5)
         assert row.raw_p == pytest.approx(2 * oracle.t.sf(abs(t), 16))
@@ -76,7 +76,7 @@ def test_a_row_judged_by_its_own_spread_has_holms_p_and_its_neighbours_that_of_t
     y = np.random.default_rng(23).normal(0, 1, (5, 6)) + np.array([[0], [40], [30], [0], [0]])
     y[2] += np.array([20, -20, 10, -10, 5, -5])
     rows = stats.column_gains(y, 0, family(5)).rows
-    assert [row.own for row in rows[1:]] == ["", "outlier", "", ""]
+    assert [row.own_reason for row in rows[1:]] == ["", "outlier", "", ""]
     rank = sorted(row.raw_p for row in rows[1:]).index(rows[2].raw_p)
     assert 0 < rank < 3
     assert rows[2].raw_p == pytest.approx(oracle.ttest_rel(y[2], y[0]).pvalue)
@@ -109,7 +109,7 @@ def test_holm_keeps_the_family_wise_error_whichever_gains_are_true(n):
         y[:, 8] *= 3
         y[:, 1 : 1 + gains] += 1000
         found = stats.fit(y, family(9, spread="paired"))
-        raw = stats.raw_p(found.gain, found.by.v, found.by.df, n)[:, 1:]
+        raw = stats.raw_p(found.gain, found.variances.v, found.variances.df, n)[:, 1:]
         rejected = stats.holm(raw, 8) < 0.05
         assert rejected[:, :gains].all()
         assert rejected[:, gains:].any(-1).mean() <= 0.055

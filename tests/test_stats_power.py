@@ -11,7 +11,7 @@ from simulation import DRAWS, family, simulate
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method, Spread
-from ablate.analysis.stats.power import _told
+from ablate.analysis.stats.power import _threshold_gains
 
 # --- The spread of what has finished ------------------------------------------------------------
 
@@ -116,7 +116,7 @@ def test_a_range_is_over_the_interval_of_the_spread():
 def test_points_and_spreads_scale_together_and_the_answer_repeats():
     method = family(6)
     one = stats.detect(1.5, 3, Spread(1.0), method)
-    _told.cache_clear()
+    _threshold_gains.cache_clear()
     ten = stats.detect(15.0, 3, Spread(10.0), method)
     assert (ten.power, ten.seeds) == (one.power, one.seeds)
     assert ten.smallest.expected == pytest.approx(10 * one.smallest.expected)
@@ -151,10 +151,13 @@ def test_the_resolution_of_more_seeds_is_forecast_with_its_band(n, more):
     method = family(10)
     y = simulate(np.random.default_rng(45), 10, more)
     now, then = stats.fit(y[..., :n], method), stats.fit(y, method)
-    plain = ~now.by.tripped & ~then.by.tripped & ~then.by.own[:, -1]
+    plain = ~now.variances.tripped & ~then.variances.tripped & ~then.variances.is_own[:, -1]
     ratios, held = [], []
     for v, df, half in zip(
-        now.by.shared[plain, -1], now.by.shared_df[plain, -1], then.half[plain, -1], strict=True
+        now.variances.shared_v[plain, -1],
+        now.variances.shared_df[plain, -1],
+        then.half[plain, -1],
+        strict=True,
     ):
         found = stats.resolution(Spread(math.sqrt(v / 2), df), n, more, method)
         ratios.append(half / found.expected)

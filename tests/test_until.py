@@ -75,7 +75,7 @@ def test_a_look_is_a_table_of_the_active_rows_at_the_boundarys_level(spread):
     y, method = 100 * right.mean(-1), Sequential(LOOKS, spread=spread, contrasts=5)
 
     def images(tables, rows, n):
-        return stats.ImageFlips.of(right[tables][:, rows][..., :n, :])
+        return stats.ImageFlips.from_right(right[tables][:, rows][..., :n, :])
 
     state = stats.before_looks(6, (40,))
     for look, n in enumerate(LOOKS[:2]):
@@ -85,13 +85,13 @@ def test_a_look_is_a_table_of_the_active_rows_at_the_boundarys_level(spread):
             rows = [0, *np.flatnonzero(active)]
             if len(rows) < 3:
                 continue
-            known = stats.ImageFlips.of(right[table][rows][:, :n])
-            expected = stats.fit(y[table][rows][:, :n], method.at(look), known)
+            known = stats.ImageFlips.from_right(right[table][rows][:, :n])
+            expected = stats.fit(y[table][rows][:, :n], method.method_at(look), known)
             assert found.sd[table, rows[1:]] == pytest.approx(expected.sd[1:])
             assert found.half[table, rows[1:]] == pytest.approx(expected.half[1:])
             assert np.isnan(np.delete(found.half[table], rows[1:])).all()
         z = stats.boundaries(LOOKS, 0.05 / 5)[look]
-        assert method.at(look).alpha == pytest.approx(2 * scipy_stats.norm.sf(z))
+        assert method.method_at(look).alpha == pytest.approx(2 * scipy_stats.norm.sf(z))
     assert not before.active[:, 1].any()
 
 
@@ -191,7 +191,7 @@ def test_a_course_of_real_runs_keeps_the_family_wise_error(data, rows, joint, ta
         y = made.y - (made.truth - made.truth[:, :1])[..., None]  # no gains
 
         def images(tables, some, n, right=right):
-            return stats.ImageFlips.of(right[tables][:, some][..., :n, :])
+            return stats.ImageFlips.from_right(right[tables][:, some][..., :n, :])
 
         method = Sequential(
             LOOKS, 1.5 * made.effect / EFFECT[12], "images", contrasts=len(rows) - 1

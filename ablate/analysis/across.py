@@ -51,7 +51,7 @@ class SummaryLine:
     code: str = ""  # of an effect: which code version alone trained a level of its factors
 
     @property
-    def told(self) -> str:
+    def full_label(self) -> str:
         """The label, followed by the part of the change if it is not a main effect: "dpn alone" is
         the gain over a cell without changes."""
         return effect_label(self.label, self.part)
@@ -94,11 +94,11 @@ class Arrays:
     omitted: stats.Bools  # (C, R): has a diverged run that is left out, or one that never got there
     judge: bool  # whether verdicts are given at all
     right: Sequence[stats.Bools] | None  # of each column (R, replicates, N): see `scores.correct`
-    read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
+    read_count: int = 0  # variants that were read over the baseline's runs, where its own are fewer
     looks_judge: bool = False  # whether verdicts of looks are given
 
     @classmethod
-    def of(
+    def collect(
         cls,
         plan: Plan,
         cells: Mapping[tuple[str, str], Scores],
@@ -149,7 +149,7 @@ class Arrays:
         return stats.Method(
             spread=self.plan.spread,
             alpha=gain_alpha(analysis),
-            contrasts=max(size, self.read) * (family if analysis.family == "table" else 1),
+            contrasts=max(size, self.read_count) * (family if analysis.family == "table" else 1),
             comparisons=size,
         )
 
@@ -158,16 +158,16 @@ class Arrays:
         label: str,
         column: str,
         gain: stats.RowGain,
-        given: bool,
+        judgeable: bool,
         margin: bool = True,
         words: tuple[str, str] | None = None,
-        **more: Any,
+        **fields: Any,
     ) -> SummaryLine:
-        """Make a line. `given`: it may have a verdict; `margin`: with the margin; `words`: see
-        `verdict_of`."""
+        """Make a line. `judgeable`: it may have a verdict; `margin`: with the margin; `words`: see
+        `verdict_of`; `fields`: of the line."""
         metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
-        word = verdict_of(gain.gain, limit, self.judge and given, metric.neutral, words=words)
-        return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **more)
+        word = verdict_of(gain.gain, limit, self.judge and judgeable, metric.neutral, words=words)
+        return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **fields)
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:
@@ -224,7 +224,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
                     row.label,
                     ", ".join(f"{k}={v}" for k, v in rest.items()),
                     change,
-                    given=not partial[[r, arrays.baseline]].any(),
+                    judgeable=not partial[[r, arrays.baseline]].any(),
                 )
                 for r, (row, change) in enumerate(zip(plan.rows, changes.rows, strict=True))
                 if change is not None
@@ -304,11 +304,11 @@ def _with_mean(average: stats.AverageGain) -> stats.Estimate:
 
 
 def _averages(
-    arrays: Arrays, which: Sequence[int], method: stats.Method, group: str
+    arrays: Arrays, column_indices: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
-    """Return a line for each row, with its average over `which` columns, and the notes on these
-    lines."""
-    plan, columns = arrays.plan, list(which)
+    """Return a line for each row, with its average over the columns with these indices, and the
+    notes on these lines."""
+    plan, columns = arrays.plan, list(column_indices)
     void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
     if len(columns) - len(void) < FEWEST:
         return (), ()
@@ -327,7 +327,7 @@ def _averages(
                     row.label,
                     group,
                     average.gain,
-                    given=not partial,
+                    judgeable=not partial,
                     sampled=hide_empty(_with_mean(average), plan.metric),
                     columns=tuple(plan.columns[c].label for c in averaged_columns),
                 )

@@ -35,8 +35,8 @@ def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[str]:
-    """Explain the numbers of a table. `judged`: whether gains have intervals."""
+def caption(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> list[str]:
+    """Explain the numbers of a table. `has_intervals`: whether gains have intervals."""
     analysis, metric = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     number = " or ".join(map(str, sizes))
@@ -61,10 +61,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     lines = [
         f"{name}: mean over {repeats} [{confidence_level(analysis.alpha)} Student t]; "
         f"{metric.contrast_with(plan.baseline)} in {metric.points}{direction}"
-        f"{interval_words * judged}. "
-        f"Intervals are over {intervals}; {tested}."
+        f"{interval_words * has_intervals}. Intervals are over {intervals}; {tested}."
     ]
-    if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
+    if has_intervals and any(c.spreads and c.judged_by != "paired" for c in columns):
         lines.append(
             "The interval of a mean is of its row's own results alone; that of a gain is of the "
             "spread that is named above: one may be much wider than the other suggests."
@@ -149,19 +148,19 @@ def capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def with_words(plan: Plan, *said: str) -> str:
+def with_words(plan: Plan, *replacements: str) -> str:
     """Return the command that drove the plan, with some words replaced; of an import none."""
     if not plan.design.trains:
         return shlex.join(["ablate", *plan.command])
-    return shlex.join(["ablate", "sweep", *replaced_words(plan, *said)])
+    return shlex.join(["ablate", "sweep", *replaced_words(plan, *replacements)])
 
 
-def replaced_words(plan: Plan, *said: str) -> list[str]:
+def replaced_words(plan: Plan, *replacements: str) -> list[str]:
     """Return the words that drove the plan, with some replaced."""
-    keys = [word.partition("=")[0] for word in said]
+    keys = [word.partition("=")[0] for word in replacements]
     words = [word for word in plan.words if word.partition("=")[0] not in keys]
     place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    return [*words[:place], *said, *words[place:]]
+    return [*words[:place], *replacements, *words[place:]]
 
 
 METHODS = {
@@ -178,10 +177,10 @@ def warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
-    judged: bool,
+    has_intervals: bool,
 ) -> list[Note]:
-    """List the facts that a reader must know before believing any number. `judged`: whether gains
-    have intervals."""
+    """List the facts that a reader must know before believing any number. `has_intervals`: whether
+    gains have intervals."""
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
@@ -203,7 +202,7 @@ def warnings(
     for column in columns:
         if column.void and not column.on:
             texts += _void(
-                plan, column, [s for s in cells if s.cell.column == column.label], judged
+                plan, column, [s for s in cells if s.cell.column == column.label], has_intervals
             )
     return [*unfinished, *notes("warning", texts)]
 
@@ -216,7 +215,9 @@ def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
         yield f"Withheld runs count as missing; {retry_remedy(plan)}."
 
 
-def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:
+def _void(
+    plan: Plan, column: TableColumn, block: Sequence[Scores], has_intervals: bool
+) -> Iterator[str]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     base = next(score for score in block if score.cell.row == plan.baseline)
     prefix = f"{column.heading}: " if column.heading else ""
@@ -236,7 +237,7 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool
     parts = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
-        p = f", Fisher's exact p = {test.p:.2g}" if test.tested and judged else ""
+        p = f", Fisher's exact p = {test.p:.2g}" if test.tested and has_intervals else ""
         parts.append(f"{k} of {m} of {first_few(rows)}{p}")
     yield (
         f"{prefix}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, "
@@ -273,10 +274,10 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def first_few(rows: Sequence[str], most: int = 8) -> str:
+def first_few(rows: Sequence[str], limit: int = 8) -> str:
     """List labels, of many the first few."""
-    remainder = f" and {len(rows) - most} more" if len(rows) > most else ""
-    return ", ".join(rows[:most]) + remainder
+    remainder = f" and {len(rows) - limit} more" if len(rows) > limit else ""
+    return ", ".join(rows[:limit]) + remainder
 
 
 STRICT = "--strict: verdicts withheld."
@@ -295,7 +296,7 @@ def look_notes(
             plan, methods, lambda column: _among(past, column, methods[column].contrasts)
         )
         texts += (*_read_at(plan, counts, methods), *changed)
-        texts += _by_column(plan, methods, lambda column: _beside(plan, past, column))
+        texts += _by_column(plan, methods, lambda column: _shared_baseline_note(plan, past, column))
         grave += changed
         grave += [
             column
@@ -318,13 +319,13 @@ def _by_column(
             yield text if len(headings) == len(columns) else f"{first_few(headings)}: {text}"
 
 
-def _among(past: PastLooks, column: str, judged: int) -> str:
+def _among(past: PastLooks, column: str, contrasts: int) -> str:
     count = past.contrasts(column)
     if count <= len(past.ours(column)):
         return ""
     return (
         f"These runs were read before, in {first_few(past.other_sweeps(column))}, among {count} "
-        f"variants: judged as {judged} contrasts."
+        f"variants: judged as {contrasts} contrasts."
     )
 
 
@@ -336,9 +337,9 @@ def _read_at(
     alike: dict[str, list[str]] = {}
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
-            alike.setdefault(_where(seed_counts), []).append(column)
+            alike.setdefault(_other_readings(seed_counts), []).append(column)
     for opening, columns in alike.items():
-        errors = [stats.look_error(counts[c].numbers, _same(methods[c])) for c in columns]
+        errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
         scope = " of a column" if len(errors) > 1 and by_column else ""
@@ -349,7 +350,7 @@ def _read_at(
         )
 
 
-def _same(method: stats.Method) -> stats.Method:
+def _widened_method(method: stats.Method) -> stats.Method:
     """Return the method for a column that has all variants that were read."""
     return dataclasses.replace(method, comparisons=max(method.contrasts, method.comparisons))
 
@@ -361,7 +362,7 @@ def _what_was_read(n: int) -> str:
     return "Intervals" if n < stats.FEWEST_SEEDS else "Verdicts"
 
 
-def _where(counts: SeedCounts) -> str:
+def _other_readings(counts: SeedCounts) -> str:
     """Write where else runs were read: "Verdicts on these runs were also read at n = 3 (sweep
     corr)"."""
     verdicts, means = (
@@ -406,7 +407,7 @@ def _left_out(plan: Plan) -> Iterator[str]:
         )
 
 
-def _beside(plan: Plan, past: PastLooks, column: str) -> str:
+def _shared_baseline_note(plan: Plan, past: PastLooks, column: str) -> str:
     count, sweeps = past.count_over_baseline(column)
     if not sweeps:
         return ""
@@ -427,13 +428,13 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
     for column in columns:
         reason = lacking[column.label]
         if column.tripped:
-            yield _spread_note(column, noisy([column.baseline_ratio]), named=True)
+            yield _spread_note(column, noisy([column.baseline_ratio]), with_heading=True)
         if reason:
-            yield _spread_note(column, reason, named=not same_reason)
+            yield _spread_note(column, reason, with_heading=not same_reason)
 
 
-def _spread_note(column: TableColumn, clause: str, named: bool) -> Note:
-    heading = column.heading if named else ""
+def _spread_note(column: TableColumn, clause: str, with_heading: bool) -> Note:
+    heading = column.heading if with_heading else ""
     text = f"{heading}: {clause}." if heading else capitalized(f"{clause}.")
     return Note("caption", text, (None, column.label))
 

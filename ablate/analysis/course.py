@@ -53,17 +53,17 @@ class RowCourse:
     unlikely: float | None = None
     alone: bool = False
 
-    def note(self, told: bool) -> str:
-        """Return the note of a table that says at which look the row was decided. Without `told`
-        verdicts are withheld, so the note doesn't say whether the look decided."""
+    def note(self, with_verdicts: bool) -> str:
+        """Return the note of a table that says at which look the row was decided. Unless
+        `with_verdicts`, verdicts are withheld, so the note doesn't say whether the look decided."""
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
-        basis = "; the row is judged by its own spread" if self.gain.own else ""
+        basis = "; the row is judged by its own spread" if self.gain.own_reason else ""
         if self.alone:
             basis = "; no other row was left, so the row is judged by its paired t"
         if self.unlikely is not None:
             return f"Stopped {self.stop}{basis}."
-        verb = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
+        verb = "Stopped" if self.word == STOPPED else "Decided" if with_verdicts else "Judged"
         return f"{verb} at the look at {self.seeds} seeds{basis}."
 
     @property
@@ -81,16 +81,16 @@ class RowCourse:
 
 @dataclass(frozen=True)
 class ColumnCourse:
-    """The looks at a column so far. `next`: the seeds of the look to come, None where the column
-    has ended. `judged`: the spreads by which the last look judged rows, without their gains.
-    `told`: for each look, its seeds and the words on the rows that it judged. `lacking`: why images
-    determined no spread, so that rows were judged in pairs."""
+    """The looks at a column so far. `next_seeds`: the seeds of the look to come, None where the
+    column has ended. `spreads`: the spreads by which the last look judged rows, without their
+    gains. `history`: for each look, its seeds and the words on the rows that it judged. `lacking`:
+    why images determined no spread, so that rows were judged in pairs."""
 
     label: str
     rows: Mapping[str, RowCourse]
-    judged: stats.ColumnGains
-    told: tuple[tuple[int, Mapping[str, str]], ...] = ()
-    next: int | None = None
+    spreads: stats.ColumnGains
+    history: tuple[tuple[int, Mapping[str, str]], ...] = ()
+    next_seeds: int | None = None
     lacking: str = ""
     changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # by what is told
 
@@ -173,38 +173,40 @@ def courses_of(
     return follow(plan, cells, results, predictions, past)
 
 
-def _follow_rows(of: _Evidence) -> ColumnCourse:
+def _follow_rows(evidence: _Evidence) -> ColumnCourse:
     """Follow the rows of a column, the baseline first."""
     import numpy as np
 
-    plan, y, method = of.plan, of.y, of.method
-    state = stats.before_looks(len(of.rows))
+    plan, y, method = evidence.plan, evidence.y, evidence.method
+    state = stats.before_looks(len(evidence.rows))
     courses: dict[str, RowCourse] = {}
     history: list[tuple[int, Mapping[str, str]]] = []
     column_gains, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.seed_counts):
         needed_rows = state.active.copy()
         needed_rows[0] = True
-        if not state.active.any() or not of.ended[needed_rows, :n].all():
+        if not state.active.any() or not evidence.ended[needed_rows, :n].all():
             break
         if look == 0 and method.spread == "images":
-            images, lacking = _images(of)
+            images, lacking = _images(evidence)
             if images is None:
                 method = replace(method, spread="paired")
-        shaky = np.asarray(of.unstable[:, :n].any(-1))
+        shaky = np.asarray(evidence.unstable[:, :n].any(-1))
         fit, next_state = stats.take_look(y[:, :n], look, state, method, shaky, images)
-        gains = dict(zip(of.rows, _gains(y[:, :n], fit), strict=True))
+        gains = dict(zip(evidence.rows, _gains(y[:, :n], fit), strict=True))
         decisions = dict(
-            zip(of.rows, map(stats.Decision, next_state.decided.tolist()), strict=True)
+            zip(evidence.rows, map(stats.Decision, next_state.decided.tolist()), strict=True)
         )
         is_last = n == plan.design.seed_counts[-1]
         looked = {
             row: _course(plan, n, gains[row], decisions[row], bool(going), is_last)
-            for row, active, going in zip(of.rows, state.active, next_state.active, strict=True)
+            for row, active, going in zip(
+                evidence.rows, state.active, next_state.active, strict=True
+            )
             if active
         }
         judged_rows = ~np.isnan(fit.sd)
-        if method.spread == "images" and judged_rows.sum() == 1 and len(of.rows) > 2:
+        if method.spread == "images" and judged_rows.sum() == 1 and len(evidence.rows) > 2:
             looked = {row: replace(course, alone=True) for row, course in looked.items()}
         courses |= looked
         history.append((n, {row: course.word for row, course in looked.items()}))
@@ -219,16 +221,16 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
         state = next_state
     later_looks = plan.design.seed_counts[len(history) :] if state.active.any() else ()
     following = later_looks[0] if later_looks else None
-    return ColumnCourse(of.label, courses, column_gains, tuple(history), following, lacking)
+    return ColumnCourse(evidence.label, courses, column_gains, tuple(history), following, lacking)
 
 
-def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
+def _follow_changes(evidence: _Evidence, changes: Changes) -> ColumnCourse:
     """Follow the changes of a column. Every cell contributes to every change, so all cells have the
     seeds of a look, until each change is decided, or a gain of the margin is unlikely."""
     import numpy as np
 
-    plan = of.plan
-    right, lacking = of.right() if of.method.spread == "images" else (None, "")
+    plan = evidence.plan
+    right, lacking = evidence.right() if evidence.method.spread == "images" else (None, "")
     courses: dict[tuple[str, str], RowCourse] = {}
     history: list[tuple[int, Mapping[str, str]]] = []
 
@@ -236,12 +238,12 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
         return not history or any(row.word == GOES_ON for row in courses.values())
 
     for look, n in enumerate(plan.design.seed_counts):
-        if not goes_on() or not of.ended[:, :n].all():
+        if not goes_on() or not evidence.ended[:, :n].all():
             break
-        shaky = np.asarray(of.unstable[:, :n].any(1))
+        shaky = np.asarray(evidence.unstable[:, :n].any(1))
         right_so_far = None if right is None else right[:, :n]
         judged_changes = judge_changes(
-            plan, changes, of.y[:, :n], of.method.at(look), shaky, right_so_far
+            plan, changes, evidence.y[:, :n], evidence.method.method_at(look), shaky, right_so_far
         )
         for place, gain in judged_changes.gains.items():
             if look == 0 or courses[place].word == GOES_ON:
@@ -254,7 +256,7 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     later_looks = plan.design.seed_counts[len(history) :]
     following = later_looks[0] if later_looks and goes_on() else None
     no_gains = stats.ColumnGains(())
-    return ColumnCourse(of.label, {}, no_gains, tuple(history), following, lacking, courses)
+    return ColumnCourse(evidence.label, {}, no_gains, tuple(history), following, lacking, courses)
 
 
 def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
@@ -269,33 +271,33 @@ def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
 
 
 def _course(
-    plan: Plan, n: int, gain: stats.RowGain, decision: stats.Decision, going: bool, last: bool
+    plan: Plan, n: int, gain: stats.RowGain, decision: stats.Decision, going: bool, is_last: bool
 ) -> RowCourse:
     """Say what a look at n seeds decided on a row or a change. `going`: is it undecided, with a
-    baseline that is stable; `last`: there is no later look."""
+    baseline that is stable; `is_last`: there is no later look."""
     margin = plan.analysis.margin
     if decision == stats.Decision.FUTILE and margin is not None:
         word = stats.stopped_word(gain.gain, margin)
         return RowCourse(n, word + UNLIKELY * (word == stats.CANT_TELL), gain, margin)
     better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
     words = {stats.Decision.BETTER: better, stats.Decision.WORSE: worse}
-    undecided = STOPPED if not going else stats.CANT_TELL if last else GOES_ON
+    undecided = STOPPED if not going else stats.CANT_TELL if is_last else GOES_ON
     if decision == stats.Decision.UNSTABLE:
         undecided = STOPPED
     return RowCourse(n, words.get(decision, undecided), gain)
 
 
-def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
+def _images(evidence: _Evidence) -> tuple[stats.ImagesAt | None, str]:
     """Return a function that gives a look the image flips of its rows, and ""; or None and the
     reason, where the images that runs get right are not known."""
     import numpy as np
 
-    right, lacking = of.right()
+    right, lacking = evidence.right()
     if right is None:
         return None, lacking
 
     def images(tables: object, rows: list[int], n: int) -> stats.ImageFlips:
-        return stats.ImageFlips.of(right[np.ix_(rows, range(n))][None])
+        return stats.ImageFlips.from_right(right[np.ix_(rows, range(n))][None])
 
     return images, ""
 
@@ -329,7 +331,7 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
             gains.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        reason: stats.Reason = "spread" if fit.own[row] else ""
+        reason: stats.Reason = "spread" if fit.is_own[row] else ""
         gains.append(stats.RowGain(estimate, reason, df=float(fit.df[row])))
     return gains
 
@@ -339,44 +341,46 @@ def look_events(
 ) -> Iterator[InterimLook]:
     """Yield every look so far, in the form that the ledger records, the one at the fewest seeds
     first."""
-    decided_looks = [(n, c.label, words) for c in courses.values() for n, words in c.told]
+    decided_looks = [(n, c.label, words) for c in courses.values() for n, words in c.history]
     for n, label, words in sorted(decided_looks, key=lambda entry: entry[0]):
         yield looks.until_look(plan, label, n, words, past.contrasts(label), results)
 
 
-def recorded_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
+def recorded_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[str]:
     """Say of every recorded look of the plan that gave out seeds what it decided; looks under
     another analysis are left out."""
-    for look in _of_plan(plan, seen):
+    for look in _of_plan(plan, interim_looks):
         for label, column in look.columns.items():
             if column.decided:
                 yield _line(column.n, label, column.decided)
 
 
-def latest_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
+def latest_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Standing:
     """Return the decision of the newest look at each row: (seeds, word) by row and column label.
     Only looks that gave out seeds count; looks under another analysis don't."""
     standing: dict[str, dict[str, tuple[int, str]]] = {}
-    for look in _of_plan(plan, seen):
+    for look in _of_plan(plan, interim_looks):
         for label, column in look.columns.items():
             for row, word in column.decided.items():
                 standing.setdefault(row, {})[label] = column.n, word
     return standing
 
 
-def _of_plan(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[InterimLook]:
+def _of_plan(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[InterimLook]:
     """Yield the looks under the plan's own analysis that gave out seeds."""
-    deciding = [look for look in seen if any(column.decided for column in look.columns.values())]
+    deciding = [
+        look for look in interim_looks if any(column.decided for column in look.columns.values())
+    ]
     current = looks.look(plan) if deciding else None
     return (look for look in deciding if current and look.is_of(current))
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
-    texts = [_line(n, course.label, words) for n, words in course.told]
-    if course.judged.tripped:
+    texts = [_line(n, course.label, words) for n, words in course.history]
+    if course.spreads.tripped:
         prefix = f"{course.label}: " if course.label else ""
-        texts.append(f"{prefix}{noisy([course.judged.ratio])}{_until_the_end(plan, course)}")
+        texts.append(f"{prefix}{noisy([course.spreads.ratio])}{_until_the_end(plan, course)}")
     return texts
 
 
@@ -399,18 +403,18 @@ def notes(
     for course in courses:
         prefix = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         seed_counts = past.decided_at(course.label) if past is not None else []
-        if course.next is not None and not course.told and seed_counts:
+        if course.next_seeds is not None and not course.history and seed_counts:
             counts = first_few([*map(str, seed_counts)])
             yield (
                 f"{prefix}looks were taken at {counts} seeds, and a run that they counted has no "
                 f"result now."
             )
-        elif course.next is not None and not course.told:
+        elif course.next_seeds is not None and not course.history:
             yield f"{prefix}no look yet; the first is at {plan.design.seed_counts[0]} seeds."
-        elif course.next is not None:
+        elif course.next_seeds is not None:
             yield (
                 f"{prefix}{plural(len(course.active), noun)} undecided; the next look is at "
-                f"{course.next} seeds; the same `ablate sweep` goes on"
+                f"{course.next_seeds} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
     if courses and below:
@@ -422,9 +426,9 @@ def notes(
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     """Return the greatest number of runs that are left after the last look."""
-    if course.next is None:
+    if course.next_seeds is None:
         return ""
-    runs = len(course.asks(plan)) * (plan.design.seed_counts[-1] - course.told[-1][0])
+    runs = len(course.asks(plan)) * (plan.design.seed_counts[-1] - course.history[-1][0])
     return f"; until the end: at most {plural(runs, 'more run')}"
 
 
@@ -446,7 +450,7 @@ def judged_gains(
         return means
     row_courses = (course.rows.get(scored.cell.row) for scored in block)
     rows = tuple(r.gain if r else mean for r, mean in zip(row_courses, means.rows, strict=True))
-    return replace(course.judged, rows=rows, kept=gains.kept, void=gains.void)
+    return replace(course.spreads, rows=rows, kept_rows=gains.kept_rows, void=gains.void)
 
 
 def _gains_of(

@@ -132,7 +132,7 @@ def judge_changes(
             return JudgedChanges({}, [])
         places = [(name, MAIN_EFFECT) for name in changes.names]
         gains = dict(zip(places, effects.gains, strict=True))
-        return JudgedChanges(gains, [_how(plan, rows, effects)])
+        return JudgedChanges(gains, [_basis(plan, rows, effects)])
     labels = {frozenset(on): label for label, on in changes.rows.items()}
     all_names = frozenset(changes.names)
     compared = {
@@ -197,7 +197,7 @@ def _changes_block(
         )
     is_complete = not arrays.omitted[c][[*index.values()]].any()
     lines = [
-        arrays.line(name, column, gain, given=is_complete, part=part)
+        arrays.line(name, column, gain, judgeable=is_complete, part=part)
         for (name, part), gain in judged_changes.gains.items()
     ]
     lines.sort(key=lambda line: changes.names.index(line.label))
@@ -252,7 +252,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
             "its interval many times as wide"
         )
         title = "Shares of the whole gain"
-        yield block("shapley", title, meaning, shares | whole_gain, told=lambda _: False)
+        yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)
 
 
 def _effects(
@@ -265,11 +265,12 @@ def _effects(
     title: str,
     meaning: str,
     family: int = 1,
-    told: Callable[[str], bool] = lambda _: True,
-    **how: Any,
+    has_verdict: Callable[[str], bool] = lambda _: True,
+    **line_options: Any,
 ) -> Summary | None:
     """Compute a block of the contrasts with these weights of cells, which lie in these rows; None
-    where no seeds determine them. `told`: which of them have verdicts; `how`: see `Arrays.line`."""
+    where no seeds determine them. `has_verdict`: which of them have verdicts; `line_options`: see
+    `Arrays.line`."""
     plan, right = arrays.plan, arrays.images([column])
     method = arrays.method(len(weights), family)
     effects = stats.design_effects(
@@ -284,19 +285,25 @@ def _effects(
     is_complete = not arrays.omitted[column][rows].any()
     column_label = plan.columns[column].label
     lines = (
-        arrays.line(label, column_label, effect, given=is_complete and told(label), **how)
+        arrays.line(
+            label,
+            column_label,
+            effect,
+            judgeable=is_complete and has_verdict(label),
+            **line_options,
+        )
         for label, effect in zip(weights, effects.gains, strict=True)
     )
     reasons = own_reasons(plan, dict(zip(weights, effects.gains, strict=True)))
-    note = joined_note(meaning, _how(plan, rows, effects), reasons)
+    note = joined_note(meaning, _basis(plan, rows, effects), reasons)
     return Summary(kind, name, title, note, method.contrasts, tuple(lines))
 
 
-def _how(plan: Plan, rows: Sequence[int], found: stats.DesignEffects) -> str:
+def _basis(plan: Plan, rows: Sequence[int], effects: stats.DesignEffects) -> str:
     """Say by what the effects are judged."""
-    if not found.by_images:
+    if not effects.by_images:
         return BY_SEEDS
-    labels = [plan.rows[rows[cell]].label for cell in found.noisy]
+    labels = [plan.rows[rows[cell]].label for cell in effects.noisy]
     return joined_note(
         BY_IMAGES.replace("examples", plan.task.examples),
         f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
@@ -309,9 +316,9 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     beyond = [
         f"{label} ({gain.ratio:.1f} times)" if gain.ratio is not None else label
         for label, gain in gains.items()
-        if gain.own in ("spread", "outlier")
+        if gain.own_reason in ("spread", "outlier")
     ]
-    vague = [label for label, gain in gains.items() if gain.own == "vague"]
+    vague = [label for label, gain in gains.items() if gain.own_reason == "vague"]
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
     limit = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
     return joined_note(
@@ -358,7 +365,7 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                     f"Placement, {words}{base_words}{suffix}",
                     "effects against pre, averaged over the other's placements; "
                     "x: the effect beyond their sum",
-                    told=lambda label: " x " not in label,
+                    has_verdict=lambda label: " x " not in label,
                     margin=False,
                 )
                 summaries += [block] if block is not None else []

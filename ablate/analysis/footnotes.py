@@ -38,11 +38,11 @@ CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 def entry_notes(row: JudgedRow) -> Iterator[Note]:
     """Yield the footnotes on an entry and on its row."""
     [confounds] = (
-        plan_row.confounds for plan_row in row.plan.rows if plan_row.label == row.found.cell.row
+        plan_row.confounds for plan_row in row.plan.rows if plan_row.label == row.scores.cell.row
     )
     if confounds:
         text = f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."
-        yield Note("footnote", text, (row.found.cell.row, None))
+        yield Note("footnote", text, (row.scores.cell.row, None))
     yield from notes("footnote", _of_runs(row), row.place)
     if row.course is not None:
         yield Note("gain", row.course.note(row.judge), row.place)
@@ -50,13 +50,13 @@ def entry_notes(row: JudgedRow) -> Iterator[Note]:
 
 
 def _of_runs(row: JudgedRow) -> list[str]:
-    plan, scores, base = row.plan, row.found, row.base
+    plan, scores, base = row.plan, row.scores, row.base
     texts = []
     if skipped := plan.skipped_seeds(scores.cell):
         fates = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in skipped.items())
         texts.append(f"Skipped by the user: {fates}.")
     if scores.cell.chosen:
-        texts.append(_chosen(scores.cell.chosen))
+        texts.append(_tuning_note(scores.cell.chosen))
     if scores.cell.overrides:
         keys = ", ".join(scores.cell.overrides)
         texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
@@ -65,7 +65,8 @@ def _of_runs(row: JudgedRow) -> list[str]:
     if scores.collapsed:
         texts.append(
             f"Collapsed: {seed_names(scores.collapsed)} "
-            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(row.gain)}."
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it"
+            f"{_own_interval_clause(row.gain)}."
         )
     if scores.unstable and row.against and base and not base.unstable:  # else the column says it
         few = "" if row.against.tested else "; the test can decide from 4 runs on"
@@ -91,8 +92,8 @@ def _of_gain(row: JudgedRow) -> list[str]:
     """List what explains a gain and its verdict."""
     plan, gain, verdict = row.plan, row.gain, row.verdict
     texts = []
-    if gain and gain.own in ("spread", "outlier"):
-        leaves = gain.own == "outlier"
+    if gain and gain.own_reason in ("spread", "outlier"):
+        leaves = gain.own_reason == "outlier"
         reference = (
             f"its {plan.task.examples} and the other rows tell"
             if row.by_images
@@ -110,7 +111,7 @@ def _of_gain(row: JudgedRow) -> list[str]:
                 f"The row's spread is {times} what {reference}{basis} interval, and "
                 f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
             )
-    if gain and gain.own == "vague":
+    if gain and gain.own_reason == "vague":
         texts.append(
             f"The row's own seeds tell its spread better than {plan.task.examples} and the other "
             f"rows do: the row has its own paired interval."
@@ -121,7 +122,7 @@ def _of_gain(row: JudgedRow) -> list[str]:
             "baseline: the row is judged by one spread of all rows."
         )
     if gain and row.base and verdict == stats.UNSTABLE:
-        texts.append(_unstable(plan, row.found, gain, row.base))
+        texts.append(_unstable(plan, row.scores, gain, row.base))
     if verdict == stats.DID_NOTHING:
         texts.append(
             f"The predictions equal those of {plan.baseline} in every seed, bit for bit: the "
@@ -139,7 +140,7 @@ def _of_gain(row: JudgedRow) -> list[str]:
 def _few_beside_more(row: JudgedRow) -> bool:
     """Return whether the row has so few runs, and fewer than the baseline, that the rows' spread is
     hardly ever used for it. Then its own spread need not be far from theirs."""
-    ours, theirs = (len(s.results) if s else 0 for s in (row.found, row.base))
+    ours, theirs = (len(s.results) if s else 0 for s in (row.scores, row.base))
     return not row.plan.design.blocks and ours < min(stats.FEW_SEEDS, theirs)
 
 
@@ -157,10 +158,10 @@ def _no_lower(plan: Plan) -> str:
     return f"ended with a training loss no lower than the loss of {plan.task.prior}"
 
 
-def _unstable(plan: Plan, found: Scores, gain: stats.RowGain, base: Scores) -> str:
+def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> str:
     """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it."""
     metric = plan.metric
-    ours, theirs = found.main.by_seed, base.main.by_seed
+    ours, theirs = scores.main.by_seed, base.main.by_seed
     gains = {seed: metric.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
     middle = statistics.median(gains.values())
     worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
@@ -177,7 +178,7 @@ def _unstable(plan: Plan, found: Scores, gain: stats.RowGain, base: Scores) -> s
     )
 
 
-def _chosen(choices: Sequence[TuningWinner]) -> str:
+def _tuning_note(choices: Sequence[TuningWinner]) -> str:
     """Name the settings that searches chose for a cell, their cost, and doubts about them."""
     params = "; ".join(
         ", ".join(f"{key}={setting_text(value)}" for key, value in choice.params.items())
@@ -221,8 +222,8 @@ def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     )
 
 
-def _left(gain: stats.RowGain | None) -> str:
-    unstable = gain is not None and gain.own == "instability"
+def _own_interval_clause(gain: stats.RowGain | None) -> str:
+    unstable = gain is not None and gain.own_reason == "instability"
     return (
         "; the row has its own paired interval, and tells nothing of the other rows' spread"
         if unstable
@@ -231,12 +232,12 @@ def _left(gain: stats.RowGain | None) -> str:
 
 
 def _diverged(row: JudgedRow) -> str:
-    plan, scores = row.plan, row.found
+    plan, scores = row.plan, row.scores
     runs = ", ".join(
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in scores.diverged.items()
     )
-    exclusion = _left(row.gain)
+    exclusion = _own_interval_clause(row.gain)
     if plan.analysis.diverged == "chance" and scores.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{exclusion}."
     if scores.cell.row == plan.baseline:
@@ -269,7 +270,7 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
     return sentences
 
 
-def rounded(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
+def rounding_notes(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
     """Yield a line for columns of which several ranks made runs, without the promise that these
     have the bits of one."""
     headings_by_reason: dict[str, list[str]] = {}
@@ -326,7 +327,7 @@ def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str,
     plugin_digests = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
     # A digest is of all that was loaded from a folder: alike only for the same classes.
     if plugin_digests:
-        places = (f"{kind}={_named(cell.spec, kind)}" for kind in plugin_digests)
+        places = (f"{kind}={_own_names(cell.spec, kind)}" for kind in plugin_digests)
         yield (
             "plugins",
             f"code of {', '.join(places)}",
@@ -339,7 +340,7 @@ def seed_names(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _named(spec: Mapping[str, Any], kind: str) -> str:
+def _own_names(spec: Mapping[str, Any], kind: str) -> str:
     """Return the names of the user's own classes or probes in a run's spec. `kind`: a section,
     whose name is meant, `SECTION.KEY`, or "probe" for all own probes."""
     if kind == "probe":

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from ablate.analysis import stats
 from ablate.analysis.table import Entry, Table
-from ablate.analysis.trained_on import listed
+from ablate.analysis.trained_on import join_words
 
-NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
+NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
 PREDICATES = {
     "helps": ("helps", "help"),
@@ -22,7 +22,7 @@ PREDICATES = {
     "unstable": ("is unstable", "are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
-TOLD = ("helps", "hurts", "higher", "lower")
+EFFECT_VERDICTS = ("helps", "hurts", "higher", "lower")
 
 
 def table_headline(table: Table) -> str:
@@ -36,8 +36,8 @@ def table_headline(table: Table) -> str:
     if not groups:
         return ""
     caution = f" {false}" if (false := false_words(table)) else ""
-    if len(table.judged) > 1:
-        clauses = _counted(table, groups, contrasts)
+    if len(table.judged_columns) > 1:
+        clauses = _column_clauses(table, groups, contrasts)
     else:
         clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in groups]
     seeds = {entry.n for entry in contrasts if entry.verdict}
@@ -68,44 +68,44 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
     for kind, forms in PREDICATES.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            points = table.of().points
+            points = table.metric_of().points
             unit = points.removesuffix("s") if margin == "1" else points
             return forms[several].format(f"{margin} {unit}".rstrip())
     return verdict or ("have no verdict" if several else "has no verdict")
 
 
-def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> str:
+def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) -> str:
     """Name the rows of a verdict, for a table of one column."""
     predicate = _predicate(table, verdict, len(entries) > 1)
-    is_effect = verdict in TOLD
-    if len(entries) > NAMED:
+    is_effect = verdict in EFFECT_VERDICTS
+    if len(entries) > NAMED_ROWS:
         largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
         foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
-        return f"{len(entries)} of {of} {predicate}{foremost}"
+        return f"{len(entries)} of {total} {predicate}{foremost}"
     if is_effect and len(entries) == 1:
         return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
     names = [entry.row + (_bracketed(table, entry) if is_effect else "") for entry in entries]
-    return f"{listed(names)} {predicate}"
+    return f"{join_words(names)} {predicate}"
 
 
-def _counted(
-    table: Table, found: Sequence[tuple[str, list[Entry]]], contrasts: Sequence[Entry]
+def _column_clauses(
+    table: Table, groups: Sequence[tuple[str, list[Entry]]], contrasts: Sequence[Entry]
 ) -> list[str]:
     """Count the columns where a row helps or hurts, and the comparisons with each other verdict."""
     columns = Counter(entry.row for entry in contrasts)
     clauses, other_clauses = [], []
-    for verdict, entries in found:
-        if verdict not in TOLD:
+    for verdict, entries in groups:
+        if verdict not in EFFECT_VERDICTS:
             other_clauses.append(f"{len(entries)} {verdict or 'no verdict'}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
-        names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED]]
+        names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED_ROWS]]
         top_row, count = rows[0]
         names[0] = f"{top_row} {PREDICATES[verdict][0]} in {count} of {columns[top_row]} columns"
-        remainder = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
-        clauses.append(listed(names + remainder))
+        remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
+        clauses.append(join_words(names + remainder))
     if other_clauses:
-        clauses.append(f"of {len(contrasts)} comparisons {listed(other_clauses)}")
+        clauses.append(f"of {len(contrasts)} comparisons {join_words(other_clauses)}")
     return clauses
 
 
@@ -122,11 +122,11 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
     if any(entry.verdict for entry in table.entries):
         verdicts = Counter(entry.verdict or "" for entry in entries)
         bounded = {word: verdicts[word] for word in verdicts if word.startswith(BOUNDED)}
-        better, worse = ("higher", "lower") if table.of().neutral else ("helps", "hurts")
+        better, worse = ("higher", "lower") if table.metric_of().neutral else ("helps", "hurts")
         win_count = verdicts[better]
         other_counts = {worse: verdicts[worse], **bounded, "no verdict": verdicts[""]}
     else:
-        better = "below" if table.of().sign < 0 else "above"
+        better = "below" if table.metric_of().sign < 0 else "above"
         gains = [entry.gain.mean for entry in judged_entries if entry.gain]
         win_count = sum(gain > 0 for gain in gains)
         other_counts = {
@@ -145,7 +145,7 @@ def _bracketed(table: Table, entry: Entry) -> str:
 def false_words(table: Table) -> str:
     """State the expected number of columns with a false verdict, if each column is a family of its
     own; else ""."""
-    columns = sum(not column.void for column in table.judged)
+    columns = sum(not column.void for column in table.judged_columns)
     if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
     alpha = f"{100 * table.gain_alpha:.3g} %"
@@ -160,14 +160,14 @@ def gain_label(table: Table, entry: Entry) -> str:
     """Return "+1.20 points [+0.70, +1.70], n = 5: helps" for an entry with a gain."""
     gain = entry.gain
     assert gain is not None
-    interval = "" if table.of().interval(gain.low, gain.high) else ", no interval"
+    interval = "" if table.metric_of().interval(gain.low, gain.high) else ", no interval"
     verdict = f": {entry.verdict}" if entry.verdict else ""
     return f"{_gain_text(table, gain)}{interval}, n = {gain.n}{verdict}"
 
 
 def _gain_text(table: Table, gain: stats.Estimate) -> str:
     """Return "+1.20 points [+0.70, +1.70]", or the mean alone where there is no interval."""
-    metric = table.of()
+    metric = table.metric_of()
     mean = f"{metric.text(gain.mean, sign=True)} {metric.points}"
     interval = metric.interval(gain.low, gain.high, sign=True)
     return f"{mean} {interval}" if interval else mean

@@ -81,7 +81,7 @@ class JudgedRow:
     images."""
 
     plan: Plan
-    found: Scores
+    scores: Scores
     base: Scores | None
     gain: stats.RowGain | None
     against: stats.Exact | None
@@ -91,17 +91,17 @@ class JudgedRow:
 
     @property
     def place(self) -> tuple[str, str]:
-        return self.found.cell.row, self.found.cell.column
+        return self.scores.cell.row, self.scores.cell.column
 
     @property
-    def given(self) -> bool:
+    def judgeable(self) -> bool:
         """True if the row may have a verdict."""
-        return self.judge and not is_partial(self.plan, self.found)
+        return self.judge and not is_partial(self.plan, self.scores)
 
     @property
     def verdict(self) -> str | None:
         gain, margin, neutral = self.gain, self.plan.analysis.margin, self.plan.metric.neutral
-        verdict = verdict_of(gain.gain, margin, self.given, neutral) if gain else None
+        verdict = verdict_of(gain.gain, margin, self.judgeable, neutral) if gain else None
         if gain and verdict == stats.CANT_TELL and gain.stands_out:
             verdict = stats.UNSTABLE
         if self.course is not None:
@@ -113,28 +113,28 @@ class JudgedRow:
         """True if the predictions of every seed are those of the baseline, bit for bit."""
         mine, theirs = (
             [result.get("predictions_sha256") for result in scores.results] if scores else []
-            for scores in (self.found, self.base)
+            for scores in (self.scores, self.base)
         )
         return all(mine) and mine == theirs[: len(mine)]  # which may have more seeds
 
 
-def is_partial(plan: Plan, found: Scores) -> bool:
+def is_partial(plan: Plan, scores: Scores) -> bool:
     """Return whether the values leave out runs that diverged or never reached a threshold; if so,
     there is no verdict."""
-    return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
+    return bool(scores.main.never) or (bool(scores.diverged) and plan.analysis.diverged == "omit")
 
 
 def verdict_of(
     gain: stats.Estimate,
     margin: float | None,
-    given: bool,
+    judgeable: bool,
     neutral: bool = False,
     words: tuple[str, str] | None = None,
 ) -> str | None:
     """Return the verdict on a gain; None without an interval or with fewer than FEWEST_SEEDS seeds.
     `neutral`: whether the metric has no better direction; `words`: in place of "helps" and "hurts",
     if given."""
-    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
+    if not judgeable or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:

@@ -55,7 +55,9 @@ def with_own_metrics(
         return results
     return {
         run: result
-        and _more(result, {name: by_run.get(run, {}) for name, by_run in measured_values.items()})
+        and _with_values(
+            result, {name: by_run.get(run, {}) for name, by_run in measured_values.items()}
+        )
         for run, result in results.items()
     }
 
@@ -100,7 +102,9 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
     return measured_values
 
 
-def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def _with_values(
+    result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
     """Return a result with `values`, by metric and set, added to its test set and to the sets of
     `eval.also`."""
 
@@ -120,19 +124,23 @@ def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) 
 
 
 def _called(
-    function: Callable[..., Any], table: Any, classes: int, place: str, said: Mapping[str, Any]
+    function: Callable[..., Any],
+    table: Any,
+    classes: int,
+    place: str,
+    declaration: Mapping[str, Any],
 ) -> float:
     """Return the value of the user's function for a table of predictions, and for the number of
     classes if the function takes it. Raises UserError where the function raises, or where the value
     is no finite number or out of the metric's range."""
     fields = table.dtype.names or ()
     contents = f"predictions.npy has {', '.join(fields)}"
-    with _blamed(place, said, f"; {contents}"):
-        value = function(table, **_named(function, classes))
+    with _blamed(place, declaration, f"; {contents}"):
+        value = function(table, **_named_arguments(function, classes))
         value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {contents}")
-    if reason := out_of_range(said, value):
+    if reason := out_of_range(declaration, value):
         raise UserError(f"{place}: {reason}; {contents}")
     return float(value)
 
@@ -144,7 +152,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda predictions: None)
 
 
-def _named(function: Callable[..., Any], classes: int) -> dict[str, int]:
+def _named_arguments(function: Callable[..., Any], classes: int) -> dict[str, int]:
     """Return the arguments that a function gets by name: `classes`, if it has such a parameter."""
     return {"classes": classes} if "classes" in _signature(function).parameters else {}
 
@@ -153,7 +161,7 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
     """Raise UserError for a function that doesn't accept the arguments that it will be given."""
     signature, function_name = _signature(function), name.rpartition(":")[2]
     try:
-        signature.bind(None, **_named(function, 0))
+        signature.bind(None, **_named_arguments(function, 0))
     except TypeError as error:
         raise UserError(
             f"{name}: expected {function_name}(predictions) or "
@@ -162,7 +170,7 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[None]:
+def _blamed(place: str, declaration: Mapping[str, Any], suffix: str = "") -> Iterator[None]:
     """Raise what the user's code raises in this context as a UserError that names `place` and the
     file and line of the code. What the code prints goes to standard error, so never into a
     table."""
@@ -170,22 +178,25 @@ def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[Non
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
-        spot = own_line(error, [said["folder"]] if said["folder"] else []) or raising_line(error)
+        spot = own_line(
+            error, [declaration["folder"]] if declaration["folder"] else []
+        ) or raising_line(error)
         line = short_error(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        raise UserError(f"{place}: {line} ({spot}){more}") from error
+        raise UserError(f"{place}: {line} ({spot}){suffix}") from error
 
 
-def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
+def _load(name: str, declaration: Mapping[str, Any]) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    if said["folder"] is None:
+    if declaration["folder"] is None:
         file = None
-    elif (file := source_file(Path(said["folder"]), name)) is None:
+    elif (file := source_file(Path(declaration["folder"]), name)) is None:
         raise UserError(
-            f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
-            f"more; start ablate where it lies, or give another analysis.metric"
+            f"{name}: no {module.replace('.', '/')}.py in "
+            f"{declaration['folder'] or 'this folder'} any more; start ablate where it lies, or "
+            f"give another analysis.metric"
         )
-    with _blamed(name, said):
-        loaded = getattr(_imported(module, file, said["version"]), function)
+    with _blamed(name, declaration):
+        loaded = getattr(_imported(module, file, declaration["version"]), function)
     if not callable(loaded):
         raise UserError(f"{name}: is no function, but {loaded!r}")
     _check_signature(name, loaded)

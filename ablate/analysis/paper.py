@@ -51,8 +51,8 @@ class Printed:
 @dataclass(frozen=True)
 class PaperTable:
     """`columns`: label -> (arch, dataset, regime), `places`: where in a wide table; `cells`: by
-    variant and label. `over`: the variant that values are gains over, None where they are values.
-    """
+    variant and label. `reference_row`: the variant that values are gains over, None where they are
+    values."""
 
     name: str
     source: str
@@ -60,7 +60,7 @@ class PaperTable:
     rows: tuple[str, ...]
     columns: Mapping[str, tuple[str, str, str]]
     cells: Mapping[tuple[str, str], Printed]
-    over: str | None
+    reference_row: str | None
     places: Mapping[str, WidePlace]
 
     @property
@@ -74,9 +74,9 @@ class PaperTable:
         if row == baseline:
             return None
         cell = self.cells.get((row, column))
-        if cell is None or (self.over and baseline != self.over):
+        if cell is None or (self.reference_row and baseline != self.reference_row):
             return None
-        if self.over:
+        if self.reference_row:
             return float(cell.value)
         base_cell = self.cells.get((baseline, column))
         return round(float(cell.value) - float(base_cell.value), 6) if base_cell else None
@@ -92,7 +92,7 @@ class PaperTable:
             row=row,
             column=column,
             printed=text,
-            value=float(printed.value) if printed and not self.over else None,
+            value=float(printed.value) if printed and not self.reference_row else None,
             pm=float(printed.pm) if printed and printed.pm else None,
             gain=gain,
             differs=differs,
@@ -133,7 +133,7 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
         rows=tuple(dict.fromkeys([baseline, *rows])) if baseline else tuple(rows),
         columns={label: column for column, label in labels.items()},
         cells={(number.variant, labels[number.column]): number for number in numbers},
-        over=baseline,
+        reference_row=baseline,
         places={label: _place(column, labels) for column, label in labels.items()},
     )
 
@@ -203,7 +203,7 @@ class Beside:
     differs: str
 
     @property
-    def said(self) -> str:
+    def figure_text(self) -> str:
         """The figure as printed; where it isn't comparable with ours, its published column comes
         first, without the text in brackets in that column's label, which the notes have."""
         shows_column = self.differs and self.printed
@@ -228,9 +228,11 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             raise unknown_value(f"paper: rows: {label}", row, table.rows)
     recipes = Recipes(store)
     figures = {}
-    find_theirs = _Columns(plan, table).of
+    find_theirs = _Columns(plan, table).published_label
     for trained, cell in (
-        (plan_cell, table_cell) for plan_cell in plan.cells for table_cell in _shown(plan_cell)
+        (plan_cell, table_cell)
+        for plan_cell in plan.cells
+        for table_cell in _cells_by_set(plan_cell)
     ):
         if cell.row not in rows:
             continue
@@ -239,9 +241,9 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             continue
         row = rows[cell.row]
         printed = table.cells.get((row, theirs))
-        base = table.over or rows.get(plan.baseline)
+        base = table.reference_row or rows.get(plan.baseline)
         gain = table.gain(row, theirs, base) if base else None
-        if printed is None and not (table.over and row == table.over):
+        if printed is None and not (table.reference_row and row == table.reference_row):
             continue
         differs = recipes.difference(trained, table.columns[theirs])
         text = as_printed(table, printed, gain)
@@ -254,7 +256,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     return figures
 
 
-def _shown(cell: Cell) -> Iterator[Cell]:
+def _cells_by_set(cell: Cell) -> Iterator[Cell]:
     """Yield the cell, then the same runs in the column of each set of `eval.also`."""
     yield cell
     for test_set in also_of(cell.spec):
@@ -267,10 +269,10 @@ class _Columns:
     def __init__(self, plan: Plan, table: PaperTable) -> None:
         self.table = table
         self.places = wide_places(plan.columns)
-        self.named = {c.label: c.paper for c in plan.columns if c.paper is not None}
-        self.named |= plan.paper.get("columns", {})
+        self.paper_labels = {c.label: c.paper for c in plan.columns if c.paper is not None}
+        self.paper_labels |= plan.paper.get("columns", {})
 
-    def of(self, trained: Cell, cell: Cell) -> str | None:
+    def published_label(self, trained: Cell, cell: Cell) -> str | None:
         """Return the label of the published column for a cell of ours, None if there is none.
         `trained`: the cell of the same runs on their own test set.
 
@@ -282,9 +284,9 @@ class _Columns:
         arch = str(cell.spec["model"].get("arch"))
         also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
         for column_name in (cell.column, f"{heading}{also}".strip()):
-            if column_name in self.named:
+            if column_name in self.paper_labels:
                 return self._called(
-                    self.named[column_name], arch, column_name, column_name == cell.column
+                    self.paper_labels[column_name], arch, column_name, column_name == cell.column
                 )
         ours, columns = cell.spec["data"]["name"], self.table.columns
         candidates = [
@@ -299,22 +301,22 @@ class _Columns:
                 return label
         return arch if arch in columns and DATA.get(columns[arch][1]) == ours else None
 
-    def _called(self, named: str, arch: str, own: str, by_label: bool) -> str:
+    def _called(self, paper_name: str, arch: str, column_name: str, by_label: bool) -> str:
         """Return the published column with this label; or the one with this heading or dataset: the
-        one of our architecture, else the first. `by_label`: our column is named by its label, so
-        that `named` is first taken as a label."""
+        one of our architecture, else the first. `column_name`: of our column; `by_label`: it is the
+        column's label, so that `paper_name` is first taken as a label."""
         table = self.table
         candidates = [
             label
             for label, (_, dataset, _) in table.columns.items()
-            if named in (table.places[label].heading, dataset)
+            if paper_name in (table.places[label].heading, dataset)
         ]
-        if named in table.columns and (by_label or not candidates):
-            return named
+        if paper_name in table.columns and (by_label or not candidates):
+            return paper_name
         if not candidates:
             headings = (place.heading for place in table.places.values())
             choices = dict.fromkeys([*table.columns, *filter(None, headings)])
-            raise unknown_value(f"paper: columns: {own}", named, choices)
+            raise unknown_value(f"paper: columns: {column_name}", paper_name, choices)
         return next(
             (label for label in candidates if table.columns[label][0] == arch), candidates[0]
         )
@@ -323,7 +325,7 @@ class _Columns:
 def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -> str:
     if printed is None:
         return ""
-    if table.over:
+    if table.reference_row:
         return f"+{printed.value}" if float(printed.value) > 0 else printed.value
     qualifier = "about " if table.metric.endswith("_approx") else ""
     text = qualifier + printed.value + (f" ± {printed.pm}" if printed.pm else "")
@@ -412,7 +414,7 @@ class Recipes:
         from ablate.planning import Composer
 
         self.composer = Composer(store)
-        self.known: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+        self.cached_settings: dict[tuple[str, str], Mapping[str, Any] | None] = {}
 
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Name the differences from the published data, size, steps and recipe; "" for none."""
@@ -426,7 +428,7 @@ class Recipes:
         if regime not in RECIPES:
             return f"the published training ({regime}) is no recipe of ours"
         arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
-        expected = self._of(regime, arch)
+        expected = self._recipe_settings(regime, arch)
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {arch}"
@@ -446,22 +448,22 @@ class Recipes:
         ]
         return f"{first_few(differing, 4)} not as in {words}" if differing else ""
 
-    def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
+    def _recipe_settings(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
         from ablate.planning import SettingsLayer
         from ablate.shared import spec
 
-        if (regime, arch) not in self.known:
+        if (regime, arch) not in self.cached_settings:
             settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
                 run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
             except UserError:
-                self.known[regime, arch] = None
+                self.cached_settings[regime, arch] = None
             else:
-                self.known[regime, arch] = {
+                self.cached_settings[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
                     "model": {key: run["model"][key] for key in MODEL if key in run["model"]},
                     "data": {key: run["data"][key] for key in ("size", "fraction")},
                 }
-        return self.known[regime, arch]
+        return self.cached_settings[regime, arch]

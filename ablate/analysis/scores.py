@@ -46,7 +46,7 @@ class Scores:
 
     cell: Cell
     main: Values  # of the analysis' metric
-    others: Mapping[str, Values]
+    other_values: Mapping[str, Values]
     missing: tuple[int, ...]
     diverged: Mapping[int, int | None]  # seed -> step
     collapsed: tuple[int, ...]
@@ -138,14 +138,14 @@ def cell_scores(
             if not metric.probe or beyond[metric.key]:
                 raise UserError(f"{place}: {_lacking(metric, plan, cell, beyond[metric.key])}")
             if metric == plan.metric:
-                raise UserError(f"{place}: {_none(metric, cell, numbers)}")
+                raise UserError(f"{place}: {_no_number(metric, cell, numbers)}")
     other_metrics = [m for m in measured if finished] + [
         m for m in table_metrics if m not in run_metrics
     ]
     return Scores(
         cell=cell,
         main=values(plan.metric),
-        others={m.key: values(m) for m in other_metrics if m.key != plan.metric.key},
+        other_values={m.key: values(m) for m in other_metrics if m.key != plan.metric.key},
         missing=tuple(missing),
         diverged=diverged,
         collapsed=tuple(seed for seed, result in finished.items() if result.get("collapsed")),
@@ -184,9 +184,9 @@ def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]
     )
 
 
-def _none(metric: Metric, cell: Cell, known: Mapping[int, Mapping[str, Any]]) -> str:
+def _no_number(metric: Metric, cell: Cell, numbers_by_seed: Mapping[int, Mapping[str, Any]]) -> str:
     """Explain that a row has no such number, and name the probe's numbers that it has."""
-    keys = dict.fromkeys(key for numbers in known.values() for key in numbers)
+    keys = dict.fromkeys(key for numbers in numbers_by_seed.values() for key in numbers)
     probe_keys = [key for key in keys if key.startswith(f"{metric.probe}:")]
     choices = (
         f": it has {', '.join(probe_keys)}"
@@ -196,26 +196,30 @@ def _none(metric: Metric, cell: Cell, known: Mapping[int, Mapping[str, Any]]) ->
     return f"{cell.row!r} has no {metric.key}{choices}; choose another metric, or other rows"
 
 
-def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) -> dict[str, float]:
+def _probed(
+    cell: Cell, seed: int, probe_names: Iterable[str], probes: Probes | None
+) -> dict[str, float]:
     """Return the numbers of these probes in the files of a run, by key."""
     if probes is None:
         return {}
     run, spec = cell.ids[seed], cell.at_seed(seed).spec
     return {
         key: value
-        for probe in asked
+        for probe in probe_names
         for key, value in probe_numbers(probe, probes(run, probe), spec).items()
     }
 
 
-def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) -> float | None:
-    """Return a metric of the validation curve of a run, the curve of the task's `first` metric: the
-    first epoch that reaches the threshold of `metric`, None where the curve never gets there;
-    without a threshold, the area under the curve. Raises UserError for an area of fewer than two
-    validations."""
+def _of_curve(
+    metric: Metric, first_metric: Metric, run: str, curves: Curves | None
+) -> float | None:
+    """Return a metric of the validation curve of a run, the curve of `first_metric`, the task's
+    first: the first epoch that reaches the threshold of `metric`, None where the curve never gets
+    there; without a threshold, the area under the curve. Raises UserError for an area of fewer than
+    two validations."""
     import numpy as np
 
-    lines, key = curves(run) if curves else (), f"val_{first.key}"
+    lines, key = curves(run) if curves else (), f"val_{first_metric.key}"
     points = [(line["epoch"], line[key]) for line in lines if key in line]
     epochs, values = (np.array([point[i] for point in points], float) for i in (0, 1))
     if (value := threshold(metric.key)) is None:
@@ -225,8 +229,10 @@ def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) ->
                 f"curve needs; choose another metric"
             )
         return float(stats.auc(epochs, values))
-    better = first.sign * values
-    epoch = float(stats.epochs_to(epochs, better, first.sign * value)) if points else math.nan
+    better = first_metric.sign * values
+    epoch = (
+        float(stats.epochs_to(epochs, better, first_metric.sign * value)) if points else math.nan
+    )
     return None if math.isnan(epoch) else epoch
 
 
@@ -365,19 +371,20 @@ def is_share(percent: float, right: float) -> bool:
 
 
 class Rights:
-    """The images that the runs of each column get right, if `asked`; predictions are read once."""
+    """The images that the runs of each column get right; predictions are read once, and not at all
+    unless `enabled`."""
 
     def __init__(
-        self, plan: Plan, results: Results, predictions: Predictions | None, asked: bool
+        self, plan: Plan, results: Results, predictions: Predictions | None, enabled: bool
     ) -> None:
         self._plan, self._results, self._predictions = plan, results, predictions
-        self._asked = asked
+        self._enabled = enabled
         self._columns: dict[tuple[str, str], Correct] = {}
 
-    def of(self, block: Sequence[Scores], on: str) -> Correct:
-        """Return `right_images` of a column, read once; `Correct(None)` if not `asked`. `on`: a set
-        of `eval.also`, "" for their own test set."""
-        if not self._asked or not block:
+    def column_images(self, block: Sequence[Scores], on: str) -> Correct:
+        """Return `right_images` of a column, read once; `Correct(None)` unless `enabled`. `on`: a
+        set of `eval.also`, "" for their own test set."""
+        if not self._enabled or not block:
             return Correct(None)
         place = block[0].cell.column, on
         if place not in self._columns:
@@ -392,13 +399,13 @@ class Rights:
         column; None where the plan doesn't judge by images, or one of the columns is not known."""
         import numpy as np
 
-        if not self._asked or self._plan.spread != "images":
+        if not self._enabled or self._plan.spread != "images":
             return None
         rows = [row.label for row in self._plan.rows]
         indices = [self._plan.seeds.index(seed) for seed in seeds]
         arrays = []
         for _, block in blocks_of(self._plan, cells):
-            if (right := self.of(block, "").right) is None:
+            if (right := self.column_images(block, "").right) is None:
                 return None
             marks = np.zeros((len(rows), len(indices), right.shape[-1]), dtype=bool)
             marks[[rows.index(scored.cell.row) for scored in block]] = right[:, indices]

@@ -46,10 +46,10 @@ class Seeding:
         of its settings."""
         self._plan, self._store, self._record, self._say = plan, store, record, say
         self._search = search
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._results: dict[str, Mapping[str, Any]] = {}
         # By column: the runs, as (row, seed), whose result is not known.
         self._waiting: dict[str, list[tuple[str, int]]] = {}
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
         self.standing: Standing = {}
         self._await({})
 
@@ -60,10 +60,10 @@ class Seeding:
         self._choose(results, metrics)
         while self._ended(results):
             past = PastLooks(
-                looks.parse_events(self._store.read_looks()), looks.look(self._plan, self._known)
+                looks.parse_events(self._store.read_looks()), looks.look(self._plan, self._results)
             )
             courses = self._courses(metrics, past)
-            interim_looks = [*look_events(self._plan, courses, past, self._known)]
+            interim_looks = [*look_events(self._plan, courses, past, self._results)]
             for look in interim_looks:
                 self._record(look.event())
             self.standing = latest_decisions(self._plan, interim_looks)
@@ -93,10 +93,10 @@ class Seeding:
         """Return the seeds that each cell has been given so far, by (row, column)."""
         return {(cell.row, cell.column): self._plan.planned(cell) for cell in self._plan.cells}
 
-    def _await(self, before: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
-        """Wait for the runs of all seeds that cells have more than `before`."""
+    def _await(self, previous_seeds: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        """Wait for the runs of all seeds that cells have more than `previous_seeds`."""
         for (row, column), seeds in self._seeds().items():
-            old_seeds = before.get((row, column), ())
+            old_seeds = previous_seeds.get((row, column), ())
             if new_runs := [(row, seed) for seed in seeds if seed not in old_seeds]:
                 self._waiting.setdefault(column, []).extend(new_runs)
 
@@ -108,10 +108,10 @@ class Seeding:
             while waiting:
                 row, seed = waiting[-1]
                 run = ids[row, column].get(seed)  # None: its settings are not chosen yet
-                result = None if run is None else self._known.get(run) or results(run)
+                result = None if run is None else self._results.get(run) or results(run)
                 if run is None or result is None:
                     break
-                self._known[run] = result
+                self._results[run] = result
                 waiting.pop()
             else:
                 ended.append(column)
@@ -120,15 +120,15 @@ class Seeding:
         return bool(ended)
 
     def _courses(self, metrics: MetricsReader, past: PastLooks) -> dict[str, ColumnCourse]:
-        results = with_own_metrics(self._plan, self._known, self._store)
+        results = with_own_metrics(self._plan, self._results, self._store)
         store = self._store
         return courses_of(self._plan, results, metrics, store.probe, store.predictions, past)
 
     def _tell(self, courses: dict[str, ColumnCourse]) -> None:
         for course in courses.values():
             for line in lines(self._plan, course):
-                if line not in self._said:
-                    self._said.add(line)
+                if line not in self._announced:
+                    self._announced.add(line)
                     self._say(line)
 
 
@@ -147,8 +147,8 @@ def _asks(plan: Plan, courses: dict[str, ColumnCourse]) -> dict[tuple[str, str],
     """Return how many seeds the rows that go on, and their baselines, need next, by (row,
     column)."""
     return {
-        (row, course.label): course.next
+        (row, course.label): course.next_seeds
         for course in courses.values()
-        if course.next is not None
+        if course.next_seeds is not None
         for row in course.asks(plan)
     }

@@ -185,7 +185,7 @@ class Table:
     choice: TaskChoice = TASKS[DEFAULT_TASK]  # that task
     groups: tuple[str, ...] = ()  # of columns, in order
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
-    whole: Table | None = None  # of which this one is the part that is shown
+    full_table: Table | None = None  # of which this one is the part that is shown
     repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds
 
     @property
@@ -194,7 +194,7 @@ class Table:
         return title_line(self.title or self.sweep, self.trained_on)
 
     @functools.cached_property
-    def shown(self) -> dict[Place, list[Note]]:
+    def notes_by_place(self) -> dict[Place, list[Note]]:
         """The notes on the rows, columns and entries that the table has, by place."""
         places: list[Place] = [EVERYWHERE, *((row.label, None) for row in self.rows)]
         places += [(None, column.label) for column in self.columns]
@@ -208,28 +208,32 @@ class Table:
     @functools.cached_property
     def footnotes(self) -> dict[str, int]:
         """The footnotes on what the table has, in the order of the whole table: text -> number."""
-        used = {n.text for some in self.shown.values() for n in some if n.kind in FOOTNOTES}
+        used = {
+            n.text for some in self.notes_by_place.values() for n in some if n.kind in FOOTNOTES
+        }
         texts = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
         return {text: i for i, text in enumerate((t for t in texts if t in used), 1)}
 
     def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
         """Return the sentences of these kinds, which have no marks, in order."""
-        notes = (note for note in self.notes if note.kind in kinds and note.place in self.shown)
+        notes = (
+            note for note in self.notes if note.kind in kinds and note.place in self.notes_by_place
+        )
         return tuple(dict.fromkeys(note.text for note in notes))
 
     def on(self, row: str | None, column: str | None, *kinds: NoteKind) -> list[str]:
         """Return the footnotes on a row, a column or an entry. `kinds`: only of these kinds, all if
         none is given."""
-        return [n.text for n in self.shown[row, column] if n.kind in (kinds or FOOTNOTES)]
+        return [n.text for n in self.notes_by_place[row, column] if n.kind in (kinds or FOOTNOTES)]
 
     def marks(self, row: str | None, column: str | None, *kinds: NoteKind) -> tuple[int, ...]:
         """Return the numbers of these footnotes."""
         return tuple(self.footnotes[text] for text in self.on(row, column, *kinds))
 
-    def without(self, kind: NoteKind) -> Table:
+    def without_notes(self, kind: NoteKind) -> Table:
         return replace(self, notes=tuple(note for note in self.notes if note.kind != kind))
 
-    def of(self, name: str | None = None) -> Metric:
+    def metric_of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
         metric = self.choice.find(name or self.metric)
         assert metric is not None
@@ -240,7 +244,7 @@ class Table:
         return [entry for column in self.columns for entry in column.entries]
 
     @property
-    def judged(self) -> list[TableColumn]:
+    def judged_columns(self) -> list[TableColumn]:
         """The columns that verdicts are for."""
         return [column for column in self.columns if not column.beside]
 
@@ -250,11 +254,11 @@ class Table:
         effect of every change."""
         if changes := [block for block in self.blocks if block.kind == "change"]:
             return [
-                Entry(line.told, block.name, 0, gain=line.gain, verdict=line.verdict)
+                Entry(line.full_label, block.name, 0, gain=line.gain, verdict=line.verdict)
                 for block in changes
                 for line in block.lines
             ]
-        entries = [entry for column in self.judged for entry in column.entries]
+        entries = [entry for column in self.judged_columns for entry in column.entries]
         return [entry for entry in entries if entry.row != self.baseline]
 
     @property

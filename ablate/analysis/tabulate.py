@@ -17,7 +17,7 @@ from ablate.analysis.captions import look_notes
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.effects import change_effects, placement_effects
-from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounded
+from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounding_notes
 from ablate.analysis.judging import (
     JudgedRow,
     gain_alpha,
@@ -94,8 +94,8 @@ def make_table(
     cells = all_scores(plan, results, also, curves, probes)
     courses = {} if means else follow(plan, cells, results, predictions, past)
     waits = any(scores.missing for scores in cells.values())
-    complete = not waits and not any(course.next for course in courses.values())
-    ready = not means and (complete or any(course.told for course in courses.values()))
+    complete = not waits and not any(course.next_seeds for course in courses.values())
+    ready = not means and (complete or any(course.history for course in courses.values()))
     # Looks before stay looks, also where a run that they counted is withheld by now.
     noted = ready or (bool(withheld) and not means)
     look_texts, withheld_words = _looks_before(plan, past, strict) if noted else ([], False)
@@ -120,7 +120,7 @@ def make_table(
             columns.append(dataclasses.replace(set_column, beside=bool(courses)))
     shared_plan = plan.design.compared(plan)
     images = right.of_rows(cells, shared_plan.seeds)
-    arrays = Arrays.of(
+    arrays = Arrays.collect(
         shared_plan, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
     )
     below = _summaries(plan, arrays, courses, cells)
@@ -190,13 +190,14 @@ def _explanations(
     plan: Plan,
     cells: Mapping[tuple[str, str], Scores],
     columns: Sequence[TableColumn],
-    judged: bool,
+    has_intervals: bool,
 ) -> Iterator[str]:
-    """Yield the explanations of the numbers. `judged`: whether the gains of rows have intervals."""
-    yield from captions.caption(plan, columns, judged)
+    """Yield the explanations of the numbers. `has_intervals`: whether the gains of rows have
+    intervals."""
+    yield from captions.caption(plan, columns, has_intervals)
     yield from by_column(plan, cells)
-    yield from rounded(plan, cells)
-    if judged:
+    yield from rounding_notes(plan, cells)
+    if has_intervals:
         yield from pairing.advice(plan, cells)
 
 
@@ -205,8 +206,8 @@ class Making:
     """The inputs that all columns share, apart from their scores. `sizes`: of cells whose results
     lack them; `cost`: whether to show times and memory; `paper`: published figures by (row,
     column); `right`: which images runs get right; `population`: whether to give gains for new
-    images, too; `told`: whether gains have intervals and p-values; `past`: the looks before;
-    `notes`: the footnotes so far."""
+    images, too; `has_intervals`: whether gains have intervals and p-values; `past`: the looks
+    before; `notes`: the footnotes so far."""
 
     plan: Plan
     sizes: Sizes
@@ -214,7 +215,7 @@ class Making:
     paper: Mapping[tuple[str, str], Beside]
     right: Rights
     population: bool
-    told: bool
+    has_intervals: bool
     past: PastLooks | None
     notes: list[Note] = field(default_factory=list)
 
@@ -236,8 +237,8 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
 
 
 def _column(
-    made: Making,
-    of: Column,
+    making: Making,
+    column: Column,
     block: Sequence[Scores],
     judge: bool,
     course: ColumnCourse | None = None,
@@ -245,16 +246,16 @@ def _column(
 ) -> TableColumn:
     """Make a column. `judge`: whether its gains have verdicts; `course`: of a sweep with looks;
     `on`: the set of `eval.also` that the scores are of."""
-    plan, label = made.plan, block[0].cell.column if on else of.label
-    made.notes.extend(column_notes(block, label))
-    right = made.right.of(block, on)
-    method = method_of(plan, of.label, made.past)
+    plan, label = making.plan, block[0].cell.column if on else column.label
+    making.notes.extend(column_notes(block, label))
+    right = making.right.column_images(block, on)
+    method = method_of(plan, column.label, making.past)
     gains = judged_gains(plan, block, method, right.right, course)
-    if not made.told:
+    if not making.has_intervals:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
     spread_kind = judged_by(plan, method, len(block), lacking)
-    everybodys = _population(made, block, method, gains, right.right)
+    everybodys = _population(making, block, method, gains, right.right)
     base = next((scores for scores in block if scores.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         judge = False  # over survivors: no fair contest
@@ -262,26 +263,26 @@ def _column(
     alike = gains.likeness or (None,) * len(block)
     for scores, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
         looked = course.rows.get(scores.cell.row) if course else None
-        against = _fisher(scores, base) if made.told else None
+        against = _fisher(scores, base) if making.has_intervals else None
         row = JudgedRow(plan, scores, base, gain, against, looked, judge, spread_kind == "images")
-        made.notes.extend(entry_notes(row))
-        entries.append(_entry(made, row, wider, like))
+        making.notes.extend(entry_notes(row))
+        entries.append(_entry(making, row, wider, like))
     tested = [result["test"] for scores in block for result in scores.results if "test" in result]
     default_heading = (
-        f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) and not on else ""
+        f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, column.label) and not on else ""
     )
-    heading = of.heading or default_heading
+    heading = column.heading or default_heading
     return TableColumn(
         label=label,
-        heading=(f"{heading} on {on}" if of.label else label) if on else heading,
+        heading=(f"{heading} on {on}" if column.label else label) if on else heading,
         entries=tuple(entries),
         contrasts=method.contrasts,
         judged_by=spread_kind,
         spreads=gains.spreads,
         df=gains.df,
-        kept_rows=gains.kept,
+        kept_rows=gains.kept_rows,
         test_sizes=tuple(sorted({int(test["n"]) for test in tested if "n" in test})),
-        ranks=_ranks(plan, entries) if made.told else None,
+        ranks=_ranks(plan, entries) if making.has_intervals else None,
         tripped=gains.tripped,
         baseline_ratio=gains.ratio,
         flips=gains.flips,
@@ -299,9 +300,9 @@ def _forecast(
     tell", the rows share a known spread, and more seeds would be judged in the same way."""
     n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if not unclear or gains.shared is None or gains.tripped or plan.tune is not None:
+    if not unclear or gains.shared_sd is None or gains.tripped or plan.tune is not None:
         return None
-    spread = stats.Spread(gains.shared, gains.shared_df)
+    spread = stats.Spread(gains.shared_sd, gains.shared_df)
     if spread.barely_known:
         return None
     resolution = stats.resolution(spread, n, 2 * n, method, gains.fixed)
@@ -317,7 +318,7 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
 
 
 def _population(
-    made: Making,
+    making: Making,
     block: Sequence[Scores],
     method: stats.Method,
     gains: stats.ColumnGains,
@@ -326,9 +327,9 @@ def _population(
     """Compute each row's gain for new seeds and images, if the table gives it, over the two or more
     seeds where it and the baseline finished; None where one of its runs or of the baseline's
     diverged or collapsed."""
-    plan = made.plan
+    plan = making.plan
     labels = [scores.cell.row for scores in block]
-    if not made.population or plan.baseline not in labels or right is None:
+    if not making.population or plan.baseline not in labels or right is None:
         return [None] * len(block)
     base_index = labels.index(plan.baseline)
     estimates: list[stats.Estimate | None] = []
@@ -360,12 +361,12 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
 
 
 def _entry(
-    made: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
+    making: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
 ) -> Entry:
-    plan, scores, gain, against = made.plan, row.found, row.gain, row.against
+    plan, scores, gain, against = making.plan, row.scores, row.gain, row.against
     accuracy = _estimate(plan, scores.main, plan.metric)
     noted = (result for result in scores.results if "parameters" in result)
-    size = next(noted, made.sizes.get(row.place, {}))
+    size = next(noted, making.sizes.get(row.place, {}))
     return Entry(
         row=row.place[0],
         column=row.place[1],
@@ -376,20 +377,22 @@ def _entry(
         collapsed=scores.collapsed,
         accuracy=accuracy,
         gain=shown_gain(gain, plan.metric) if gain else None,
-        pool=(gain.own or "kept") if gain and plan.spread != "paired" and made.told else "",
+        pool=(gain.own_reason or "kept")
+        if gain and plan.spread != "paired" and making.has_intervals
+        else "",
         verdict=row.verdict,
         ratio=gain.ratio if gain else None,
         never=scores.main.never,
         others={
             name: Other(v.by_seed, _estimate(plan, v, plan.metric_named(name, "--show")), v.never)
-            for name, v in scores.others.items()
+            for name, v in scores.other_values.items()
         },
         p_values=p_values(gain, against),
         parameters=size.get("parameters"),
         multiply_adds=size.get("multiply_adds"),
-        cost=_cost(scores.results) if made.cost else None,
+        cost=_cost(scores.results) if making.cost else None,
         against=_against(
-            made.paper.get(row.place), accuracy, gain.gain if gain else None, row.given
+            making.paper.get(row.place), accuracy, gain.gain if gain else None, row.judgeable
         ),
         chosen=scores.cell.chosen,
         population=hide_empty(population, plan.metric) if population else None,
@@ -408,12 +411,12 @@ def _estimate(plan: Plan, values: Values, metric: Metric) -> stats.Estimate | No
     return dataclasses.replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, limit))
 
 
-def _fisher(found: Scores, base: Scores | None) -> stats.Exact | None:
+def _fisher(scores: Scores, base: Scores | None) -> stats.Exact | None:
     """Compare the unstable runs of a row and of the baseline; None if neither has one."""
-    if base is None or found is base or not (found.unstable or base.unstable):
+    if base is None or scores is base or not (scores.unstable or base.unstable):
         return None
-    n, m = len(found.results), len(base.results)  # finished or diverged
-    return stats.fisher(len(found.unstable), n, len(base.unstable), m) if n and m else None
+    n, m = len(scores.results), len(base.results)  # finished or diverged
+    return stats.fisher(len(scores.unstable), n, len(base.unstable), m) if n and m else None
 
 
 def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
@@ -439,21 +442,24 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 
 
 def _against(
-    beside: Beside | None, accuracy: stats.Estimate | None, gain: stats.Estimate | None, given: bool
+    published: Beside | None,
+    accuracy: stats.Estimate | None,
+    gain: stats.Estimate | None,
+    judgeable: bool,
 ) -> Against | None:
     """Compare an entry with its published figure: subtract comparable values, else compare the
     directions of gains."""
-    if beside is None:
+    if published is None:
         return None
-    theirs = beside.gain
-    if beside.differs:
-        if not given or theirs is None or not gain or gain.low is None or gain.high is None:
-            return Against(beside, None)
+    theirs = published.gain
+    if published.differs:
+        if not judgeable or theirs is None or not gain or gain.low is None or gain.high is None:
+            return Against(published, None)
         agreement = stats.agreement(gain.low, gain.high, theirs)
         inside: bool | None = gain.low <= theirs <= gain.high
         if inside and gain.high - gain.low > WIDE * abs(theirs):
             inside = None
-        return Against(beside, agreement, inside=inside)
-    value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
+        return Against(published, agreement, inside=inside)
+    value = accuracy.mean - published.value if accuracy and published.value is not None else None
     difference = gain.mean - theirs if gain and theirs is not None else None
-    return Against(beside, None, value, difference)
+    return Against(published, None, value, difference)

@@ -22,7 +22,7 @@ METHODS = {
     "one way": "one spread of all rows, whose runs share no seeds",
     "welch": "Welch's t, for runs share no seeds",
 }
-SHOWN = 4  # cells that a line names
+NAMED_CELLS = 4  # cells that a line names
 
 
 def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
@@ -83,12 +83,12 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
 
 
 def _list(parts: Sequence[object], between: str = ", ") -> str:
-    remainder = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
-    return between.join(map(str, parts[:SHOWN])) + remainder
+    remainder = f" and {len(parts) - NAMED_CELLS} more" if len(parts) > NAMED_CELLS else ""
+    return between.join(map(str, parts[:NAMED_CELLS])) + remainder
 
 
-THEN = ", then "  # before what a parent's child learns
-NAMED = 3  # data sets; of more their number is said
+PHASE_SEPARATOR = ", then "  # before what a parent's child learns
+NAMED_SETS = 3  # data sets; of more their number is said
 
 
 Cells = Mapping[tuple[str, str], Scores]  # by row and column
@@ -108,12 +108,12 @@ def trained_on(plan: Plan, cells: Cells, columns: Iterable[TableColumn]) -> str:
 
 def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
     descriptions = dict.fromkeys(map(_data, specs))
-    if len(descriptions) > NAMED:
+    if len(descriptions) > NAMED_SETS:
         return f"{len(descriptions)} data sets"
     return (
         "; ".join(descriptions)
-        if any(THEN in description for description in descriptions)
-        else listed([*descriptions])
+        if any(PHASE_SEPARATOR in description for description in descriptions)
+        else join_words([*descriptions])
     )
 
 
@@ -144,7 +144,7 @@ def trained_on_words(
     if any(map(is_own, specs)):
         checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
         unchecked = "" if checked else ", on data that were not checked"
-        return f"Trained by {listed([*dict.fromkeys(map(trainer_name, specs))])}{unchecked}"
+        return f"Trained by {join_words([*dict.fromkeys(map(trainer_name, specs))])}{unchecked}"
     parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
@@ -167,7 +167,7 @@ def length_of(train: Mapping[str, Any]) -> tuple[float, str]:
 def _data(spec: Mapping[str, Any]) -> str:
     data_sets = map(datasets_of, (spec, *spec_parents(spec)))
     names = [data_set["name"] for data_set, *_ in filter(None, data_sets)]
-    return THEN.join(dict.fromkeys(reversed(names)))
+    return PHASE_SEPARATOR.join(dict.fromkeys(reversed(names)))
 
 
 def _span(numbers: Iterable[float]) -> str:
@@ -175,6 +175,6 @@ def _span(numbers: Iterable[float]) -> str:
     return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join words: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

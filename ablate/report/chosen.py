@@ -160,7 +160,7 @@ def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
         rows=tuple(rows),
         columns=tuple(columns),
         blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
-        whole=table.whole or table,
+        full_table=table.full_table or table,
     )
 
 

@@ -83,7 +83,7 @@ def effect_spreads(
     rights = Rights(plan, results, predictions, plan.spread == "images")
     plan = plan.design.compared(plan)
     images = rights.of_rows(cells, plan.seeds)
-    arrays = Arrays.of(plan, cells, False, images, None)
+    arrays = Arrays.collect(plan, cells, False, images, None)
     rows = [*cell_rows(plan, changes).values()]
     by_column = {}
     for c, column in enumerate(plan.columns):

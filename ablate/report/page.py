@@ -54,7 +54,7 @@ def render_page(
         table=table,
         sheet=_sheet(table),
         forests=forests(plan, table),
-        axis=f"{table.of().contrast_with(table.baseline)}, {table.of().points}",
+        axis=f"{table.metric_of().contrast_with(table.baseline)}, {table.metric_of().points}",
         figures=figures,
         counted=by_status,
         variants=list(_variants(plan, runs)),

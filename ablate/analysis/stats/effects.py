@@ -54,10 +54,10 @@ def level_effect(levels: Levels, factor: int, level: int = 1) -> Floats:
     return _mean(levels[:, factor] == level) - _mean(levels[:, factor] == 0)
 
 
-def pair_effect(levels: Levels, one: int, other: int, i: int = 1, j: int = 1) -> Floats:
+def pair_effect(levels: Levels, factor: int, other_factor: int, i: int = 1, j: int = 1) -> Floats:
     """Return the weights (R,) of an interaction: the gain of level i of one factor at level j of
     the other, minus its gain at the other's reference."""
-    a, b = levels[:, one], levels[:, other]
+    a, b = levels[:, factor], levels[:, other_factor]
     both, alone = _mean((a == i) & (b == j)), _mean((a == i) & (b == 0))
     return both - alone - _mean((a == 0) & (b == j)) + _mean((a == 0) & (b == 0))
 
@@ -135,7 +135,7 @@ def design_effects(
         if is_own
         else _Own()
         for is_own, vague, ratio in zip(
-            variances.own, variances.vague, variances.ratios, strict=True
+            variances.is_own, variances.vague, variances.ratios, strict=True
         )
     ]
     gains = _gains(values, variances.v, variances.df, reasons, method)
@@ -147,12 +147,12 @@ class _Own(NamedTuple):
     """The reason why a contrast is judged by its own spread, "" if it isn't. `ratio`: of its own
     standard deviation over seeds to the one by images, None where these are not compared."""
 
-    why: Reason = ""
+    reason: Reason = ""
     ratio: float | None = None
 
 
 def _gains(
-    values: Floats, v: Floats, df: Floats, own: Sequence[_Own], method: Method
+    values: Floats, v: Floats, df: Floats, reasons: Sequence[_Own], method: Method
 ) -> tuple[RowGain, ...]:
     """Judge contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
     n = values.shape[1]
@@ -164,8 +164,8 @@ def _gains(
         has_spread = sd > 0
         return RowGain(
             gain=Estimate(middle, middle - float(half[k]), middle + float(half[k]), n, sd),
-            own=own[k].why,
-            ratio=own[k].ratio,
+            own_reason=reasons[k].reason,
+            ratio=reasons[k].ratio,
             raw_p=float(raw[k]) if has_spread else None,
             p=method.p(middle / sd * math.sqrt(n), float(df[k])) if has_spread else None,
             sign_flip=sign_flip(values[k]) if has_spread else None,
@@ -239,19 +239,19 @@ def average_gains(
 
 
 def changes(
-    before: Floats,
-    after: Floats,
+    first_y: Floats,
+    second_y: Floats,
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
     right: Rights | None = None,
 ) -> ColumnGains:
     """Return by how much each row's gain over `baseline` grows from one column to another: the gain
-    in the differences, seed by seed, of the row's results between the columns. `before` and `after`
-    are (R, S), NaN where missing.
+    in the differences, seed by seed, of the row's results between the columns. `first_y` and
+    `second_y` are (R, S), NaN where missing.
 
     `method`'s contrasts are those of this comparison; `unstable` (R,): rows that are unstable in
     either column; `right`: which images the runs of both columns get right.
     """
     flips = Flips(tuple(right), (-1.0, 1.0)) if right is not None else None
-    return column_gains(after - before, baseline, method, unstable, flips)
+    return column_gains(second_y - first_y, baseline, method, unstable, flips)

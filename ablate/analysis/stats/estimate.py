@@ -185,13 +185,13 @@ def sign_flip(differences: Sequence[float] | Floats) -> Exact | None:
     return Exact(float(as_far.mean()), 2 / 2**n)
 
 
-def fisher(diverged: int, n: int, others: int, m: int) -> Exact:
-    """Fisher's exact test of `diverged` of n trainings against `others` of m, two-sided: the
-    probability of all tables with these margins that are no likelier. n, m >= 1, independent
+def fisher(diverged: int, n: int, other_diverged: int, m: int) -> Exact:
+    """Fisher's exact test of `diverged` of n trainings against `other_diverged` of m, two-sided:
+    the probability of all tables with these margins that are no likelier. n, m >= 1, independent
     trainings. `tested` from 4 a row: 3/3 against 0/3 is .10.
     """
     floor = min(_fisher_p(n, n, 0, m), _fisher_p(0, n, m, m))
-    return Exact(_fisher_p(diverged, n, others, m), floor, min(n, m) >= FISHER_TESTED)
+    return Exact(_fisher_p(diverged, n, other_diverged, m), floor, min(n, m) >= FISHER_TESTED)
 
 
 def _fisher_p(k: int, n: int, j: int, m: int) -> float:

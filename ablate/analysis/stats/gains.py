@@ -148,19 +148,19 @@ class Fit(NamedTuple):
 
     gain: Floats
     half: Floats
-    by: Variances
+    variances: Variances
 
     @property
     def sd(self) -> Floats:
         """The standard deviation (..., R) of one seed's gain."""
-        return np.sqrt(self.by.v)
+        return np.sqrt(self.variances.v)
 
 
 def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
     """Fit the gains of every row of y (..., R, n), n >= 2, over row 0, the baseline. No result is
     missing, except where rows are no blocks: there NaN pads the rows with fewer runs."""
     if not method.blocks:
-        variances = one_way(y, blocks=False, apart=method.spread == "paired")
+        variances = one_way(y, blocks=False, separate=method.spread == "paired")
         means, n = mean(y), runs_behind((~np.isnan(y)).sum(-1).astype(float))
         return Fit(
             means - means[..., :1],
@@ -191,7 +191,7 @@ Reason = Literal["", "spread", "outlier", "instability", "vague"]
 
 @dataclass(frozen=True)
 class RowGain:
-    """The gain of one row; `own` says why it is judged by its own spread, if it is.
+    """The gain of one row; `own_reason` says why it is judged by its own spread, if it is.
 
     `spread`: its spread is beyond the limit of the screen, but contributes to that of the others;
     `outlier`: it is so far beyond that it does not contribute; `instability`: it has a diverged or
@@ -209,7 +209,7 @@ class RowGain:
     """
 
     gain: Estimate
-    own: Reason = ""
+    own_reason: Reason = ""
     ratio: float | None = None
     stands_out: bool = False
     decides: int | None = None
@@ -227,9 +227,9 @@ class ColumnGains:
     `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The other
     fields are of the rows that have every seed of the baseline. `spreads`: the least and the
     greatest standard deviation of a result by which these are judged, with the median `df`.
-    `shared`: the root mean square of the spread that they share, for forecasts; `shared_df` its df,
-    `fixed` the part of 1 / shared_df that more seeds don't lessen. `flips`: the mean share of the
-    variance that is flips of images. `likeness`: by row, how alike its images flip with the
+    `shared_sd`: the root mean square of the spread that they share, for forecasts; `shared_df` its
+    df, `fixed` the part of 1 / shared_df that more seeds don't lessen. `flips`: the mean share of
+    the variance that is flips of images. `likeness`: by row, how alike its images flip with the
     baseline's. `tripped`: the baseline's spread is beyond the limit of the screen; `ratio`: its
     standard deviation over the one that the variants lead us to expect.
     """
@@ -237,8 +237,8 @@ class ColumnGains:
     rows: tuple[RowGain | None, ...]
     spreads: tuple[float, float] | None = None
     df: float | None = None
-    kept: int = 0
-    shared: float | None = None
+    kept_rows: int = 0
+    shared_sd: float | None = None
     shared_df: float | None = None
     fixed: float = 0.0
     flips: float = 0.0
@@ -282,7 +282,7 @@ def column_gains(
     @functools.cache
     def images_of(rows: tuple[int, ...], seeds: tuple[int, ...]) -> ImageFlips | None:
         uses_images = method.spread == "images" and flips is not None
-        return flips.of(rows, seeds) if uses_images and flips is not None else None
+        return flips.row_flips(rows, seeds) if uses_images and flips is not None else None
 
     @functools.cache
     def fitted(rows: tuple[int, ...], seeds: tuple[int, ...]) -> Fit:
@@ -290,7 +290,7 @@ def column_gains(
 
     def pairs_of(row: int, seeds: tuple[int, ...]) -> _Pairs | None:
         if method.blocks:
-            return _Pairs.of((y[row] - y[baseline])[list(seeds)]) if seeds else None
+            return _Pairs.from_differences((y[row] - y[baseline])[list(seeds)]) if seeds else None
         both = runs[[row, baseline]]
         if not both.all():
             return None
@@ -307,7 +307,7 @@ def column_gains(
         rows = together(seeds)
         if out[row]:
             by_itself = fit(y[np.ix_((baseline, row), seeds)], method)
-            other_variances = fitted(rows, seeds).by if len(rows) > 1 else None
+            other_variances = fitted(rows, seeds).variances if len(rows) > 1 else None
             return row_gain(by_itself, 1, pairs, method, True, other_variances)
         return row_gain(fitted(rows, seeds), rows.index(row), pairs, method)
 
@@ -315,8 +315,8 @@ def column_gains(
     seeds = tuple(int(s) for s in np.flatnonzero(present[baseline]))
     rows = together(seeds)
     if void or len(rows) < 2 or len(seeds) < 2:
-        return ColumnGains(gains, kept=len(rows), void=void)
-    variances, images = fitted(rows, seeds).by, images_of(rows, seeds)
+        return ColumnGains(gains, kept_rows=len(rows), void=void)
+    variances, images = fitted(rows, seeds).variances, images_of(rows, seeds)
     alike: list[float | None] = [None] * len(y)
     for place, row in enumerate(rows[1:], 1) if images is not None and len(rows) > 2 else ():
         assert images is not None
@@ -327,8 +327,8 @@ def column_gains(
         gains,
         spreads=(float(gain_sds.min()), float(gain_sds.max())),
         df=float(np.median(variances.df[1:])),
-        kept=1 + int(typical.sum()),
-        shared=math.sqrt(mean(variances.shared[1:]) / 2),
+        kept_rows=1 + int(typical.sum()),
+        shared_sd=math.sqrt(mean(variances.shared_v[1:]) / 2),
         shared_df=float(np.median(variances.shared_df[1:])),
         fixed=float(np.median(variances.fixed[1:])),
         flips=float(mean(variances.flips[1:])),
@@ -349,45 +349,52 @@ class _Pairs(NamedTuple):
     differences: Floats | None = None
 
     @classmethod
-    def of(cls, differences: Floats) -> _Pairs:
+    def from_differences(cls, differences: Floats) -> _Pairs:
         n = len(differences)
         return cls(float(mean(differences)), n, n, differences)
 
 
 def row_gain(
-    found: Fit,
+    table_fit: Fit,
     row: int,
     pairs: _Pairs,
     method: Method,
     unstable: bool = False,
-    others: Variances | None = None,
+    other_variances: Variances | None = None,
 ) -> RowGain:
-    """Return the gain of one row of a fit, as plain numbers. `others`: for an `unstable` row, which
-    has a fit of its own, the variances that the other rows share, None if there are no other rows.
-    `p` is that of the interval until `adjusted` replaces it."""
-    variances, n = found.by, pairs.behind
-    gain, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, variances.df))
+    """Return the gain of one row of a fit, as plain numbers. `other_variances`: for an `unstable`
+    row, which has a fit of its own, the variances that the other rows share, None if there are no
+    other rows. `p` is that of the interval until `adjusted` replaces it."""
+    variances, n = table_fit.variances, pairs.behind
+    gain, half, sd, df = (
+        float(x[row]) for x in (table_fit.gain, table_fit.half, table_fit.sd, variances.df)
+    )
     reason: Reason = "instability" if unstable else ""
-    if variances.own[row]:
+    if variances.is_own[row]:
         reason = "vague" if variances.vague[row] else "outlier" if variances.out[row] else "spread"
-    shared_variance, shared_df = float(variances.shared[row]), variances.shared_df[row]
+    shared_variance, shared_df = float(variances.shared_v[row]), variances.shared_df[row]
     if unstable:
         shared_variance = 0.0
-    if others is not None:  # the most that any of them has
-        widest = int(others.shared[1:].argmax()) + 1
-        shared_variance, shared_df = float(others.shared[widest]), others.shared_df[widest]
+    if other_variances is not None:  # the most that any of them has
+        widest = int(other_variances.shared_v[1:].argmax()) + 1
+        shared_variance, shared_df = (
+            float(other_variances.shared_v[widest]),
+            other_variances.shared_df[widest],
+        )
     ratio, stands_out, decides = None, False, None
     if reason and reason != "vague" and shared_variance > 0:
         ratio = (
-            math.sqrt(variances.ratios[row]) if others is None else sd / math.sqrt(shared_variance)
+            math.sqrt(variances.ratios[row])
+            if other_variances is None
+            else sd / math.sqrt(shared_variance)
         )
         stands_out = abs(gain) > float(method.critical(shared_df) * math.sqrt(shared_variance / n))
         decides = _deciding(gain, sd, method)
-    raw = float(raw_p(found.gain[row], variances.v[row], variances.df[row], n))
+    raw = float(raw_p(table_fit.gain[row], variances.v[row], variances.df[row], n))
     flips = sign_flip(pairs.differences) if sd > 0 and pairs.differences is not None else None
     return RowGain(
         gain=Estimate(gain, gain - half, gain + half, pairs.n, sd),
-        own=reason,
+        own_reason=reason,
         ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         stands_out=stands_out,
         decides=decides,
@@ -418,7 +425,7 @@ def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain |
     stepped = holm(np.array(raw), method.contrasts)
     return tuple(
         dataclasses.replace(gain, p=float(p))
-        if gain and gain.p is not None and (gain.own or not method.screened)
+        if gain and gain.p is not None and (gain.own_reason or not method.screened)
         else gain
         for gain, p in zip(gains, stepped, strict=True)
     )

@@ -107,15 +107,15 @@ def mixed_error(
     return _jackknifed(np.concatenate(wrong), np.concatenate(wrong_without, axis=1))
 
 
-def _jackknifed(told: Bools, without: Bools) -> NullError:
+def _jackknifed(errs: Bools, errs_without: Bools) -> NullError:
     """Return the share of tables (T,) that err, and its interval by the tables (S, tables) that err
     without each seed."""
-    share = float(told.mean())
-    deviations = without.astype(float)
+    share = float(errs.mean())
+    deviations = errs_without.astype(float)
     deviations -= deviations.mean(0)
     of_draw = deviations.var(1, ddof=1) / deviations.shape[1]
     over_seeds = (1 - 1 / len(deviations)) * float((deviations.mean(1) ** 2 - of_draw).sum())
-    half = NORMAL * math.sqrt(max(over_seeds, 0.0) + float(told.var()) / len(told))
+    half = NORMAL * math.sqrt(max(over_seeds, 0.0) + float(errs.var()) / len(errs))
     if not half:
         return NullError(share, None, None)
     return NullError(share, max(share - half, 0.0), min(share + half, 1.0))
@@ -140,16 +140,16 @@ class _MixedRows(NamedTuple):
         parts = np.array_split(tables, 1 + len(tables) * size // AT_ONCE)
         return np.concatenate([self._wrong(part) for part in parts if len(part)])
 
-    def wrong_without_each(self, drawn: Places, told: Bools) -> list[Bools]:
+    def wrong_without_each(self, draws: Places, errs: Bools) -> list[Bools]:
         """Return, for each of the S seeds, which of the tables (T,) err without it. A table has the
-        first n of its seeds `drawn` (T, S); the next one replaces the seed that is left out. `told`
+        first n of its seeds `draws` (T, S); the next one replaces the seed that is left out. `errs`
         (T,): the tables that err with all seeds."""
         error_masks = []
         for seed in range(self.values.shape[1]):
-            some = np.flatnonzero((drawn[:, : self.n] == seed).any(1))
-            wrong = told.copy()
+            some = np.flatnonzero((draws[:, : self.n] == seed).any(1))
+            wrong = errs.copy()
             if len(some):
-                wrong[some] = self.wrong(_left_out(seed, drawn[some], self.n, self.n))
+                wrong[some] = self.wrong(_left_out(seed, draws[some], self.n, self.n))
             error_masks.append(wrong)
         return error_masks
 
@@ -160,9 +160,9 @@ class _MixedRows(NamedTuple):
         images = None
         if self.right is not None:
             right = np.moveaxis(self.right[:, tables], 0, 1)
-            images = ImageFlips.combined([ImageFlips.of(right)], [self.part])
+            images = ImageFlips.combined([ImageFlips.from_right(right)], [self.part])
         table_fit = fit(y, self.method, images)
-        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.by.v > 0)
+        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.variances.v > 0)
         return np.asarray(excludes_zero[:, 1:].any(-1))
 
 
@@ -188,9 +188,9 @@ class _Row(NamedTuple):
         places = tables.reshape(-1, *self.shape)
         images = None
         if self.right is not None:
-            images = ImageFlips.combined([ImageFlips.of(self.right[places])], [self.part])
+            images = ImageFlips.combined([ImageFlips.from_right(self.right[places])], [self.part])
         table_fit = fit(self.values[places], self.method, images)
-        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.by.v > 0)
+        excludes_zero = (abs(table_fit.gain) > table_fit.half) & (table_fit.variances.v > 0)
         return np.asarray(excludes_zero[:, 1:].any(-1))
 
 

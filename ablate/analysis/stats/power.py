@@ -87,20 +87,20 @@ def residual_spread(y: Floats, blocks: bool = True) -> Spread | None:
 
 
 def resolution(
-    spread: Spread, n: int, more: int, method: Method, fixed: float = 0.0
+    spread: Spread, n: int, target_n: int, method: Method, fixed: float = 0.0
 ) -> OverSpread[float]:
-    """Forecast the half-width of the interval of a gain at `more` > `n` seeds.
+    """Forecast the half-width of the interval of a gain at `target_n` > `n` seeds.
 
     `spread`: the one that rows share at n seeds, with its df; rows judged by their own spread are
     in it (without them it would be too small, by selection). `fixed`: the part of 1 / df that more
-    seeds don't lessen, which the number of images sets. The variance at `more` seeds is that of the
-    n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
-    spreads are as alike as the method assumes.
+    seeds don't lessen, which the number of images sets. The variance at `target_n` seeds is that of
+    the n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high,
+    where spreads are as alike as the method assumes.
     """
     df = spread.df
     assert df is not None
-    later = 1 / (fixed + max(1 / df - fixed, 0.0) * (n - 1) / (more - 1))
-    half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / more))
+    later = 1 / (fixed + max(1 / df - fixed, 0.0) * (n - 1) / (target_n - 1))
+    half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / target_n))
     if later <= df:
         return OverSpread(half, half, half)
     df_share = df / later
@@ -136,11 +136,11 @@ def detect(
 
     blocks = max(0.0, correlation) if method.spread == "one way" else 0.0
 
-    def told(seeds: int) -> Floats:
-        return _told(seeds, method, blocks)
+    def threshold_gains(seeds: int) -> Floats:
+        return _threshold_gains(seeds, method, blocks)
 
     def smallest(seeds: int) -> float:
-        return float(np.quantile(told(seeds), POWER))
+        return float(np.quantile(threshold_gains(seeds), POWER))
 
     def fewest(effect: float) -> int | None:
         seeds = START
@@ -155,14 +155,14 @@ def detect(
 
     effects = [gain / sd for sd in spread.interval]
     return Forecast(
-        power=OverSpread(*(float(np.mean(told(n) < effect)) for effect in effects)),
+        power=OverSpread(*(float(np.mean(threshold_gains(n) < effect)) for effect in effects)),
         smallest=OverSpread(*(sd * smallest(n) for sd in spread.interval)),
         seeds=OverSpread(*(fewest(effect) for effect in effects)),
     )
 
 
 @functools.lru_cache(maxsize=32)
-def _told(n: int, method: Method, correlation: float) -> Floats:
+def _threshold_gains(n: int, method: Method, correlation: float) -> Floats:
     """Return the gains, in spreads, that would just be distinguished from 0: one for each simulated
     table and contrast.
 
@@ -193,29 +193,29 @@ SHARED_PART = 0.3  # of what a seed does to a cell, shared by all cells with a c
 
 
 def detected_effect(
-    sd: float, cells: int, n: int, method: Method, shared: float = 0.0
+    sd: float, cells: int, n: int, method: Method, common_part: float = 0.0
 ) -> float | None:
     """Forecast the main effect that a crossed design of this many cells and n seeds distinguishes
     from 0 with `POWER`; None with too few seeds for verdicts.
 
-    `sd`: of a cell's residuals between seeds, in points. `shared`: the part of their variance that
-    all cells with a change have in common, which more cells do not lessen. Without images each
+    `sd`: of a cell's residuals between seeds, in points. `common_part`: the part of their variance
+    that all cells with a change have in common, which more cells do not lessen. Without images each
     effect is judged by its own n - 1 degrees of freedom.
     """
     if n < FEWEST_SEEDS:
         return None
-    variance = (EFFECT_SPREAD * sd) ** 2 * 4 / (cells * n) * (1 + shared * (cells / 2 - 1))
+    variance = (EFFECT_SPREAD * sd) ** 2 * 4 / (cells * n) * (1 + common_part * (cells / 2 - 1))
     df = (n - 1) * (EFFECT_DF if method.spread == "images" else 1)
     return smallest_gain(math.sqrt(variance), df, method.alpha, method.contrasts)
 
 
-def detected_again(sd: float, df: float, n: int, more: int, method: Method) -> float | None:
-    """Forecast the effect that `more` seeds distinguish from 0 with `POWER`; None with too few
+def detected_again(sd: float, df: float, n: int, target_n: int, method: Method) -> float | None:
+    """Forecast the effect that `target_n` seeds distinguish from 0 with `POWER`; None with too few
     seeds. `sd`, `df`: by which n seeds judge it, sd being that of one seed's effect."""
-    if more < FEWEST_SEEDS:
+    if target_n < FEWEST_SEEDS:
         return None
-    df = df * (more - 1) / (n - 1)
-    return smallest_gain(sd / math.sqrt(more), df, method.alpha, method.contrasts)
+    df = df * (target_n - 1) / (n - 1)
+    return smallest_gain(sd / math.sqrt(target_n), df, method.alpha, method.contrasts)
 
 
 TABLES = 20_000  # simulated: a standard error of 0.002

@@ -22,7 +22,7 @@ from scipy.special import fdtri
 from ablate.analysis.stats.estimate import Bools, Floats, mean, rounding, total, variance
 
 # Levels of the F tests that look after what rows share.
-OWN = 0.95  # beyond it a row is judged by its own spread
+OWN_LEVEL = 0.95  # beyond it a row is judged by its own spread
 OWN_ONE_WAY = 0.90  # the same without images, which tell more
 OUT = 0.999  # beyond it a row tells nothing of the others, either
 FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
@@ -40,7 +40,8 @@ OWN_FEWER = 0.55
 BASELINE_APART = {True: 0.70, False: 0.90}
 
 PERCENT = 100.0  # the scale of a share of images
-ONE = 0.25  # one image more, of the greatest variance of right or wrong: a row that never flips may
+# One image more, of the greatest variance of right or wrong: a row that never flips may.
+ONE_IMAGE = 0.25
 FEWEST_IMAGES = 4.0  # that a gain's spread is told from: below, `one_way`
 TINY = np.finfo(float).tiny
 DENOMINATOR = 5040  # at most, of the weights of a design
@@ -51,27 +52,27 @@ class Variances(NamedTuple):
     """The variances by which gains over row 0 are judged, shape (..., R); entry 0 means nothing.
 
     `v`: the variance of one seed's gain, so that a gain's standard error is sqrt(v / n), with `df`
-    degrees of freedom and n by `runs_behind`. `own`: rows judged by their own differences from the
-    baseline; among them, `out` are the rows that say nothing of the other rows' spread, and `vague`
-    those whose own seeds determine their spread better than images and the other rows do. `tripped`
-    (...): the baseline's spread is beyond the screen's limit; `ratio` (...): its standard deviation
-    over the one that the variants lead us to expect. `ratios`: of a row's variance to the one that
-    the rows lead us to expect. `few`: rows whose spread hardly any images determine, judged
-    `one_way`. `shared`, `shared_df`: v and df before rows are judged by their own spread. `fixed`:
-    the part of 1 / shared_df that more seeds don't lessen. `flips`: the part of `shared` that is
-    flips of images.
+    degrees of freedom and n by `runs_behind`. `is_own`: rows judged by their own differences from
+    the baseline; among them, `out` are the rows that say nothing of the other rows' spread, and
+    `vague` those whose own seeds determine their spread better than images and the other rows do.
+    `tripped` (...): the baseline's spread is beyond the screen's limit; `ratio` (...): its standard
+    deviation over the one that the variants lead us to expect. `ratios`: of a row's variance to the
+    one that the rows lead us to expect. `few`: rows whose spread hardly any images determine,
+    judged `one_way`. `shared_v`, `shared_df`: v and df before rows are judged by their own spread.
+    `fixed`: the part of 1 / shared_df that more seeds don't lessen. `flips`: the part of `shared_v`
+    that is flips of images.
     """
 
     v: Floats
     df: Floats
-    own: Bools
+    is_own: Bools
     out: Bools
     vague: Bools
     few: Bools
     tripped: Bools
     ratio: Floats
     ratios: Floats
-    shared: Floats
+    shared_v: Floats
     shared_df: Floats
     fixed: Floats
     flips: Floats
@@ -94,7 +95,7 @@ class ImageFlips(NamedTuple):
     few: Bools
 
     @classmethod
-    def of(cls, right: Bools) -> ImageFlips:
+    def from_right(cls, right: Bools) -> ImageFlips:
         """Judge by `right` (..., R, n, N): which of N images each run gets right.
 
         Results are the same bits for any order of images and seeds, on any processor: all sums are
@@ -114,16 +115,16 @@ class ImageFlips(NamedTuple):
         base = hits[..., :1, :]
         of_gain = n * (hits + base - 2 * with_baseline) - np.square(hits - base)
         image_flips = hits * (n - hits)
-        total_flips = of_gain.sum(-1) / pairs + ONE
-        squares = np.square(of_gain).sum(-1) / pairs**2 + ONE**2
+        total_flips = of_gain.sum(-1) / pairs + ONE_IMAGE
+        squares = np.square(of_gain).sum(-1) / pairs**2 + ONE_IMAGE**2
         flips, own_squares = image_flips.sum(-1), np.square(image_flips).sum(-1)
 
         unit = (PERCENT / size) * (PERCENT / size)
         return cls(
-            covariance=(covariance / pairs + ONE * np.eye(right.shape[-3])) * unit,
+            covariance=(covariance / pairs + ONE_IMAGE * np.eye(right.shape[-3])) * unit,
             gain=total_flips * unit,
             gain_df=2 * np.square(total_flips) / squares,
-            shift=(flips / pairs + ONE) * PERCENT / size,
+            shift=(flips / pairs + ONE_IMAGE) * PERCENT / size,
             few=np.square(flips + flips[..., :1])
             < FEWEST_IMAGES * (own_squares + own_squares[..., :1]),
         )
@@ -196,8 +197,10 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
         return _run_wide(some, images.covariance, wide, covariance, n)
 
     everyone = shift_of(np.ones(e.shape))
-    ratios = _about(covariance, everyone.shares) / _about(everyone.v, everyone.shares)
-    is_own = ratios > _f_limit(n - 1, everyone.df, OWN)[..., None]
+    ratios = _variances_about_mean(covariance, everyone.shares) / _variances_about_mean(
+        everyone.v, everyone.shares
+    )
+    is_own = ratios > _f_limit(n - 1, everyone.df, OWN_LEVEL)[..., None]
     out = ratios > _f_limit(n - 1, everyone.df, OUT)[..., None]
     is_own[..., 0] = out[..., 0] = False
 
@@ -206,8 +209,8 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     variants[..., 0] = 0
     theirs, all_kept = shift_of(variants), shift_of(row_weights)
     # The baseline minus the variants' weighted mean.
-    excess = _about(covariance, theirs.shares)[..., 0]
-    in_line = _about(theirs.v, theirs.shares)[..., 0]
+    excess = _variances_about_mean(covariance, theirs.shares)[..., 0]
+    in_line = _variances_about_mean(theirs.v, theirs.shares)[..., 0]
     level = BASELINE_AT_LOOKS if repeated else BASELINE[n < FEW_SEEDS]
     limit = _f_limit(n - 1, theirs.df, level)
     tripped = (variants.sum(-1) > 1) & (excess > limit * in_line)
@@ -226,14 +229,14 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     variances = Variances(
         v=np.where(is_own, alone, v),
         df=np.where(is_own, n - 1.0, df),
-        own=is_own,
+        is_own=is_own,
         out=out,
         vague=vague,
         few=np.zeros_like(is_own),
         tripped=tripped,
         ratio=np.sqrt(np.maximum(excess, 0.0) / in_line),
         ratios=ratios,
-        shared=v,
+        shared_v=v,
         shared_df=df,
         fixed=flips / np.square(v),
         flips=images.gain / v,
@@ -248,10 +251,10 @@ def _covariance(y: Floats) -> Floats:
     return np.asarray(total(products) / (y.shape[-1] - 1))
 
 
-def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -> _RunWide:
+def _run_wide(some: Floats, flips: Floats, wide: Floats, observed: Floats, n: int) -> _RunWide:
     """Estimate the variance of the run-wide shift by the squares of `some` rows, 0 or 1 (..., R),
-    with the covariances (..., R, R) of flips, of one unit of the shift (`wide`), and that `seen`
-    over n seeds.
+    with the covariances (..., R, R) of flips, of one unit of the shift (`wide`), and the one
+    `observed` over n seeds.
 
     With weights w of rows and A = diag(w) - w w' / sum w, c' A c are the squares of rows c about
     the seed effects that they fit, and their traces need sums over rows and pairs of rows alone.
@@ -263,7 +266,7 @@ def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -
         return total(weights * (_diagonal(covariance) - _with_mean(covariance, shares)))
 
     scale = np.maximum(trace(wide), TINY)
-    u2 = np.maximum((trace(seen) - trace(flips)) / scale, 0.0)
+    u2 = np.maximum((trace(observed) - trace(flips)) / scale, 0.0)
     v = flips + u2[..., None, None] * wide
     off = v - _with_mean(v, shares)[..., None, :]
     product = weights[..., :, None] * weights[..., None, :] * (off * np.swapaxes(off, -1, -2))
@@ -277,7 +280,7 @@ def _with_mean(covariance: Floats, shares: Floats) -> Floats:
     return total(covariance * shares[..., None, :])
 
 
-def _about(covariance: Floats, shares: Floats) -> Floats:
+def _variances_about_mean(covariance: Floats, shares: Floats) -> Floats:
     """Compute the variance (..., R) of each row minus the weighted mean of rows."""
     with_mean = _with_mean(covariance, shares)
     of_mean = total(shares * with_mean)[..., None]
@@ -287,15 +290,15 @@ def _about(covariance: Floats, shares: Floats) -> Floats:
 class ContrastVariances(NamedTuple):
     """The variances of one seed's contrasts of cells, and their df, each (K,).
 
-    `own`: contrasts judged by their own values over seeds; among them, `vague` are those whose own
-    seeds determine their variance better than images and cells do; `ratios`: of the variance over
-    seeds to the one by images. `noisy`: the cells (R,) whose own excess is in the contrasts that
-    weigh them.
+    `is_own`: contrasts judged by their own values over seeds; among them, `vague` are those whose
+    own seeds determine their variance better than images and cells do; `ratios`: of the variance
+    over seeds to the one by images. `noisy`: the cells (R,) whose own excess is in the contrasts
+    that weigh them.
     """
 
     v: Floats
     df: Floats
-    own: Bools
+    is_own: Bools
     vague: Bools
     ratios: Floats
     noisy: Bools
@@ -316,11 +319,14 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     values: the paired t. So is one with fewer than n - 1 degrees of freedom; its variance is at
     least that of its flips. Simulated: docs/statistics.md, "Effects of a design".
     """
-    images = ImageFlips.of(right)
+    images = ImageFlips.from_right(right)
     if images.few.any():
         return None
     flips, squares = _contrast_flips(weights, right)
-    extra_image, unit = ONE / 2 * total(np.square(weights)), np.square(PERCENT / right.shape[-1])
+    extra_image, unit = (
+        ONE_IMAGE / 2 * total(np.square(weights)),
+        np.square(PERCENT / right.shape[-1]),
+    )
     gain, noise = unit * (flips + extra_image), unit * unit * (squares + extra_image * extra_image)
     like_flips, alike = (
         _of_contrasts(y, weights, images, gain, noise, power) for power in (LIKE_FLIPS, ALIKE)
@@ -337,7 +343,7 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     return ContrastVariances(
         v=np.where(is_own, alone, v),
         df=np.where(is_own, n - 1.0, df),
-        own=is_own,
+        is_own=is_own,
         vague=vague,
         ratios=alone / v,
         noisy=like_flips.noisy | alike.noisy,
@@ -380,13 +386,17 @@ def _of_contrasts(
     n = y.shape[-1]
     flips, wide, covariance = images.covariance, images.run_wide(power), _covariance(y)
     everyone = _run_wide(np.ones(len(y)), flips, wide, covariance, n)
-    ratios = _about(covariance, everyone.shares) / _about(everyone.v, everyone.shares)
+    ratios = _variances_about_mean(covariance, everyone.shares) / _variances_about_mean(
+        everyone.v, everyone.shares
+    )
     noisy: Bools = ratios > _f_limit(n - 1, everyone.df, NOISY_CELL[len(y) >= MANY_CELLS])
     shift = _run_wide(np.where(noisy, 0.0, 1.0), flips, wide, covariance, n)
 
     # Each cell about the weighted mean of the others that are in line.
-    cell_variance = _about(covariance, shift.shares)
-    excess = np.where(noisy, np.maximum(cell_variance - _about(shift.v, shift.shares), 0.0), 0.0)
+    cell_variance = _variances_about_mean(covariance, shift.shares)
+    excess = np.where(
+        noisy, np.maximum(cell_variance - _variances_about_mean(shift.v, shift.shares), 0.0), 0.0
+    )
     excess_noise = np.where(noisy, np.square(cell_variance), 0.0) / (n - 1)
 
     pairs = weights[:, :, None] * weights[:, None, :] * wide
@@ -398,18 +408,18 @@ def _of_contrasts(
     return _ByCells(v, np.square(v) / noise, noisy)
 
 
-def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
+def _few_by_seeds(variances: Variances, few: Bools, y: Floats) -> Variances:
     """Return the variances with the rows in which too few images flip judged `one_way`."""
     plain = one_way(y)
     fields = {
-        name: np.where(few, getattr(plain, name), getattr(found, name))
+        name: np.where(few, getattr(plain, name), getattr(variances, name))
         for name in Variances._fields
         if name not in ("few", "tripped", "ratio")
     }
-    return found._replace(few=few & ~plain.own, **fields)
+    return variances._replace(few=few & ~plain.is_own, **fields)
 
 
-def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
+def one_way(y: Floats, blocks: bool = True, separate: bool = False) -> Variances:
     """Judge gains by the variance of rows over seeds, R >= 2, n >= 2: y = row + residual, one
     variance, as far as rows are alike. No seed blocks, so conservative wherever seeds correlate.
 
@@ -417,7 +427,7 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     variance is the sum of its own and the variants' (Satterthwaite 1946). A single variant has its
     paired t. Without `blocks` runs share nothing: rows may have unequal numbers of them, two or
     more. Then a single variant has Welch's t, and so has a row that is judged by its own spread, as
-    all are if `apart`.
+    all are if `separate`.
     """
     rows = y.shape[-2]
     if blocks:
@@ -428,12 +438,15 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
         counts = (~np.isnan(y)).sum(-1).astype(float)
         s = variance(y, rounding(y[~np.isnan(y)]))
         alone = _welch(s, counts)
-    if rows == 2 or apart:
+    if rows == 2 or separate:
         return alone
     d, weight = counts - 1, (counts - 1) / (counts - 1).max(-1, keepdims=True)
     total_weight, scale = total(weight)[..., None], (counts - 1).max(-1)
     others_variance = (total(s * weight)[..., None] - s * weight) / (total_weight - weight)
-    ratios, others_df = _over(s, others_variance), (total_weight - weight) * scale[..., None]
+    ratios, others_df = (
+        _spread_ratio(s, others_variance),
+        (total_weight - weight) * scale[..., None],
+    )
     is_own = s > _f_limit(d, others_df, _own_level(counts, blocks)) * others_variance
     out = s > _f_limit(d, others_df, OUT) * others_variance
     is_own[..., 0] = out[..., 0] = False
@@ -458,12 +471,12 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     return alone._replace(
         v=np.where(is_own, alone.v, v),
         df=np.where(is_own, alone.df, df),
-        own=is_own,
+        is_own=is_own,
         out=out,
         tripped=tripped,
-        ratio=np.sqrt(_over(s_0, theirs)),
+        ratio=np.sqrt(_spread_ratio(s_0, theirs)),
         ratios=ratios,
-        shared=v,
+        shared_v=v,
         shared_df=df,
     )
 
@@ -512,14 +525,14 @@ def _paired(alone: Floats, n: int) -> Variances:
     return Variances(
         v=alone,
         df=(df := np.full(alone.shape, n - 1.0)),
-        own=no_flags,
+        is_own=no_flags,
         out=no_flags,
         vague=no_flags,
         few=no_flags,
         tripped=no_flags[..., 0],
         ratio=zero[..., 0],
         ratios=zero,
-        shared=alone,
+        shared_v=alone,
         shared_df=df,
         fixed=zero,
         flips=zero,
@@ -540,15 +553,15 @@ def _diagonal(a: Floats) -> Floats:
     return np.asarray(np.einsum("...ii->...i", a))
 
 
-def _over(s: Floats, others: Floats) -> Floats:
-    """Return the ratio of s to the others' spread, infinite where they have none."""
-    ratio = np.full(np.shape(others), np.inf)
-    return np.asarray(np.divide(s, others, out=ratio, where=others > 0))
+def _spread_ratio(s: Floats, reference: Floats) -> Floats:
+    """Return the ratio of s to the `reference` spread, infinite where that is 0."""
+    ratio = np.full(np.shape(reference), np.inf)
+    return np.asarray(np.divide(s, reference, out=ratio, where=reference > 0))
 
 
-def _f_limit(df: Floats | float, other: Floats | float, level: Floats | float) -> Floats:
+def _f_limit(df: Floats | float, other_df: Floats | float, level: Floats | float) -> Floats:
     """Quantiles of F, by element. They are slow and repeat: the other df to two decimals."""
-    cases = np.broadcast_arrays(df, np.round(np.maximum(other, 1), 2), level)
+    cases = np.broadcast_arrays(df, np.round(np.maximum(other_df, 1), 2), level)
     keys = cases[0] + cases[2] + 1e6 * cases[1]  # levels are shares: each case has its key
     _, indices, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return np.asarray(
@@ -563,7 +576,7 @@ class Flips(NamedTuple):
     right: tuple[NDArray[np.bool_], ...]
     weights: tuple[float, ...] = (1.0,)
 
-    def of(self, rows: Sequence[int], seeds: Sequence[int]) -> ImageFlips:
+    def row_flips(self, rows: Sequence[int], seeds: Sequence[int]) -> ImageFlips:
         """Return the flips of these rows over these seeds; the baseline comes first in `rows`."""
-        parts = [ImageFlips.of(right[np.ix_(rows, seeds)]) for right in self.right]
+        parts = [ImageFlips.from_right(right[np.ix_(rows, seeds)]) for right in self.right]
         return parts[0] if self.weights == (1.0,) else ImageFlips.combined(parts, self.weights)

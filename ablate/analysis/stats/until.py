@@ -54,7 +54,7 @@ class Sequential:
     alpha: float = 0.05
     contrasts: int = 1
 
-    def at(self, look: int) -> Method:
+    def method_at(self, look: int) -> Method:
         """How rows are judged at look 0, 1, ...: the interval holds over all looks."""
         z = boundaries(self.looks, self.alpha / self.contrasts)[look]
         return Method(self.spread, alpha=2 * float(ndtr(-z)), repeated=True)
@@ -73,7 +73,7 @@ class LookFit(NamedTuple):
     judged.
 
     The standard error of a gain is sd / sqrt(n), with df degrees of freedom; `half` is the
-    half-width of an interval that holds at all looks and for all contrasts at once. `own`: rows
+    half-width of an interval that holds at all looks and for all contrasts at once. `is_own`: rows
     judged by their own spread. `ratio` (...): of the baseline's spread to the one that the rows
     lead us to expect, where it is beyond the screen's limit, else NaN.
     """
@@ -82,7 +82,7 @@ class LookFit(NamedTuple):
     half: Floats
     sd: Floats
     df: Floats
-    own: Bools
+    is_own: Bools
     ratio: Floats
 
 
@@ -114,14 +114,14 @@ def take_look(
     shaky = np.zeros(state.active.shape, dtype=bool) if unstable is None else unstable
     decided = np.where(state.active & shaky, Decision.UNSTABLE, state.decided)
     active = state.active & ~shaky & ~shaky[..., [0]]
-    look_method = method.at(look)
-    look_fit = _judged(
+    look_method = method.method_at(look)
+    look_fit = _fit_tables(
         y.reshape(-1, *y.shape[-2:]), active.reshape(-1, y.shape[-2]), look_method, images
     )
     tables = y.shape[:-2]
     gain, half, sd, df = (part.reshape(*tables, -1) for part in look_fit[:4])
     look_fit = LookFit(
-        gain, half, sd, df, look_fit.own.reshape(gain.shape), look_fit.ratio.reshape(tables)
+        gain, half, sd, df, look_fit.is_own.reshape(gain.shape), look_fit.ratio.reshape(tables)
     )
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     excludes_zero = active & (np.abs(look_fit.gain) > look_fit.half) & (look_fit.sd > 0)
@@ -135,7 +135,7 @@ def take_look(
     return look_fit, LookState(active & (decided == Decision.UNDECIDED), decided)
 
 
-def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -> LookFit:
+def _fit_tables(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -> LookFit:
     """Fit tables y (T, R, n), those with the same active rows together."""
     tables, rows, n = y.shape
     gain, half, sd, df = np.full((4, tables, rows), np.nan)
@@ -148,10 +148,10 @@ def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -
         judged_rows = [0, *(int(row) for row in np.flatnonzero(some))]
         flips = images(members, judged_rows, n) if images is not None else None
         fitted = fit(y[members][:, judged_rows], method, flips)
-        variances, variants = fitted.by, np.ix_(members, np.array(judged_rows[1:]))
+        variances, variants = fitted.variances, np.ix_(members, np.array(judged_rows[1:]))
         gain[variants], half[variants] = fitted.gain[:, 1:], fitted.half[:, 1:]
         sd[variants], df[variants] = fitted.sd[:, 1:], variances.df[:, 1:]
-        is_own[variants] = variances.own[:, 1:]
+        is_own[variants] = variances.is_own[:, 1:]
         ratio[members] = np.where(variances.tripped, variances.ratio, np.nan)
     return LookFit(gain, half, sd, df, is_own, ratio)
 

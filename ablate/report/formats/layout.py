@@ -52,7 +52,7 @@ def sheet(
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
     if not transpose and (table.groups if wide is None else wide):
         if "gain" not in show:
-            table = table.without("gain")
+            table = table.without_notes("gain")
         grids = list(wide_grids(table, show))
         extra_caption = (*wide_words(table),)
     else:
@@ -72,7 +72,7 @@ def sheet(
         notes=table.texts(*WARNING_KINDS),
         caption=(*table.texts("caption"), *extra_caption),
         footnotes=(*table.footnotes,),
-        headline=table_headline(table.whole or table),
+        headline=table_headline(table.full_table or table),
     )
 
 
@@ -116,7 +116,7 @@ def gain_bearer(parts: Sequence[ShownPart]) -> int | None:
 
 def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
     """Return the table without the footnotes of gains, if no part bears them."""
-    return table if gain_bearer(parts) is not None else table.without("gain")
+    return table if gain_bearer(parts) is not None else table.without_notes("gain")
 
 
 def headings_of(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
@@ -209,7 +209,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     sampled = any(line.sampled for line in block.lines)
     has_verdicts = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
-    change = "change of " * (block.kind == "contrast") + table.of().change
+    change = "change of " * (block.kind == "contrast") + table.metric_of().change
     headings = (
         GridCell("variant" if block.of_rows else BLOCK_LINES[block.kind]),
         GridCell(COLUMN_HEADINGS.get(block.kind, "")),
@@ -221,7 +221,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     )
     lines = []
     for line in block.lines:
-        gain, sample = (interval(x, table.of(), True, ci) for x in (line.gain, line.sampled))
+        gain, sample = (interval(x, table.metric_of(), True, ci) for x in (line.gain, line.sampled))
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),
@@ -254,7 +254,7 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
         cells = [GridCell(_effect_name(next(iter(by_part.values()))))]
         for part in parts:
             effect = by_part.get(part)
-            gain = interval(effect.gain, table.of(), True, ci) if effect else ""
+            gain = interval(effect.gain, table.metric_of(), True, ci) if effect else ""
             word = (effect.verdict or "") if effect else ""
             cells += [
                 GridCell(gain, bold=word == "helps", number=True),
@@ -329,7 +329,7 @@ def _above(column: TableColumn) -> list[Below]:
 def _wide_grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    full_table, marks = table.whole or table, _wide_marks(table, columns)
+    full_table, marks = table.full_table or table, _wide_marks(table, columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
@@ -395,7 +395,7 @@ def _wide_lines(
 
 def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
     """Tell that intervals of means end where the metric does, where such intervals are shown."""
-    metric, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
+    metric, means = table.metric_of(), [entry.accuracy for entry in table.entries if entry.accuracy]
     if (
         metric.most is None
         or not {"ci", "pm"} & {*show}
@@ -409,7 +409,7 @@ def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
 def wide_words(table: Table) -> Iterator[str]:
     """State what a wide table counts, and where to find the numbers that it leaves out."""
     if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
-        beyond = "below" if table.of().sign < 0 else "above"
+        beyond = "below" if table.metric_of().sign < 0 else "above"
         yield (
             f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
             f"by however little."

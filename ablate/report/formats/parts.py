@@ -65,7 +65,7 @@ class ShownPart:
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
-    ci, metric = interval_form(show), table.of()
+    ci, metric = interval_form(show), table.metric_of()
     for name in show:
         match name:
             case "ci" | "pm":
@@ -136,7 +136,7 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
     """Return the part of a metric by its name; "accuracy" is the table's own metric, whichever it
     is."""
     main = name in ("accuracy", table.metric)
-    metric = table.of(None if main else name)
+    metric = table.metric_of(None if main else name)
 
     def text(entry: Entry) -> str:
         measurement = entry if main else entry.others.get(name)
@@ -151,12 +151,12 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
 
 
 def _gain(entry: Entry, table: Table, ci: str) -> str:
-    return "" if entry.row == table.baseline else interval(entry.gain, table.of(), True, ci)
+    return "" if entry.row == table.baseline else interval(entry.gain, table.metric_of(), True, ci)
 
 
 def _population(entry: Entry, table: Table) -> str:
     estimate = entry.population
-    text = table.of().interval(estimate.low, estimate.high, True) if estimate else ""
+    text = table.metric_of().interval(estimate.low, estimate.high, True) if estimate else ""
     return text or "-" * (entry.row != table.baseline)
 
 
@@ -204,7 +204,7 @@ def _chosen_settings(table: Table) -> Iterator[ShownPart]:
 
 
 def _paper(table: Table) -> Iterator[ShownPart]:
-    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
+    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.figure_text))
     if any(_comparison(entry, table) for entry in table.entries):
         yield ShownPart("beside it", lambda entry: _comparison(entry, table), number=False)
 
@@ -224,9 +224,9 @@ def paper_apart(table: Table) -> Iterator[ShownPart]:
     """Yield the parts of `paper` one by one, each with a short text."""
 
     def difference_text(value: float | None) -> str:
-        return "" if value is None else table.of().text(value, True)
+        return "" if value is None else table.metric_of().text(value, True)
 
-    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
+    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.figure_text))
     yield ShownPart("value minus it", _theirs(lambda a: difference_text(a.value)))
     yield ShownPart("gain minus it", _theirs(lambda a: difference_text(a.gain)))
     yield ShownPart("direction", _theirs(lambda a: (a.agreement or "").removesuffix(" direction")))
@@ -241,9 +241,9 @@ def _comparison(entry: Entry, table: Table) -> str:
         return ""
     parts = []
     if against.value is not None:
-        parts.append(table.of().text(against.value, True))
+        parts.append(table.metric_of().text(against.value, True))
     if against.gain is not None:
-        parts.append(f"gain {table.of().text(against.gain, True)}")
+        parts.append(f"gain {table.metric_of().text(against.gain, True)}")
     if against.agreement is not None:
         parts += [against.agreement, INSIDE[against.inside][1]]
     return ", ".join(parts)

@@ -35,8 +35,8 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 def table_tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
-    tree = dataclasses.asdict(dataclasses.replace(table, whole=None))
-    del tree["whole"]
+    tree = dataclasses.asdict(dataclasses.replace(table, full_table=None))
+    del tree["full_table"]
     del tree["choice"]  # which the task names
     del tree["words"]  # how it is asked for is no fact
     tree["notes"] = table.texts(*WARNING_KINDS)

@@ -30,7 +30,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         raise Nothing(f"{plan.name}: no run has a result yet; run {plan.repeat_command()}")
     setting_texts, ink = [_other_settings(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
-    metric = table.of()
+    metric = table.metric_of()
     sheet = Drawing.of_panels(
         *(plan, table, form, "across", f"{metric.name} over {key}"),
         titles=[""] if alone else rows,

@@ -22,12 +22,12 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
     headings = {column.label: column.heading for column in table.columns}
     sheet = Drawing.of_panels(
         *(plan, table, form, "changes"),
-        heading=f"{table.of().change} of each change: {table.of().name}",
+        heading=f"{table.metric_of().change} of each change: {table.metric_of().name}",
         titles=[headings[block.name] for block in blocks],
         most_across=2,
         panel=(4.2, 0.8 + 0.35 * len(plan_changes.names)),
         edge=(2.2, 1),
-        x=f"{table.of().change}, {table.of().points}",
+        x=f"{table.metric_of().change}, {table.metric_of().points}",
     )
     alone = len(plan_changes.parts) == 1
     for (axes,), block in zip(sheet.panels, blocks, strict=True):
@@ -41,9 +41,9 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
             if gain.low is not None and gain.high is not None:
                 axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
             (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
-            interval = table.of().interval(gain.low, gain.high, sign=True)
-            number = f"{table.of().text(gain.mean, sign=True)} {interval}".rstrip()
-            text = f"{line.told}: {number} {line.verdict or ''}".rstrip()
+            interval = table.metric_of().interval(gain.low, gain.high, sign=True)
+            number = f"{table.metric_of().text(gain.mean, sign=True)} {interval}".rstrip()
+            text = f"{line.full_label}: {number} {line.verdict or ''}".rstrip()
             sheet.tell(point, text, None if alone else line.part)
     sheet.name_lines(plan_changes.names)
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
@@ -65,7 +65,7 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
     values = _means(table, plan_changes, label)
     some = list(itertools.combinations(plan_changes.names, 2))
     sheet = Drawing.of_panels(
-        *(plan, table, form, "pairs", f"Pairs of changes: {table.of().name}"),
+        *(plan, table, form, "pairs", f"Pairs of changes: {table.metric_of().name}"),
         titles=[""] * len(some),
         most_across=ACROSS,
         panel=(2.6, 2.2),
@@ -84,12 +84,14 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
             ink = ink_of(place)
             (line,) = axes.plot([0, 1], ys, color=ink.colour, marker=ink.marker)
             word = f"with {other_change}" if has_other else f"without {other_change}"
-            sheet.tell(line, f"{word}: {table.of().text(ys[0])} to {table.of().text(ys[1])}")
+            sheet.tell(
+                line, f"{word}: {table.metric_of().text(ys[0])} to {table.metric_of().text(ys[1])}"
+            )
             axes.annotate(word, (1, ys[1]), (2, 0), textcoords="offset points", fontsize="x-small")
         axes.set_xticks([0, 1], ["without", "with"])
         axes.set_xlim(-0.2, 1.9)
         axes.set_xlabel(change)
-        axes.set_ylabel(", ".join(filter(None, (table.of().short, table.of().unit))))
+        axes.set_ylabel(", ".join(filter(None, (table.metric_of().short, table.metric_of().unit))))
     column = next(column.heading for column in table.columns if column.label == label)
     prefix = f"{column}. " if column else ""
     sheet.foot(f"{prefix}Means of cells over seeds. Parallel lines: the two changes add up.")

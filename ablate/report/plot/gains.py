@@ -77,7 +77,11 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
                 axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
     sheet.name_lines(rows)
-    shade = f"Shaded: the margin of {margin:g} {table.of().points}." if margin is not None else ""
+    shade = (
+        f"Shaded: the margin of {margin:g} {table.metric_of().points}."
+        if margin is not None
+        else ""
+    )
     sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet
 
@@ -118,7 +122,9 @@ def _mark(
     seeds = by_seed(table, entry)
     direction = (1, 0) if up else (0, -1)
     dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, direction)
-    gains_text = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
+    gains_text = ", ".join(
+        f"{s}: {table.metric_of().text(gain, sign=True)}" for s, gain in seeds.items()
+    )
     sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by seed: {gains_text}")
     return point
 
@@ -147,7 +153,7 @@ def by_seed(table: Table, entry: Entry) -> dict[int, float]:
     base = next(
         column_entry.values for column_entry in column.entries if column_entry.row == table.baseline
     )
-    sign = table.of().sign
+    sign = table.metric_of().sign
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
 
 
@@ -184,18 +190,18 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"{capitalized(table.of().contrast_with(table.baseline))}: {table.of().name}"
+    return f"{capitalized(table.metric_of().contrast_with(table.baseline))}: {table.metric_of().name}"
 
 
 def _axis(table: Table) -> str:
-    return f"{table.of().change}, {table.of().points}"
+    return f"{table.metric_of().change}, {table.metric_of().points}"
 
 
 def _numbers(table: Table, entry: Entry) -> str:
     """Write the gain as tables print it, and its verdict."""
     gain = entry.gain
     assert gain is not None
-    metric = table.of()
+    metric = table.metric_of()
     text = (
         f"{metric.text(gain.mean, sign=True)} "
         f"{metric.interval(gain.low, gain.high, sign=True)}".rstrip()
