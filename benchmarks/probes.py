@@ -23,7 +23,7 @@ from step import as_a_worker, small
 from ablate.shared import spec
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
-from ablate.training.probes.gradnorm import EVERY
+from ablate.training.probes.gradnorm import INTERVAL
 from ablate.training.training import Training
 
 
@@ -34,7 +34,7 @@ def turns(run: spec.Run, device: torch.device, batch: int) -> dict[str, Callable
     split = random_split(run.data, batch, device)
 
     def steps(training: Training) -> None:
-        for _ in range(EVERY):
+        for _ in range(INTERVAL):
             training.step()
 
     asked = {"off": (), "on": ("gradnorm", "scales")}
@@ -63,7 +63,7 @@ def main() -> None:
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if number >= 0:
-                seconds[name].append((time.perf_counter() - start) / EVERY)
+                seconds[name].append((time.perf_counter() - start) / INTERVAL)
     pairs = zip(seconds["on"], seconds["off"], strict=True)
     ratio = statistics.median(on / off for on, off in pairs)
     print(f"{device.type}: {asked.arch} on {asked.side}x{asked.side} images, batch {asked.batch}")

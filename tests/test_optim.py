@@ -385,7 +385,7 @@ def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens(decay):
     own = {name: value.clone() for name, value in model.state_dict().items()}
     weights = {name: value.clone() for name, value in average.weights.items()}
     assert weights.keys() == (dict(model.named_parameters()).keys() if decay else set())
-    with contextlib.suppress(ZeroDivisionError), average.shown():
+    with contextlib.suppress(ZeroDivisionError), average.applied():
         for name, value in model.state_dict().items():
             assert torch.equal(value, weights.get(name, own[name])), name  # buffers are its own
             assert torch.equal(value, own[name]) == (name not in weights), name

@@ -158,7 +158,7 @@ def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypat
     assert outcome(tmp_path, plain) == outcome(folder, with_probes)
     weights = "weights.safetensors"
     assert (tmp_path / weights).read_bytes() == (folder / weights).read_bytes()
-    assert Probes(off, build(off), 24).kept() == {}
+    assert Probes(off, build(off), 24).checkpoint_tensors() == {}
 
 
 def test_a_resumed_run_ends_with_the_same_files(whole, tmp_path, cache):

@@ -115,7 +115,7 @@ def test_guessing_gets_the_chance_that_is_declared():
 
 
 def test_windows_are_anchored_as_the_reference_has_them():
-    windows = Windows.of(run(**{"data.size": 512, "model.arch": "mu/16"}))
+    windows = Windows.for_run(run(**{"data.size": 512, "model.arch": "mu/16"}))
     expected = {512: [0], 513: [0, 1], 853: [0, 341], 854: [0, 341, 342]}
     expected[1706] = [0, 341, 682, 1023, 1194]
     assert {size: windows.anchors(size) for size in expected} == expected

@@ -526,7 +526,7 @@ def end(pid: str) -> None:
 def test_an_edit_between_plan_and_start_fails_and_is_never_trained_under_the_old_id(toy):
     folder = planned(toy, "trainer.lr=0.1,0.2")
     write_files(toy, helper_py=f"{HELPER}\nimport time\n")
-    assert work.here(str(folder.path), OPTIONS) == 1
+    assert work.work_in_process(str(folder.path), OPTIONS) == 1
     assert folder.read_result() is None
     [attempt] = folder.read_attempts()
     assert "helper.py was edited after this run was planned" in attempt["error"]
@@ -550,7 +550,9 @@ def test_a_torn_state_gives_way_to_the_one_before(toy):
         options = {**OPTIONS, "checkpoint_s": 0.0}
         pid = os.fork()
         if not pid:  # it ends as a kill would end it, once two states are there
-            os._exit(work.here(str(folder.path), {**options, "saves": 2 if damage else None}))
+            os._exit(
+                work.work_in_process(str(folder.path), {**options, "saves": 2 if damage else None})
+            )
         os.waitpid(pid, 0)
         found = [path for _, path in folder.checkpoints()]
         assert len(found) == (2 if damage else 0)
@@ -559,7 +561,7 @@ def test_a_torn_state_gives_way_to_the_one_before(toy):
             content[-3] ^= 1
             path.write_bytes(content)
         if damage:
-            assert work.here(str(folder.path), options) == 0
+            assert work.work_in_process(str(folder.path), options) == 0
             torn[name] = folder.read_attempts()[-1]["from_step"]
         metrics[name] = folder.metrics_content()
     assert metrics["newest"] == metrics["both"] == metrics["calm"]
@@ -705,7 +707,7 @@ def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
     assert "guessing has no other" in shell(*lacks, code=2).err
     folder = planned(toy / "pruned", "trainer.lr=0.1,0.2", "trainer.steps=9")
     folder.write_prune(4)
-    assert work.here(str(folder.path), OPTIONS) == 0
+    assert work.work_in_process(str(folder.path), OPTIONS) == 0
     result = folder.read_result()
     assert (result["status"], result["step"]) == ("pruned", 4)
     assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]

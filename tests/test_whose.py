@@ -12,7 +12,7 @@ import torch
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM
 from ablate.training import answers, faults, worker
-from ablate.training.faults import FAULTS, line, whose
+from ablate.training.faults import FAULTS, line, reason_of
 
 # As cudaGetErrorString of CUDA 12.9 says them.
 CODES = {
@@ -47,11 +47,11 @@ might be incorrect. For debugging consider passing CUDA_LAUNCH_BLOCKING=1"""
 def test_an_error_of_the_runtime_by_its_code_or_by_its_text(code, told):
     text, owner = told
     error = torch.AcceleratorError(f"CUDA error: {text}{HINT}")  # its code is set by torch's C++
-    assert whose(error, "cuda") == owner
-    assert whose(RuntimeError(f"CUDA error: {text}{HINT}"), "cuda") == owner  # older torch
+    assert reason_of(error, "cuda") == owner
+    assert reason_of(RuntimeError(f"CUDA error: {text}{HINT}"), "cuda") == owner  # older torch
     coded = torch.AcceleratorError("CUDA error: in words of tomorrow")
     coded.error_code = code
-    assert whose(coded, "cuda") == owner
+    assert reason_of(coded, "cuda") == owner
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
@@ -89,26 +89,28 @@ TEXTS = [
 
 @pytest.mark.parametrize(("text", "owner"), TEXTS)
 def test_an_error_of_a_library_by_its_text(text, owner):
-    assert whose(RuntimeError(text), "cuda") == owner
+    assert reason_of(RuntimeError(text), "cuda") == owner
 
 
 def test_errors_that_this_torch_raises_itself():
     with pytest.raises(RuntimeError) as host:
         torch.empty(1 << 60)
-    assert whose(host.value, "cpu") == OOM
-    assert whose(MemoryError(), "cpu") == whose(torch.OutOfMemoryError("CUDA"), "cuda") == OOM
+    assert reason_of(host.value, "cpu") == OOM
+    assert (
+        reason_of(MemoryError(), "cpu") == reason_of(torch.OutOfMemoryError("CUDA"), "cuda") == OOM
+    )
     if torch.version.cuda is None:
         with pytest.raises(AssertionError) as built:
             torch.ones(1, device="cuda")
-        assert whose(built.value, "cuda") == NO_DEVICE
+        assert reason_of(built.value, "cuda") == NO_DEVICE
         told = f"{BUILT}; install a CUDA build of torch, or give launcher.devices=cpu"
         assert line(built.value) == f"AssertionError: {told}"
-        assert whose(built.value, "cpu") == FAILED  # a class of the user's own asked for one
+        assert reason_of(built.value, "cpu") == FAILED  # a class of the user's own asked for one
 
 
 def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
-    assert whose(ValueError("no"), "cuda") == FAILED
-    assert whose(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == DEVICE_LOST
+    assert reason_of(ValueError("no"), "cuda") == FAILED
+    assert reason_of(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == DEVICE_LOST
     assert line(torch.AcceleratorError(f"CUDA error: x{HINT}")) == "AcceleratorError: CUDA error: x"
 
 
@@ -148,4 +150,4 @@ def test_every_row_of_the_table_is_reached():
     others = MemoryError(), torch.OutOfMemoryError("CUDA"), AssertionError(BUILT)
     reached = {faults.fault(error) for error in (*map(RuntimeError, texts), *others)}
     assert reached - {None} == set(FAULTS)
-    assert {row.whose for row in FAULTS} == {OOM, DEVICE_LOST, NO_DEVICE, FAILED}
+    assert {row.reason for row in FAULTS} == {OOM, DEVICE_LOST, NO_DEVICE, FAILED}

@@ -60,14 +60,14 @@ class Attempt:
 
     def __init__(self, rundir: RunDir) -> None:
         self.rundir = rundir
-        self.before = rundir.read_attempts()
+        self.earlier_attempts = rundir.read_attempts()
         self.facts: dict[str, Any] = {}
 
     def note(self, **facts: Any) -> None:
         """Add facts; the file is complete at every moment."""
         if self.facts | facts != self.facts:
             self.facts |= facts
-            self.rundir.write_attempts([*self.before, self.facts])
+            self.rundir.write_attempts([*self.earlier_attempts, self.facts])
 
     def begin(
         self,
@@ -108,19 +108,19 @@ class Attempt:
             },
         }
 
-    def end(self, exit: str, **why: str) -> None:
+    def end(self, exit: str, **facts: str) -> None:
         """Note how an attempt that had begun ended. A full disk must not change how a worker
         leaves."""
         if self.facts:
             with suppress(OSError):
-                self.note(exit=exit, ended=time.time(), **why)
+                self.note(exit=exit, ended=time.time(), **facts)
 
     def lineage(self) -> list[dict[str, Any]]:
         """Return the facts of the attempts whose work is in this one's, this one last: each
         continued from a checkpoint of the one before it. The first is {} where the attempt that
         began the run noted nothing."""
         line = [self.facts]
-        for facts in reversed(self.before):
+        for facts in reversed(self.earlier_attempts):
             if facts.get("from_step", 0) < line[0]["from_step"]:
                 line.insert(0, {"from_step": 0, **facts})
         return line if line[0]["from_step"] == 0 else [{}, *line]
@@ -206,10 +206,10 @@ def hold(
                 train(rundir, attempt, options, stopping)
             return 0
         except TrainingStopped:
-            return _left(attempt, EXIT_STOPPED, STOPPED)
+            return _note_exit(attempt, EXIT_STOPPED, STOPPED)
         except Exception as error:
-            code, reason = why(error, options["device"])
-            return _left(attempt, code, reason, error, line(error))
+            code, reason = exit_code_and_reason(error, options["device"])
+            return _note_exit(attempt, code, reason, error, line(error))
         finally:
             rundir.lock.release()
 
@@ -223,7 +223,7 @@ def leave(attempt: Attempt, code: int, reason: str, line: str) -> NoReturn:
     os._exit(code)
 
 
-def why(error: Exception, device: str) -> tuple[int, str]:
+def exit_code_and_reason(error: Exception, device: str) -> tuple[int, str]:
     """Return the exit code and the reason of a worker that leaves with this error."""
     if isinstance(error, Damaged):
         return EXIT_ROTTEN, DATA_DAMAGED
@@ -231,11 +231,11 @@ def why(error: Exception, device: str) -> tuple[int, str]:
         return EXITS[RANK_LOST], RANK_LOST
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
         return EXIT_DISK_FULL, DISK_FULL
-    reason = faults.whose(error, device)
+    reason = faults.reason_of(error, device)
     return EXITS[reason], reason
 
 
-def _left(
+def _note_exit(
     attempt: Attempt, code: int, reason: str, error: Exception | None = None, line: str = ""
 ) -> int:
     error_note = {} if error is None else {"error": line}
@@ -291,7 +291,7 @@ def _joined(digests: Iterable[str | None]) -> str | None:
     return "+".join(dict.fromkeys(filter(None, digests))) or None
 
 
-def listed(devices: Iterable[str]) -> str:
+def device_names(devices: Iterable[str]) -> str:
     """Return the names of a run's devices by rank, each once: equal devices have one name."""
     return ", ".join(dict.fromkeys(devices))
 

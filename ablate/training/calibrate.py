@@ -65,7 +65,7 @@ def _tried(size: int, training: Training) -> bool:
             training.step()
         training.bad_step()  # waits for the device
     except Exception as error:
-        if faults.whose(error, training.device.type) != OOM:
+        if faults.reason_of(error, training.device.type) != OOM:
             raise
         return False
     else:

@@ -25,7 +25,7 @@ class Fault:
     """A kind of error: how it is recognised, and the reason with which a worker leaves. `remedy`
     says what to do, where that is always the same."""
 
-    whose: str
+    reason: str
     texts: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
@@ -156,15 +156,15 @@ def fault(error: BaseException) -> Fault | None:
     )
 
 
-def whose(error: BaseException, device: str) -> str:
+def reason_of(error: BaseException, device: str) -> str:
     """Return OOM, DEVICE_LOST, NO_DEVICE or FAILED for the error of a worker on `device`, cpu or
     cuda."""
     row = fault(error)
     if row is None:
         return DEVICE_LOST if type(error).__name__ == "AcceleratorError" else FAILED
-    if row.whose == NO_DEVICE and device == "cpu":  # what asked for a GPU there is the run's own
+    if row.reason == NO_DEVICE and device == "cpu":  # what asked for a GPU there is the run's own
         return FAILED
-    return row.whose
+    return row.reason
 
 
 # Of the message of torch's allocator, how much was wanted, how much there is and how much is free;

@@ -74,8 +74,10 @@ class Fused:
             self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in new_parameters}
         return set(new_parameters)
 
-    def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
-        steps, averages, squares = self._kept(parameters, "step", "exp_avg", "exp_avg_sq")
+    def _adamw(
+        self, group: Mapping[str, Any], parameters: list[Tensor], is_first_step: bool
+    ) -> None:
+        steps, averages, squares = self._state_lists(parameters, "step", "exp_avg", "exp_avg_sq")
         torch._fused_adamw_(
             parameters,
             [p.grad for p in parameters if p.grad is not None],
@@ -92,24 +94,26 @@ class Fused:
             maximize=False,
         )
 
-    def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+    def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], is_first_step: bool) -> None:
         """Update by SGD. Without momentum nothing is kept, and each step is a first one."""
         keeps = self._optim.b1 != 0
         torch._fused_sgd_(
             parameters,
             [p.grad for p in parameters if p.grad is not None],
-            *(self._kept(parameters, "momentum_buffer") if keeps else [[]]),
+            *(self._state_lists(parameters, "momentum_buffer") if keeps else [[]]),
             weight_decay=group["weight_decay"],
             momentum=self._optim.b1,
             lr=group["lr"],
             dampening=0.0,
             nesterov=False,
             maximize=False,
-            is_first_step=first and keeps,
+            is_first_step=is_first_step and keeps,
         )
 
-    def _lion(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
-        (averages,) = self._kept(parameters, "exp_avg")
+    def _lion(
+        self, group: Mapping[str, Any], parameters: list[Tensor], is_first_step: bool
+    ) -> None:
+        (averages,) = self._state_lists(parameters, "exp_avg")
         gradients = [p.grad for p in parameters if p.grad is not None]
         moves = torch._foreach_lerp(averages, gradients, 1 - self._optim.b1)
         torch._foreach_sign_(moves)
@@ -125,5 +129,5 @@ class Fused:
     def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
         pass
 
-    def _kept(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
+    def _state_lists(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
         return [[self.state[p][name] for p in parameters] for name in names]

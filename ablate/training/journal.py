@@ -34,10 +34,12 @@ from ablate.training.rates import matmul_rate
 from ablate.training.training import Training, TrainState
 
 
-def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before: int = 0) -> None:
+def save_checkpoint(
+    rundir: RunDir, training: Training, metrics: Metrics, previous_step: int = 0
+) -> None:
     """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full.
 
-    `before` is the step of the earlier checkpoint to keep; 0 for none.
+    `previous_step` is the step of the earlier checkpoint to keep; 0 for none.
     """
     tensors, state = training.state()
     content = sealed_file.to_bytes(
@@ -46,7 +48,7 @@ def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before
         metrics=json.dumps(metrics.seal()),
         **training.task.notes(training.train),
     )
-    rundir.write_checkpoint(state.step, before, *content)
+    rundir.write_checkpoint(state.step, previous_step, *content)
 
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
@@ -90,7 +92,7 @@ def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """Return the content of the checkpoint file `path`; None where it is damaged or of another
     step."""
     try:
-        tensors, metadata = sealed_file.read(path)
+        tensors, metadata = sealed_file.read_tensors(path)
         state = TrainState(**json.loads(metadata["progress"]))
         seal = json.loads(metadata["metrics"])
     except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
@@ -129,7 +131,10 @@ class Journal:
         metrics_content = load_checkpoint(rundir, training)
         for newer in (path.name for step, path in rundir.checkpoints() if step > training.steps):
             say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
-        self._metrics, self._kept = Metrics(rundir.metrics, metrics_content), training.steps
+        self._metrics, self._checkpoint_step = (
+            Metrics(rundir.metrics, metrics_content),
+            training.steps,
+        )
         self._checkpoint_at = time.monotonic() + checkpoint_s
         self._beat_at = 0.0
 
@@ -166,17 +171,17 @@ class Journal:
             }
         )
         if train_loss is None:
-            self._say(f"validation {self._told(scores)}")
+            self._say(f"validation {self._score_text(scores)}")
             return True
         took = training.seconds
         self._say(
             f"epoch {epochs:.4g}, step {step}: train loss {train_loss:.4f}, validation "
-            f"{self._told(scores)}; {step * training.run.train.batch / took:,.0f} images/s, "
+            f"{self._score_text(scores)}; {step * training.run.train.batch / took:,.0f} images/s, "
             f"{took:.0f} s"
         )
         return True
 
-    def _told(self, scores: Mapping[str, float]) -> str:
+    def _score_text(self, scores: Mapping[str, float]) -> str:
         """Return "loss 0.4321, top1 87.40 %": the declared scores, in the order of their
         measurement."""
         metrics = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
@@ -195,8 +200,8 @@ class Journal:
         start = time.monotonic()
         self._training.ranks.tell("compare")
         self._training.compare()
-        save_checkpoint(self._rundir, self._training, self._metrics, self._kept)
-        self._kept = self._training.steps
+        save_checkpoint(self._rundir, self._training, self._metrics, self._checkpoint_step)
+        self._checkpoint_step = self._training.steps
         took = time.monotonic() - start
         wait = max(self._checkpoint_s, took / CHECKPOINT_SHARE)
         self._checkpoint_at = time.monotonic() + wait
@@ -234,7 +239,7 @@ class Journal:
         training, total = self._training, self._training.steps
         training.ranks.tell("test")
         scores, predictions = training.evaluate(data["test"])
-        with training.average.shown():
+        with training.average.applied():
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)

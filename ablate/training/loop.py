@@ -156,7 +156,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     return result
 
 
-def _follow(training: Training, shown: Mapping[str, tuple[AnySplit, Data]]) -> dict[str, Any]:
+def _follow(training: Training, splits: Mapping[str, tuple[AnySplit, Data]]) -> dict[str, Any]:
     """Do what rank 0 announces, until it ends this process."""
     while True:
         match training.ranks.hear():
@@ -165,7 +165,7 @@ def _follow(training: Training, shown: Mapping[str, tuple[AnySplit, Data]]) -> d
             case "compare":
                 training.compare()
             case name:
-                training.evaluate(*shown[name])
+                training.evaluate(*splits[name])
 
 
 def _also(

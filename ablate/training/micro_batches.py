@@ -23,26 +23,26 @@ class MicroBatches:
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
-        self._there: list[bool] = []  # is there a gradient, by parameter?
+        self._gradient_mask: list[bool] = []  # is there a gradient, by parameter?
         self._parameters = [*model.parameters()]
         self._statistics: Statistics | None = None
 
-    def over(self, parts: Iterable[slice], whole: int) -> Iterator[slice]:
-        """Yield this rank's parts, of `whole` in all; the loop's body computes the gradients of
+    def accumulate(self, parts: Iterable[slice], total: int) -> Iterator[slice]:
+        """Yield this rank's parts, of `total` in all; the loop's body computes the gradients of
         each.
 
         The sum is a balanced binary tree, depth first, so only the logarithm of their number is
         kept; where the number is no power of two, what is left over is added from the right.
         Gradients that existed before, which each rank has, are added at the end.
         """
-        fresh = self._ranks.world > 1 and not self._there
+        fresh = self._ranks.world > 1 and not self._gradient_mask
         buffers = (
             {name: buffer.clone() for name, buffer in self._model.named_buffers()} if fresh else {}
         )
-        if whole >= ORDERED_FROM and self._statistics is None:
+        if total >= ORDERED_FROM and self._statistics is None:
             self._statistics = Statistics(self._model)
         if self._statistics is not None:
-            self._statistics.begin(whole)
+            self._statistics.begin(total)
         prior_gradients, sums = self._take(), list[tuple[int, Gradients]]()
         for part in parts:
             yield part
@@ -67,11 +67,11 @@ class MicroBatches:
         """Return the sum over the ranks, in tensors as autograd makes them. Raises UserError where
         not all ranks have gradients for the same parameters."""
         mask = [gradient is not None for gradient in gradients]
-        if not self._there:
-            self._there = mask
+        if not self._gradient_mask:
+            self._gradient_mask = mask
             is_equal = all(rank_mask == mask for rank_mask in self._ranks.gathered([mask]))
         else:
-            is_equal = mask == self._there
+            is_equal = mask == self._gradient_mask
         if not is_equal:
             raise UserError(
                 "model: a parameter has a gradient in some micro-batches alone; give one rank"
@@ -87,7 +87,7 @@ class MicroBatches:
             for p, part, has_gradient in zip(self._parameters, parts, mask, strict=True)
         ]
 
-    def _check(self, before: Mapping[str, Tensor]) -> None:
+    def _check(self, saved_buffers: Mapping[str, Tensor]) -> None:
         """Raise UserError where a forward pass has changed a buffer that is not gathered."""
         if not before:
             return
@@ -95,7 +95,7 @@ class MicroBatches:
             {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
         )
         buffers = dict(self._model.named_buffers())
-        for name, old in before.items():
+        for name, old in saved_buffers.items():
             if id(buffers[name]) not in gathered_ids and not torch.equal(buffers[name], old):
                 part = self._model.get_submodule(name.rpartition(".")[0])
                 raise UserError(
@@ -112,12 +112,14 @@ class MicroBatches:
         return gradients
 
 
-def added(left: Gradients, right: Gradients) -> Gradients:
-    """Return the sum of both, stored in `left`'s tensors."""
-    both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+def added(accumulator: Gradients, addend: Gradients) -> Gradients:
+    """Return the sum of both, stored in `accumulator`'s tensors."""
+    both = [
+        (a, b) for a, b in zip(accumulator, addend, strict=True) if a is not None and b is not None
+    ]
     if both:
         torch._foreach_add_(*map(list, zip(*both, strict=True)))
-    return [b if a is None else a for a, b in zip(left, right, strict=True)]
+    return [b if a is None else a for a, b in zip(accumulator, addend, strict=True)]
 
 
 class Statistics:
@@ -128,39 +130,39 @@ class Statistics:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._each: list[tuple[nn.Module, float, list[Tensor]]] = []
+        self._norms: list[tuple[nn.Module, float, list[Tensor]]] = []
         for module in model.modules():
             if (statistics := running(module)) is None:
                 continue
-            self._each.append((module, *statistics))
+            self._norms.append((module, *statistics))
             # From now on a forward pass leaves what it saw itself.
             module.momentum = 0.0 if isinstance(module, SwitchNorm) else 1.0  # type: ignore[assignment]
         self._moving: list[Tensor] = []
         self._counts: list[tuple[Tensor, Tensor]] = []  # torch's own, and what they come to
-        self._before = self._shares = torch.empty(0)
-        self._seen: list[Tensor] = []
+        self._running_values = self._shares = torch.empty(0)
+        self._moments: list[Tensor] = []
 
     @property
     def moving(self) -> list[Tensor]:
         """All buffers that are made the same on all ranks."""
         return [*self._moving, *(count for count, _ in self._counts)]
 
-    def begin(self, whole: int) -> None:
-        """Begin a step of `whole` micro-batches."""
-        trained = [(share, some) for module, share, some in self._each if module.training]
+    def begin(self, total: int) -> None:
+        """Begin a step of `total` micro-batches."""
+        trained = [(share, some) for module, share, some in self._norms if module.training]
         self._moving = [buffer for _, some in trained for buffer in some]
-        self._seen = []
-        torchs = (m for m, *_ in self._each if m.training and isinstance(m, _TorchBatchNorm))
+        self._moments = []
+        torchs = (m for m, *_ in self._norms if m.training and isinstance(m, _TorchBatchNorm))
         counts = [m.num_batches_tracked for m in torchs if m.num_batches_tracked is not None]
-        self._counts = [(count, count + whole) for count in counts]
+        self._counts = [(count, count + total) for count in counts]
         if self._moving:
             shares = [torch.full_like(buffer, share) for share, some in trained for buffer in some]
-            self._shares, self._before = torch.cat(shares), torch.cat(self._moving)
+            self._shares, self._running_values = torch.cat(shares), torch.cat(self._moving)
 
     def record(self) -> None:
         """Keep the statistics of a micro-batch that has been computed."""
         if self._moving:
-            self._seen.append(torch.cat(self._moving))
+            self._moments.append(torch.cat(self._moving))
 
     def end(self, ranks: Ranks) -> None:
         """Average in those of all ranks: r <- r + share (moments - r) for each."""
@@ -168,8 +170,8 @@ class Statistics:
             count.copy_(total)
         if not self._moving:
             return
-        running = self._before
-        for moments in ranks.gather_each(self._seen):
+        running = self._running_values
+        for moments in ranks.gather_each(self._moments):
             running = torch.lerp(running, moments, self._shares)
         sizes = [len(buffer) for buffer in self._moving]
         for buffer, value in zip(self._moving, running.split(sizes), strict=True):

@@ -123,11 +123,11 @@ def kernel(run: Run, device: torch.device) -> str:
     return preferred if can else "math"
 
 
-def deterministic_algorithms(wanted: bool) -> None:
+def deterministic_algorithms(enabled: bool) -> None:
     """Switch deterministic algorithms on or off as torch.use_deterministic_algorithms does. That
     function also informs torch.compile, and loads it to do so, which takes as long as loading torch
     itself, at every start. New memory is not filled: nothing reads it."""
-    torch.set_deterministic_debug_mode("error" if wanted else "default")
+    torch.set_deterministic_debug_mode("error" if enabled else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

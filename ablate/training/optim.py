@@ -205,7 +205,7 @@ class Average:
             torch._foreach_lerp_([*self.weights.values()], self._parameters, 1 - self._keep)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Give the model the averaged weights within the block. Values are exchanged, not tensors:
         a captured step still uses the tensors that it knows."""
         self._swap()
@@ -228,7 +228,7 @@ class Average:
 # As big_vision has it (`scale_by_adafactor` of its optax.py): with a momentum, without clipped
 # updates, rates that depend on a weight's size, or steps of its own.
 
-LEAST = 32  # entries that both axes have where a mean square is kept by rows and columns
+MIN_FACTORED = 32  # entries that both axes have where a mean square is kept by rows and columns
 EPS = 1e-30  # added to a squared gradient
 
 
@@ -236,7 +236,7 @@ class AdafactorBV(torch.optim.Optimizer):
     """p <- p - lr (m + wd p), m <- b1 m + (1 - b1) g / sqrt(v), where m is kept in bfloat16.
 
     v <- b v + (1 - b) (g^2 + 1e-30) with b = min(b2, 1 - t^decay) at update t = 1, 2, ..., so the
-    first v is g^2. Over the two largest axes, where both have at least `LEAST` entries, v is
+    first v is g^2. Over the two largest axes, where both have at least `MIN_FACTORED` entries, v is
     r_i c_j / mean(r), r and c its means by rows and by columns; else v is kept in full. Shazeer,
     Stern 2018 (arXiv 1804.04235) with the changes of Zhai et al. 2022 (arXiv 2106.04560).
     """
@@ -297,10 +297,10 @@ class AdafactorBV(torch.optim.Optimizer):
 
 
 def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the two largest axes, the last of equal ones; None where one has fewer than `LEAST`
-    entries."""
+    """Return the two largest axes, the last of equal ones; None where one has fewer than
+    `MIN_FACTORED` entries."""
     order = sorted(range(len(shape)), key=lambda axis: shape[axis])
-    if len(order) < 2 or shape[order[-2]] < LEAST:
+    if len(order) < 2 or shape[order[-2]] < MIN_FACTORED:
         return None
     return order[-1], order[-2]
 
@@ -340,30 +340,30 @@ class Wrapped:
     """An optimiser of torch.optim, and ours for the parameters that it doesn't take. The first step
     loads all of torch.compile; only runs that choose such an optimiser pay for that."""
 
-    def __init__(self, own: torch.optim.Optimizer, rest: Fused | None = None) -> None:
-        """The groups of `own`, like those of `rest`, have a `scale`."""
-        self._own, self._rest = own, rest
-        self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
-        self.state: dict[Tensor, dict[str, Any]] = own.state
-        self._began = deepcopy([_settings(group) for group in own.param_groups])
+    def __init__(self, wrapped: torch.optim.Optimizer, rest: Fused | None = None) -> None:
+        """The groups of `wrapped`, like those of `rest`, have a `scale`."""
+        self._wrapped, self._rest = wrapped, rest
+        self.param_groups = [*wrapped.param_groups, *(rest.param_groups if rest else ())]
+        self.state: dict[Tensor, dict[str, Any]] = wrapped.state
+        self._began = deepcopy([_settings(group) for group in wrapped.param_groups])
         if rest is not None:
             rest.state = self.state
 
     def set_rate(self, rate: float) -> None:
         """See `Fused`."""
-        for group in self._own.param_groups:
+        for group in self._wrapped.param_groups:
             group["lr"] = rate * group["scale"]
         if self._rest is not None:
             self._rest.set_rate(rate)
 
     def zero_grad(self) -> None:
-        self._own.zero_grad()
+        self._wrapped.zero_grad()
         if self._rest is not None:
             self._rest.zero_grad()
 
     def step(self) -> None:
         """See `Fused`."""
-        self._own.step()
+        self._wrapped.step()
         if self._rest is not None:
             self._rest.step()
 
@@ -371,12 +371,14 @@ class Wrapped:
         """Return, for each group, the settings that steps have changed."""
         return [
             {k: v for k, v in _settings(group).items() if not _equal(v, began.get(k, ...))}
-            for group, began in zip(self._own.param_groups, self._began, strict=True)
+            for group, began in zip(self._wrapped.param_groups, self._began, strict=True)
         ]
 
     def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
         """Restore the groups' settings as first set, changed by `counts`."""
-        for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
+        for n, (group, began) in enumerate(
+            zip(self._wrapped.param_groups, self._began, strict=True)
+        ):
             for key in group.keys() - began.keys() - _MOVES:
                 del group[key]
             group.update(deepcopy(began), **(counts[n] if n < len(counts) else {}))
@@ -387,10 +389,10 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in _MOVES}
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return type(one) is type(other) and bool(one == other)
+def _equal(value: Any, initial: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(initial, Tensor):
+        return value.dtype == initial.dtype and torch.equal(value, initial)
+    return type(value) is type(initial) and bool(value == initial)
 
 
 def construct(groups: list[dict[str, Any]], optim: Optim, used: UsedPart) -> torch.optim.Optimizer:
@@ -410,12 +412,12 @@ NUMBERS = {"bool": bool, "int": int, "float": float}
 HOST = "host"  # a tensor that is kept off the GPU of its parameter, such as torch's own `step`
 
 
-def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> dict[str, Tensor]:
+def as_tensors(state: Mapping[str, Any], optim: Optim, device: torch.device) -> dict[str, Tensor]:
     """Return the state of a parameter or a group as tensors. A suffix of the name marks a number by
     its type, and a tensor that is not on `device`; None is left out. Raises UserError for a value
     that a checkpoint can't hold."""
     tensors = {}
-    for key, value in kept.items():
+    for key, value in state.items():
         if isinstance(value, Tensor):
             tensors[key if value.device == device else f"{key}:{HOST}"] = value
         elif type(value) in NUMBERS.values():
@@ -469,9 +471,11 @@ def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
     return Lengths(total, warmup, min(cooldown, total - warmup))
 
 
-def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None = None) -> float:
+def learning_rate(
+    optim: Optim, step: int, lengths: Lengths, user_factor: Factor | None = None
+) -> float:
     """Return the rate of step 0, 1, ... total - 1: a linear warm-up, the schedule, the cooldown.
-    `own` is the `own_factor` of a schedule by import path.
+    `user_factor` is the `own_factor` of a schedule by import path.
 
     big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
     and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
@@ -489,8 +493,8 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None 
     cooldown_factor = min(1.0, (total - step) / cooldown) if cooldown else 1.0
     if optim.schedule == "rsqrt":
         start = max(start / sqrt(1 + elapsed / optim.timescale), optim.min_lr)
-    elif own is not None:
-        start = max(start * own(elapsed, total - warmup), optim.min_lr)
+    elif user_factor is not None:
+        start = max(start * user_factor(elapsed, total - warmup), optim.min_lr)
     shares = {
         "cosine": 0.5 * (1 + cos(pi * progress)),
         "linear": 1 - progress,

@@ -30,11 +30,11 @@ class Chance:
 
     def __init__(self, draws: Draws, name: str, step: int, batch: int) -> None:
         self._draws, self._name, self._step, self._batch = draws, name, step, batch
-        self._asked = 0
+        self._draw_count = 0
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw from U[0, 1), float32 (B, *shape)."""
-        purpose, count = self._next(), prod(shape)
+        purpose, count = self._next_purpose(), prod(shape)
         if count * self._batch <= AT_ONCE:
             numbers = self._draws.uniform(purpose, self._step, count, self._batch).T
         else:
@@ -47,12 +47,12 @@ class Chance:
 
     def normal(self, *shape: int) -> Tensor:
         """Draw from N(0, 1), float32 (B, *shape): one of 65,536 values within +-4.33."""
-        lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
+        lanes = self._draws.lanes(self._next_purpose(), self._step, range(self._batch), prod(shape))
         return normal_of(lanes).reshape(self._batch, *shape)
 
-    def _next(self) -> str:
-        self._asked += 1
-        return f"extra {self._name} {self._asked}"
+    def _next_purpose(self) -> str:
+        self._draw_count += 1
+        return f"extra {self._name} {self._draw_count}"
 
 
 Augmentation = Callable[[Tensor, Chance], Tensor]
@@ -63,10 +63,10 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Make the augmentations. Raises UserError where one can't be made."""
-        self._each = [(used, make_part(used)) for used in EXTRA.parts_in(augment)]
+        self._augmentations = [(used, make_part(used)) for used in EXTRA.parts_in(augment)]
 
     def __bool__(self) -> bool:
-        return bool(self._each)
+        return bool(self._augmentations)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, draws: Draws, step: int) -> Tensor:
@@ -74,29 +74,29 @@ class Augmentations:
         needn't be whole numbers. Raises UserError where an augmentation returns no such batch."""
         levels = constants_on((255.0,), images.device)
         shares = images.to(torch.float32).div_(levels)
-        for used, augmentation in self._each:
+        for used, augmentation in self._augmentations:
             shares = _applied(used, augmentation, shares, draws, step)
         return shares * levels
 
 
 def _applied(
-    used: UsedPart, augmentation: Augmentation, before: Tensor, draws: Draws, step: int
+    used: UsedPart, augmentation: Augmentation, images: Tensor, draws: Draws, step: int
 ) -> Tensor:
     """Return the images as the augmentation changes them. Raises UserError where they have another
     shape, type or device."""
     with blame(used):
-        chance = Chance(draws, part_name(used.name), step, len(before))
-        augmented = augmentation(before.clone(), chance)
-    if not (isinstance(augmented, Tensor) and augmented.shape == before.shape):
+        chance = Chance(draws, part_name(used.name), step, len(images))
+        augmented = augmentation(images.clone(), chance)
+    if not (isinstance(augmented, Tensor) and augmented.shape == images.shape):
         output_shape = (
             list(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
         )
         raise UserError(
-            f"{used.key}: {used.name}: expected images of {list(before.shape)}, got {output_shape}"
+            f"{used.key}: {used.name}: expected images of {list(images.shape)}, got {output_shape}"
         )
-    if (augmented.dtype, augmented.device) != (before.dtype, before.device):
+    if (augmented.dtype, augmented.device) != (images.dtype, images.device):
         raise UserError(
-            f"{used.key}: {used.name}: expected {before.dtype} on {before.device}, got "
+            f"{used.key}: {used.name}: expected {images.dtype} on {images.device}, got "
             f"{augmented.dtype} on {augmented.device}"
         )
     return augmented

@@ -31,7 +31,7 @@ from ablate.shared import (
 )
 
 
-def _unwatched(what: str) -> AbstractContextManager[None]:
+def _unwatched(description: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -71,7 +71,7 @@ def load(used: UsedPart) -> Any:
     return getattr(loaded, attribute)
 
 
-def named(path: str) -> Any:
+def object_at(path: str) -> Any:
     """Return the object at an import path of the package's own tables, `module:name`."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -95,7 +95,7 @@ def make_part(used: UsedPart) -> Callable[..., Any]:
 
 
 @contextmanager
-def blame(*own: UsedPart) -> Iterator[None]:
+def blame(*used_parts: UsedPart) -> Iterator[None]:
     """Within the block, raise UserError in place of any other error: it is in the given parts by
     import path, so for the user to fix. Its text names the user's file and line or, where the error
     came through none, the lines where the parts begin to work. Without parts the error is left as
@@ -105,19 +105,21 @@ def blame(*own: UsedPart) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not own:
+        if not used_parts:
             raise
-        part_names = ", ".join(f"{used.key}: {used.name}" for used in own)
-        raise UserError(f"{part_names}: {error_text(error, own)}") from error
+        part_names = ", ".join(f"{used.key}: {used.name}" for used in used_parts)
+        raise UserError(f"{part_names}: {error_text(error, used_parts)}") from error
 
 
-def error_text(error: Exception, own: Sequence[UsedPart]) -> str:
+def error_text(error: Exception, used_parts: Sequence[UsedPart]) -> str:
     """Return what an error says, and where: the last line of the user's own that it came through,
     else the lines where these parts begin to work, else the place that raised it."""
-    location = own_line(error, [used.folder for used in own if used.folder])
+    location = own_line(error, [used.folder for used in used_parts if used.folder])
     if location is None:
         begins = [
-            line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
+            line_of(load(used), WORKS_AT.get(used.key, "forward"))
+            for used in used_parts
+            if used.folder
         ]
         location = "; ".join(begins) or raising_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({location})"

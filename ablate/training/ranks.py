@@ -101,7 +101,7 @@ class Group(Ranks):
 
     def gather(self, part: Tensor) -> Tensor:
         all_parts = part.new_empty(self.world * len(part), *part.shape[1:])
-        with told():
+        with delayed_errors():
             dist.all_gather_into_tensor(all_parts, part.contiguous())
         return all_parts
 
@@ -110,7 +110,7 @@ class Group(Ranks):
 
     def gathered(self, parts: list[T]) -> list[T]:
         parts_by_rank: list[list[T]] = [[] for _ in range(self.world)]
-        with told():
+        with delayed_errors():
             dist.all_gather_object(parts_by_rank, parts, group=self._hosts)
         return [part for of_rank in parts_by_rank for part in of_rank]
 
@@ -121,7 +121,7 @@ class Group(Ranks):
         size = len(vector)
         padded = torch.nn.functional.pad(vector, (0, -size % self.world))
         mine = torch.empty_like(padded)
-        with told():
+        with delayed_errors():
             dist.all_to_all_single(mine, padded)
         parts = list(mine.view(self.world, -1))
         while len(parts) > 1:
@@ -136,13 +136,13 @@ class Group(Ranks):
         self._broadcast(word)
         return word.numpy().tobytes().decode().strip()
 
-    def _broadcast(self, said: Tensor) -> None:
-        with told():
-            dist.broadcast(said, 0, group=self._hosts)
+    def _broadcast(self, message: Tensor) -> None:
+        with delayed_errors():
+            dist.broadcast(message, 0, group=self._hosts)
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def delayed_errors() -> Iterator[None]:
     """Delay the error of a broken connection within the block. Its cause is in another rank, which
     the watching thread reports as it ends this process. The error is raised only where that doesn't
     happen."""
@@ -180,11 +180,16 @@ class Children:
         live: Callable[[Ranks], None],
         lost: Callable[[Loss], NoReturn],
         explain: Callable[[Exception], Loss],
-        gone: Loss,
+        unexplained_loss: Loss,
     ) -> None:
-        """`device` returns the device of a rank; `gone` is the loss of a rank that left no words,
-        except for its line."""
-        self._world, self._lost, self._gone, self._over = world, lost, gone, False
+        """`device` returns the device of a rank; `unexplained_loss` is the loss of a rank that left
+        no words, except for its line."""
+        self._world, self._lost, self._unexplained_loss, self._is_over = (
+            world,
+            lost,
+            unexplained_loss,
+            False,
+        )
         # The file where they meet has no name, so whatever kills them leaves nothing behind.
         self._meeting = os.memfd_create("ablate-ranks")
         self._pids: dict[int, int] = {}
@@ -208,7 +213,7 @@ class Children:
 
     def end(self) -> None:
         """End the processes, which are needed no more."""
-        self._over = True
+        self._is_over = True
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -220,15 +225,15 @@ class Children:
 
     def _watch(self) -> None:
         stopped = dict.fromkeys(self._pids, 0.0)
-        while not self._over:
+        while not self._is_over:
             for rank, pid in self._pids.items():
                 with contextlib.suppress(ChildProcessError):
                     ended, status = os.waitpid(pid, os.WNOHANG)
-                    if ended and not self._over:
+                    if ended and not self._is_over:
                         self._lost(self._last_words(rank, os.waitstatus_to_exitcode(status)))
                 stopped[rank] = stopped[rank] + LOOK_S if _is_stopped(pid) else 0.0
-                if stopped[rank] > STOPPED_S and not self._over:
-                    self._lost(self._named(rank, "is stopped (SIGSTOP)"))
+                if stopped[rank] > STOPPED_S and not self._is_over:
+                    self._lost(self._loss_of(rank, "is stopped (SIGSTOP)"))
             time.sleep(LOOK_S)
 
     def _last_words(self, rank: int, code: int) -> Loss:
@@ -239,11 +244,11 @@ class Children:
                 line=f"rank {rank} of {self._world}: {reported_loss.line}"
             )
         exit_text = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
-        loss = self._named(rank, f"died ({exit_text})")
+        loss = self._loss_of(rank, f"died ({exit_text})")
         return loss._replace(reason=RANK_KILLED) if code < 0 else loss
 
-    def _named(self, rank: int, how: str) -> Loss:
-        return self._gone._replace(line=f"rank {rank} of {self._world} {how}")
+    def _loss_of(self, rank: int, description: str) -> Loss:
+        return self._unexplained_loss._replace(line=f"rank {rank} of {self._world} {description}")
 
 
 def _join(

@@ -28,8 +28,9 @@ from ablate.training.training import Training
 STEPS = 4
 IMAGES = 4
 LARGE = 1e9  # multiply-adds of an image: of such models two images do
-WHOLE = 1e11  # multiply-adds of a batch, at most, that is tried where a few images don't work
-AGAIN, RESUMED = "again", "resumed"  # what gives other weights
+# multiply-adds of a batch, at most, that is tried where a few images don't work
+FULL_BATCH_LIMIT = 1e11
+REPEATED, RESUMED = "again", "resumed"  # what gives other weights
 PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and seconds of them
 
 
@@ -38,7 +39,7 @@ class Rehearsal:
     """A training that has taken `STEPS` steps, and its state after them."""
 
     training: Training
-    held: dict[str, Tensor]  # weights and buffers
+    tensors: dict[str, Tensor]  # weights and buffers
     logits: Tensor  # of the model as it is evaluated
     idle: list[str]  # parameters that no gradient has reached
     bad: int | None  # the first of the steps whose loss is not finite; STEPS: what comes out then
@@ -56,7 +57,7 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
     try:
         return _rehearse(run, few, cache, device)
     except Exception:
-        if few == run.train.batch or multiply_adds * run.train.batch > WHOLE:
+        if few == run.train.batch or multiply_adds * run.train.batch > FULL_BATCH_LIMIT:
             raise
         return _rehearse(run, run.train.batch, cache, device)
 
@@ -70,7 +71,7 @@ def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
         theirs, ours = _step_s(baseline.training), _step_s(row.training)
         ratios.append(ours / theirs)
         spent += theirs + ours
-    answer = {"same": _same(row, baseline), "step": median(ratios)}
+    answer = {"same": _is_unchanged(row, baseline), "step": median(ratios)}
     return answer | {key: getattr(row, key) for key in ("idle", "bad", "differs")}
 
 
@@ -120,12 +121,12 @@ def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
     return training
 
 
-def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Tensor]) -> str:
+def _differs(run: Run, split: AnySplit, device: torch.device, expected: dict[str, Tensor]) -> str:
     """Return "" where a training that is stopped and resumed reaches the same weights; RESUMED
-    where only one without a stop does, so something keeps a state that no checkpoint has; AGAIN
-    where that one doesn't either, so something draws at random."""
+    where only one without a stop does, so something keeps a state that no checkpoint has;
+    REPEATED where that one doesn't either, so something draws at random."""
 
-    def same(stop: int) -> bool:
+    def gives_same_weights(stop: int) -> bool:
         training = _begin(run, split, device)
         for step in range(STEPS):
             if step == stop:
@@ -135,11 +136,11 @@ def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Te
                 training.load(snapshot, state)
             training.step()
         final_state = training.model.state_dict()
-        return all(torch.equal(tensor, final_state[name]) for name, tensor in held.items())
+        return all(torch.equal(tensor, final_state[name]) for name, tensor in expected.items())
 
-    if same(stop=STEPS // 2):
+    if gives_same_weights(stop=STEPS // 2):
         return ""
-    return RESUMED if same(stop=STEPS) else AGAIN
+    return RESUMED if gives_same_weights(stop=STEPS) else REPEATED
 
 
 def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
@@ -181,12 +182,12 @@ def _wake(head: torch.nn.Module, seed: int) -> None:
             parameter.copy_(values)
 
 
-def _same(row: Rehearsal, baseline: Rehearsal) -> bool:
+def _is_unchanged(row: Rehearsal, baseline: Rehearsal) -> bool:
     """Return whether the weights that both have, and the outputs, are the same bit for bit. A
     weight that only one has is no change if the outputs are the same."""
-    both = row.held.keys() & baseline.held.keys()
+    both = row.tensors.keys() & baseline.tensors.keys()
     return (
         bool(both)
         and torch.equal(row.logits, baseline.logits)
-        and all(torch.equal(row.held[name], baseline.held[name]) for name in both)
+        and all(torch.equal(row.tensors[name], baseline.tensors[name]) for name in both)
     )

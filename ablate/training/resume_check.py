@@ -91,7 +91,7 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
     names = sorted(
         straight_state.keys() | resumed_state.keys(), key=lambda n: (not n.startswith("model."), n)
     )
-    differing = [n for n in names if not _same(straight_state.get(n), resumed_state.get(n))]
+    differing = [n for n in names if not _equal_bits(straight_state.get(n), resumed_state.get(n))]
     distance = (
         _distance(straight_state.get(differing[0]), resumed_state.get(differing[0]))
         if differing
@@ -118,7 +118,7 @@ def _state(folder: Path) -> dict[str, Tensor]:
     return {}  # it diverged
 
 
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
+def _equal_bits(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(*(tensor.flatten().view(torch.uint8) for tensor in (a, b)))  # nan, -0: bits

@@ -23,21 +23,21 @@ class Rotten(Exception):
     """Raised for a file that is not as it was written."""
 
 
-def to_bytes(tensors: Mapping[str, Tensor], **told: str) -> tuple[bytes, memoryview]:
-    """Return the file's two parts, the header and the tensors; `told` is kept in the header."""
+def to_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> tuple[bytes, memoryview]:
+    """Return the file's two parts, the header and the tensors; `metadata` is kept in the header."""
     from safetensors.torch import save
 
-    return _sealed(save(dict(tensors), {**told, "sha256": BLANK}))
+    return _insert_seal(save(dict(tensors), {**metadata, "sha256": BLANK}))
 
 
-def arrays_to_bytes(arrays: Mapping[str, np.ndarray], **told: str) -> tuple[bytes, memoryview]:
+def arrays_to_bytes(arrays: Mapping[str, np.ndarray], **metadata: str) -> tuple[bytes, memoryview]:
     """Return the two parts of a file of numpy's arrays, without torch; otherwise as `to_bytes`."""
     from safetensors.numpy import save
 
-    return _sealed(save(dict(arrays), {**told, "sha256": BLANK}))
+    return _insert_seal(save(dict(arrays), {**metadata, "sha256": BLANK}))
 
 
-def _sealed(content: bytes) -> tuple[bytes, memoryview]:
+def _insert_seal(content: bytes) -> tuple[bytes, memoryview]:
     seal = hashlib.sha256(content).hexdigest()
     end = 8 + int.from_bytes(content[:8], "little")
     return content[:end].replace(BLANK.encode(), seal.encode()), memoryview(content)[end:]
@@ -45,17 +45,17 @@ def _sealed(content: bytes) -> tuple[bytes, memoryview]:
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the arrays of a file that `arrays_to_bytes` made, without torch; otherwise as
-    `read`."""
-    return _read(path, "np")
+    `read_tensors`."""
+    return _read_file(path, "np")
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a file, and what was kept in its header. Raises OSError where there is
     no file or it can't be read, Rotten where it is not as it was written."""
-    return _read(path, "pt")
+    return _read_file(path, "pt")
 
 
-def _read(path: Path, framework: str) -> tuple[Any, dict[str, str]]:
+def _read_file(path: Path, framework: str) -> tuple[Any, dict[str, str]]:
     try:
         with safe_open(path, framework=framework) as file:
             metadata = file.metadata() or {}

@@ -41,12 +41,12 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
         if result is None or result["status"] != "finished":
             raise UserError(f"{folder.path}: the run that this one starts from has not finished")
         remedy = "remove its folder, and the same `ablate sweep` trains it again"
-        return _read(folder.weights, result["weights_sha256"], remedy)
+        return _load_file(folder.weights, result["weights_sha256"], remedy)
     return None if run.weights is None else _of_file(run, run.weights)
 
 
 def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
-    tensors = _read(Path(str(weights.path)), weights.sha256, "plan the sweep again")
+    tensors = _load_file(Path(str(weights.path)), weights.sha256, "plan the sweep again")
     converts = weights.names == "timm" and not isinstance(run.model, Whole)
     return from_timm(run, tensors) if converts else tensors
 
@@ -59,7 +59,7 @@ def start_sha256(run: Run, rundir: RunDir) -> str | None:
     return None if run.weights is None else run.weights.sha256
 
 
-def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
+def _load_file(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
     try:
         content = read_file(path)
     except OSError as error:
@@ -84,11 +84,13 @@ def check_start(run: Run) -> None:
             f"where a run starts from other weights; call its last layer so"
         )
     if run.parent is not None:
-        check_shapes(own_shapes, _taken(model, _shapes(build(run.parent, device="meta"))), anew)
+        check_shapes(
+            own_shapes, _used_shapes(model, _shapes(build(run.parent, device="meta"))), anew
+        )
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        check_shapes(own_shapes, _taken(model, shapes), anew)
+        check_shapes(own_shapes, _used_shapes(model, shapes), anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -96,7 +98,7 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     doesn't fit; then nothing has changed."""
     model = image_tower(model)
     anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
-    check_shapes(_shapes(model), _taken(model, shapes), anew)
+    check_shapes(_shapes(model), _used_shapes(model, shapes), anew)
     with torch.no_grad():
         for name, weights in model.state_dict().items():
             if _is_in(name, anew):
@@ -114,18 +116,18 @@ def image_tower(model: nn.Module) -> nn.Module:
     return model.image if isinstance(model, Towers) else model
 
 
-def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
+def check_shapes(ours: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
     """Raise UserError for the first name or shape that differs, ignoring the heads in `anew` and
     the number of positions. First means by the alphabet: safetensors reads a file in another order
     each time."""
-    for name in sorted({*own, *theirs}):
+    for name in sorted({*ours, *theirs}):
         if _is_in(name, anew):
             continue
         if name not in theirs:
             raise UserError(f"from: has no weights for {name} of this model")
-        if name not in own:
+        if name not in ours:
             raise UserError(f"from: has weights {name}, which this model has not")
-        own_shape, their_shape = own[name], theirs[name]
+        own_shape, their_shape = ours[name], theirs[name]
         if own_shape != their_shape and not (
             name == POSITIONS and own_shape[-1] == their_shape[-1]
         ):
@@ -139,7 +141,7 @@ def _is_in(name: str, paths: Collection[str]) -> bool:
     return any(name.startswith(f"{path}.") for path in paths)
 
 
-def _taken(model: nn.Module, shapes: Shapes) -> Shapes:
+def _used_shapes(model: nn.Module, shapes: Shapes) -> Shapes:
     """Return the shapes that are for the model: all, except those of a classifier that a Segmenter
     lacks."""
     if not isinstance(model, Segmenter):

@@ -50,7 +50,7 @@ DTYPES = {
 }
 COMPARED = 50  # steps between looks at the weights of all ranks
 LOSSES = 64  # steps after which they are looked at, at the latest
-_NONE: Mapping[str, Tensor] = MappingProxyType({})
+_NO_WEIGHTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Training:
         if start is not None:
             begin(self.model, start)
         elif memo is not None and isinstance(self.model, Host):
-            self.model.fit((images for images, _ in self.shown(train)), memo)
+            self.model.fit((images for images, _ in self.split_batches(train)), memo)
         # Lists of the model's tensors, which take a host as long to make as many kernels to launch.
         self._parameters = [*self.model.parameters()]
         self.rounded = rounded_weights(self.model) if self.dtype == torch.bfloat16 else {}
@@ -128,11 +128,11 @@ class Training:
         self._factor = own_factor(run.optim)
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
-        self._at, self._begun = TrainState(), 0.0
+        self._state, self._began_at = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
-        self._unseen = 0
+        self._unread_losses = 0
         self._loss, self._outputs = self._eager_loss, self._call
-        self._enter(self._at)
+        self._enter(self._state)
         self.model.train()
 
     # --- A step ---------------------------------------------------------------------------------
@@ -142,19 +142,19 @@ class Training:
         when an optimiser of torch.optim's does (adafactor), when other ranks are compared, and
         every `LOSSES` steps, when the losses are read."""
         images, target = self.inputs()
-        self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
+        self.rate = learning_rate(self.run.optim, self._state.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
         weights = round_weights(self.rounded, self.dtype)
         # Losses stay on the device, where they happen: to look at one is to wait.
-        self._losses[self._unseen] = self.task.backward(self, images, target, weights)
-        self.probes.gradients(self._at.step)
+        self._losses[self._unread_losses] = self.task.backward(self, images, target, weights)
+        self.probes.gradients(self._state.step)
         self.update()
-        self._at.step += 1
-        if self._at.step % COMPARED == 0:
+        self._state.step += 1
+        if self._state.step % COMPARED == 0:
             self.compare()
-        self._unseen += 1
-        if self._unseen == LOSSES:
+        self._unread_losses += 1
+        if self._unread_losses == LOSSES:
             self._look()
 
     def update(self) -> None:
@@ -167,36 +167,42 @@ class Training:
     def inputs(self) -> tuple[Tensor, Tensor]:
         """Return the model's inputs for the next step, and their target: this rank's rows of the
         global batch."""
-        return self.task.inputs(self.batches, self._at.step, self.weights)
+        return self.task.inputs(self.batches, self._state.step, self.weights)
 
     def micro_batches(self) -> list[slice]:
         """Return the rows of the global batch of each of this rank's forward passes."""
-        size, micro = self.batches.size, self._at.micro_batch
+        size, micro = self.batches.size, self._state.micro_batch
         parts = [slice(start, start + micro) for start in range(0, size, micro)]
         return parts[self.ranks.share(len(parts))]
 
     def summed(self) -> Iterator[slice]:
         """Yield the rows of `micro_batches`, for a loop that computes the gradients of each.
         Afterwards the parameters have the sum over all ranks."""
-        count = self.batches.size // self._at.micro_batch
-        return self._micro_batches.over(self.micro_batches(), count)
+        count = self.batches.size // self._state.micro_batch
+        return self._micro_batches.accumulate(self.micro_batches(), count)
 
     def compare(self) -> None:
         """Raise RankLost where the ranks' weights differ. Waits for the device, if there are
         several ranks."""
         if self.ranks.world == 1:
             return
-        digest = torch.stack([_bits(tensor) for tensor in self._held().values()])
-        if (line := unequal(self.ranks.gather(digest[None]).tolist(), self._at.step)) is not None:
+        digest = torch.stack([_bits(tensor) for tensor in self._tensors().values()])
+        if (
+            line := unequal(self.ranks.gather(digest[None]).tolist(), self._state.step)
+        ) is not None:
             raise RankLost(line)
 
     def part(
-        self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
+        self,
+        images: Tensor,
+        target: Tensor,
+        rows: slice,
+        weights: Mapping[str, Tensor] = _NO_WEIGHTS,
     ) -> Tensor:
         """Return the loss of a micro-batch, the `rows` of a global one, with its graph. `weights`
         replace the model's own, see `round_weights`."""
         with self._keyed(rows):
-            local_rows = self._here(rows)
+            local_rows = self._local_rows(rows)
             return self._loss(images[local_rows], target[local_rows], dict(weights))
 
     def outputs(
@@ -205,11 +211,11 @@ class Training:
         """Return the model's outputs for a micro-batch, with their graph; see `part`. Without
         `images`, its outputs for the target alone."""
         with self._keyed(rows):
-            local_rows = self._here(rows)
+            local_rows = self._local_rows(rows)
             inputs = None if images is None else images[local_rows]
             return self._outputs(inputs, target[local_rows], dict(weights))
 
-    def _here(self, rows: slice) -> slice:
+    def _local_rows(self, rows: slice) -> slice:
         """Return where these rows of the global batch are among those of this rank."""
         if not (start := self.batches.rows.start):
             return rows
@@ -218,10 +224,10 @@ class Training:
     def _keyed(self, rows: slice) -> AbstractContextManager[None]:
         """Key masks by these rows of this step; return the context in which a whole model draws for
         them."""
-        self._masks.step, self._masks.rows = self._at.step, rows
-        return self._drawn("step", self._at.step, rows.start or 0)
+        self._masks.step, self._masks.rows = self._state.step, rows
+        return self._keyed_draws("step", self._state.step, rows.start or 0)
 
-    def _drawn(self, *place: int | str) -> AbstractContextManager[None]:
+    def _keyed_draws(self, *place: int | str) -> AbstractContextManager[None]:
         """Return a context in which a whole model's draws depend on this place alone. For a shipped
         model it does nothing: `StepKey` keys its masks."""
         if isinstance(self.model, Host):
@@ -252,61 +258,61 @@ class Training:
         """Have forward, loss and backward compiled when the next step calls them."""
         # torch asks each tensor that it captures for its gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-        self._at.compiled = True
+        self._state.compiled = True
         self._loss = torch.compile(self._eager_loss, fullgraph=True, dynamic=False)
         self._outputs = torch.compile(self._call, fullgraph=True, dynamic=False)
 
     @property
     def compiled(self) -> bool:
         """True where the training is compiled, or was when it began."""
-        return self._at.compiled
+        return self._state.compiled
 
     @property
     def steps(self) -> int:
         """The number of steps done."""
-        return self._at.step
+        return self._state.step
 
     @property
     def epochs(self) -> float:
         """The number of epochs done, which need not be whole."""
-        return self._at.step / self.epoch
+        return self._state.step / self.epoch
 
     @property
     def micro_batch(self) -> int:
         """The number of images of a forward pass; 0 where `train.micro_batch` is auto and not yet
         decided."""
-        return self._at.micro_batch
+        return self._state.micro_batch
 
     @micro_batch.setter
     def micro_batch(self, images: int) -> None:
-        self._at.micro_batch = images
+        self._state.micro_batch = images
 
     # --- What it has come to --------------------------------------------------------------------
 
     def bad_step(self) -> int | None:
         """Return the first step whose loss was not finite, or None. Waits for the device."""
         self._look()
-        return self._at.bad_step if self._at.bad_step >= 0 else None
+        return self._state.bad_step if self._state.bad_step >= 0 else None
 
     def mean_loss(self) -> float | None:
         """Return the mean loss of the steps since the last call, None where there were none. Waits
         for the device."""
         self._look()
-        if not self._at.loss_steps:
+        if not self._state.loss_steps:
             return None
-        mean = self._at.loss_sum / self._at.loss_steps
-        self._at.loss_sum, self._at.loss_steps = 0.0, 0
+        mean = self._state.loss_sum / self._state.loss_steps
+        self._state.loss_sum, self._state.loss_steps = 0.0, 0
         return mean
 
     def _look(self) -> None:
         """Read the losses of the steps since the last look. Waits for the device."""
-        state, start = self._at, self._at.step - self._unseen
-        for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=start):
+        state, start = self._state, self._state.step - self._unread_losses
+        for step, loss in enumerate(self._losses[: self._unread_losses].tolist(), start=start):
             if state.bad_step < 0 and not isfinite(loss):
                 state.bad_step = step
             state.loss_sum += loss
             state.loss_steps += 1
-        self._unseen = 0
+        self._unread_losses = 0
 
     def evaluate(
         self, split: AnySplit, data: Data | None = None
@@ -315,7 +321,7 @@ class Training:
         run's arithmetic. The training is not changed. `data`: the split's set, where that isn't the
         run's."""
         self.compare()
-        with self.average.shown():
+        with self.average.applied():
             return self.measure(split, data=data, ranks=self.ranks)
 
     def measure(
@@ -330,12 +336,14 @@ class Training:
         predict = Predictor(self, split, data or self.run.data, ranks)
         self.model.eval()
         try:
-            with torch.inference_mode(), self._drawn("evaluation"):
-                return (task or self.task).evaluate(predict, self.shown(split, ranks))
+            with torch.inference_mode(), self._keyed_draws("evaluation"):
+                return (task or self.task).evaluate(predict, self.split_batches(split, ranks))
         finally:
             self.model.train()
 
-    def shown(self, split: AnySplit, ranks: Ranks = ALONE) -> Iterator[tuple[Tensor, Tensor]]:
+    def split_batches(
+        self, split: AnySplit, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a rank's share of a split's batches for evaluation, giving signs of life, so that a
         long evaluation isn't taken for a hang."""
         size, share = self.run.eval.batch, ranks.share
@@ -353,12 +361,12 @@ class Training:
         """
         self._look()
         moments = tensors_of(self.optimizer, self.model, self.run.optim)
-        return self._held() | moments, replace(self._at, seconds=self.seconds)
+        return self._tensors() | moments, replace(self._state, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Continue from a state. Raises ValueError where it is no state of this model; then nothing
         has changed."""
-        own_tensors = self._held()
+        own_tensors = self._tensors()
         for name, tensor in own_tensors.items():
             if name not in tensors or tensors[name].shape != tensor.shape:
                 raise ValueError(f"{name}: not as this training has it")
@@ -371,22 +379,22 @@ class Training:
     @property
     def seconds(self) -> float:
         """The training time in seconds, as if the run had never been interrupted."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._began_at
 
     def _enter(self, state: TrainState) -> None:
-        setting, self._at = self.run.train.micro_batch, replace(state)
+        setting, self._state = self.run.train.micro_batch, replace(state)
         if setting != "auto":
-            self._at.micro_batch = state.micro_batch or setting or self.run.train.batch
-        self._unseen = 0
-        self._begun = time.monotonic() - state.seconds
+            self._state.micro_batch = state.micro_batch or setting or self.run.train.batch
+        self._unread_losses = 0
+        self._began_at = time.monotonic() - state.seconds
 
-    def _held(self) -> dict[str, Tensor]:
+    def _tensors(self) -> dict[str, Tensor]:
         """Return the tensors, not copies, that a training has from its first step on, by their
         names in files: all of its state except the optimiser's."""
         return (
             {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
             | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
-            | {f"probe.{name}": tensor for name, tensor in self.probes.kept().items()}
+            | {f"probe.{name}": tensor for name, tensor in self.probes.checkpoint_tensors().items()}
         )
 
 

@@ -40,10 +40,10 @@ from ablate.training.attempt import (
     Damaged,
     TrainingStopped,
     code_digest,
+    device_names,
+    exit_code_and_reason,
     hold,
     leave,
-    listed,
-    why,
 )
 from ablate.training.device import device_of
 from ablate.training.loop import Machine, train
@@ -83,7 +83,7 @@ def error_line(error: BaseException) -> str:
     use less."""
     line = faults.line(error)
     row = faults.fault(error)
-    return f"{line}; {LESS_MEMORY}" if row is not None and row.whose == OOM else line
+    return f"{line}; {LESS_MEMORY}" if row is not None and row.reason == OOM else line
 
 
 def _train(
@@ -109,7 +109,7 @@ def _train(
         train(run, rundir, machine.follower(ranks, device))
 
     def explain(error: Exception) -> Loss:
-        return Loss(*why(error, options["device"]), error_line(error))
+        return Loss(*exit_code_and_reason(error, options["device"]), error_line(error))
 
     children = Children(
         world,
@@ -135,7 +135,7 @@ def _device(options: Mapping[str, Any], rank: int) -> torch.device:
 def _names(devices: Iterable[torch.device]) -> str:
     """Return the names of all ranks' devices, each once; they are the same throughout a column of
     the same bits."""
-    return listed(
+    return device_names(
         torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu" for device in devices
     )
 
@@ -196,11 +196,11 @@ def _lead(
     check_data(rundir, home, opened, within_s)
     for test_set in run.eval.also:
         check_tested(machine.cache / test_set.fingerprint, within_s)
-    result |= _where(run, rundir, attempt, machine.cache) | numerics
+    result |= _provenance(run, rundir, attempt, machine.cache) | numerics
     attempt.finish(result)
 
 
-def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
+def _provenance(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
     """Return the entries of a result that say which code made it, from which data and starting
     weights, and on what device."""
     kinds = dict.fromkeys((*choices.CHOICES, *own_folders(run)))

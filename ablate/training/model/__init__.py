@@ -21,7 +21,7 @@ from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import Segmenter, ViT
 from ablate.training.model.whole_model import Images, build_whole
-from ablate.training.plugin import load, named
+from ablate.training.plugin import load, object_at
 
 __all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"]
 
@@ -64,7 +64,7 @@ def _check_splittable(model: nn.Module) -> None:
 
 def vit(run: spec.ShippedRun) -> ViT:
     """Return a Vision Transformer, not yet initialised."""
-    host: type[ViT] = named(TASKS[run.task].host)
+    host: type[ViT] = object_at(TASKS[run.task].host)
     return host(
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
@@ -96,10 +96,10 @@ def _outputs(run: spec.Run) -> int:
 HOSTS = {"vit": vit, "mlp": mlp}
 
 
-def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
+def _constructor(kind: str, choice: sections.Chosen) -> partial[Any]:
     """Return the class that a choice names, with its settings filled in; the host gives the
     rest."""
-    if (plugin := chosen.plugin) is not None:
-        used = UsedPart(kind, chosen.name, chosen.settings, plugin.version, plugin.folder)
-        return partial(remember, load(used), chosen.settings)
-    return partial(named(choices.CHOICES[kind][chosen.name].path), **chosen.settings)
+    if (plugin := choice.plugin) is not None:
+        used = UsedPart(kind, choice.name, choice.settings, plugin.version, plugin.folder)
+        return partial(remember, load(used), choice.settings)
+    return partial(object_at(choices.CHOICES[kind][choice.name].path), **choice.settings)

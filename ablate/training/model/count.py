@@ -265,22 +265,22 @@ def _like_input(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def _hold(module: nn.Module, place: str, expected: Expected, remedy: str, where: str) -> None:
+def _hold(module: nn.Module, place: str, expected: Expected, remedy: str, location: str) -> None:
     """Make the module refuse an output whose shape is not `expected(input)`, or whose type is not
     its input's."""
 
     def look(_: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
         if not isinstance(out, Tensor):
-            raise UserError(f"{place} gives a {type(out).__name__} and not a tensor ({where})")
+            raise UserError(f"{place} gives a {type(out).__name__} and not a tensor ({location})")
         x = inputs[0]
         if tuple(out.shape) != expected(x):
             raise UserError(
-                f"{place} gives {tuple(out.shape)} and not {expected(x)}: {remedy} ({where})"
+                f"{place} gives {tuple(out.shape)} and not {expected(x)}: {remedy} ({location})"
             )
         if out.dtype != x.dtype:
             ours, theirs = (str(t.dtype).removeprefix("torch.") for t in (x, out))
             raise UserError(
-                f"{place} gives {theirs} and not {ours}, the type of its input ({where})"
+                f"{place} gives {theirs} and not {ours}, the type of its input ({location})"
             )
 
     module.register_forward_hook(look)

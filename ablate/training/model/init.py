@@ -26,15 +26,15 @@ from ablate.shared import UserError
 from ablate.training.model.host import Host
 from ablate.training.model.traits import Traits, traits
 
-AGAIN = "made_again_by"  # an attribute: makes an instance like this one
+CONSTRUCTOR = "made_again_by"  # an attribute: makes an instance like this one
 
 
-def remember(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
+def remember(cls: Any, settings: Mapping[str, Any], *arguments: Any) -> Any:
     """Return `cls(*given, **settings)`, an instance that remembers how it was made."""
-    constructor = partial(cls, *given, **settings)
+    constructor = partial(cls, *arguments, **settings)
     instance = constructor()
     if isinstance(instance, nn.Module):
-        object.__setattr__(instance, AGAIN, constructor)
+        object.__setattr__(instance, CONSTRUCTOR, constructor)
     return instance
 
 
@@ -45,7 +45,9 @@ class Constructed:
     def __init__(self, model: nn.Module, seed: int) -> None:
         modules = model.named_modules()
         self.paths = {
-            path: getattr(module, AGAIN) for path, module in modules if hasattr(module, AGAIN)
+            path: getattr(module, CONSTRUCTOR)
+            for path, module in modules
+            if hasattr(module, CONSTRUCTOR)
         }
         self._seed = seed
         self._fresh: dict[str, dict[str, Tensor]] = {}
@@ -64,12 +66,12 @@ class Constructed:
         return None if value is None or bool(value.isnan().any()) else value
 
 
-def state(again: Any, seed: int) -> dict[str, Tensor]:
+def state(constructor: Any, seed: int) -> dict[str, Tensor]:
     """Return the parameters and buffers of a new instance, on the CPU, after `reset_parameters()`
     if the class has one of its own. Values that nothing fills are NaN."""
     with torch.random.fork_rng([]), torch.device("cpu"), nan_where_empty():
         torch.manual_seed(seed)
-        instance = again()
+        instance = constructor()
         lineage = type(instance).__mro__
         user_classes = [
             cls for cls in lineage if cls.__module__.partition(".")[0] not in ("torch", "ablate")

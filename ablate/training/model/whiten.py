@@ -70,7 +70,7 @@ class Whiten(nn.Module):
         try:
             if path is None:
                 raise FileNotFoundError
-            tensors, _ = sealed_file.read(path)
+            tensors, _ = sealed_file.read_tensors(path)
             mean, covariance = tensors["mean"], tensors["covariance"]
         except (OSError, sealed_file.Rotten, KeyError):
             mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))

@@ -61,9 +61,9 @@ def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Mod
     return net
 
 
-def _as_torch(net: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+def _as_torch(net: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     """Convert the images from the layout of the rest of the code: (B, H, W, C) -> (B, C, H, W)."""
-    return (given[0].permute(0, 3, 1, 2).contiguous(),)
+    return (inputs[0].permute(0, 3, 1, 2).contiguous(),)
 
 
 def _untied(net: nn.Module, name: str) -> None:
@@ -93,14 +93,14 @@ def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
     except TypeError as error:
         refused = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword .*'(\w+)'", str(error))
         if refused is None or refused[2] not in model.settings:
-            raise _said(model, error) from error
+            raise _model_error(model, error) from error
         takes = signature(_class_of(timm, refused[1])).parameters
         settings = [key for key in takes if key not in arguments]
         raise unknown_value(
             f"model.{refused[2]}", refused[2], settings, f"a setting of {name}:"
         ) from error
     except Exception as error:
-        raise _said(model, error) from error
+        raise _model_error(model, error) from error
     return net
 
 
@@ -115,13 +115,15 @@ def of_timm(model: Whole, data: Data) -> Iterator[None]:
         if model.folder is not None or isinstance(error, UserError):
             raise
         description = f"{data.size}x{data.size}x{data.channels} images of data={data.name}"
-        raise _said(model, error, f" can't be shown the {description}") from error
+        raise _model_error(model, error, f" can't be shown the {description}") from error
 
 
-def _said(model: Whole, error: Exception, what: str = "") -> UserError:
+def _model_error(model: Whole, error: Exception, failure: str = "") -> UserError:
     message = f"{type(error).__name__}: {' '.join(str(error).split())}"
     settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
-    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}{what}: {message}")
+    return UserError(
+        f"model: {model.name}{f' with {settings}' * bool(settings)}{failure}: {message}"
+    )
 
 
 def _class_of(timm: Any, name: str) -> Any:
@@ -176,10 +178,10 @@ def features(model: nn.Module, images: Tensor) -> Tensor:
     if isinstance(model, Host):
         return model.features(images)
     (inputs,) = _as_torch(model, (images,))
-    if _has(model, "forward_features") and _has(model, "forward_head"):  # timm's
+    if _has_method(model, "forward_features") and _has_method(model, "forward_head"):  # timm's
         timms: Any = model
         return timms.forward_head(timms.forward_features(inputs), pre_logits=True)
-    if _has(model, "features"):
+    if _has_method(model, "features"):
         untyped_model: Any = model
         return untyped_model.features(inputs)
     raise UserError(
@@ -188,7 +190,7 @@ def features(model: nn.Module, images: Tensor) -> Tensor:
     )
 
 
-def _has(model: nn.Module, method: str) -> bool:
+def _has_method(model: nn.Module, method: str) -> bool:
     return isinstance(getattr(model, method, None), types.MethodType)
 
 
@@ -211,7 +213,9 @@ def kernel_names(model: nn.Module) -> set[str]:
         if isinstance(module, nn.Embedding)
     }
     untyped_model: Any = model
-    excluded = set(untyped_model.no_weight_decay()) if _has(model, "no_weight_decay") else set()
+    excluded = (
+        set(untyped_model.no_weight_decay()) if _has_method(model, "no_weight_decay") else set()
+    )
     return {
         name
         for name, parameter in model.named_parameters()
@@ -233,10 +237,10 @@ def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
     }
 
 
-def check_outputs(model: nn.Module, given: Any, shape: tuple[int, int]) -> None:
+def check_outputs(model: nn.Module, outputs: Any, shape: tuple[int, int]) -> None:
     """Raise UserError, naming the file and the line of the model's `forward`, where its output has
     another shape than (B, outputs)."""
-    output_shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    output_shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if output_shape != shape:
         code = type(model).forward.__code__
         raise UserError(

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from ablate.training.own.work import here
+from ablate.training.own.work import work_in_process
 
 if __name__ == "__main__":
-    sys.exit(here(sys.argv[1], json.loads(sys.argv[2])))
+    sys.exit(work_in_process(sys.argv[1], json.loads(sys.argv[2])))

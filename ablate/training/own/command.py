@@ -83,8 +83,8 @@ class Command:
         resumed = resume_words(program, settings, place)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [*fill_command(command, settings, place, overrides), *resumed]
-        goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
-        previous_attempt = self.attempt.before[-1] if goes_on else {}
+        goes_on = self.attempt.earlier_attempts and (resumed or any(folder.iterdir()))
+        previous_attempt = self.attempt.earlier_attempts[-1] if goes_on else {}
         self.attempt.note(
             program=words,
             resumed=bool(resumed),
@@ -95,7 +95,7 @@ class Command:
             before_s=previous_attempt.get("before_s", 0.0) + previous_attempt.get("alive_s", 0.0),
         )
         self.handle.add_seconds(self.attempt.facts["before_s"])
-        _set_aside(program, folder, len(self.attempt.before))
+        _set_aside(program, folder, len(self.attempt.earlier_attempts))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
         curves = ProgramCurves(program, folder, self.handle)
@@ -119,14 +119,14 @@ class Command:
         """Set aside what the program left as its result, whatever its exit code: it was asked to
         stop before it ended, so its training may not be whole. Raises TrainingStopped."""
         self.rundir.ask_to_stop()
-        if _set_aside(program, folder, len(self.attempt.before) + 1):
+        if _set_aside(program, folder, len(self.attempt.earlier_attempts) + 1):
             self.rundir.say("stopped: the result that it left was set aside; it starts again")
         raise TrainingStopped
 
     def _folder(self) -> Path:
         """Return the program's folder: that of the last attempt, or a copy of it where that attempt
         may still be at work on another machine."""
-        scratch, earlier_attempts = self.rundir.scratch, self.attempt.before
+        scratch, earlier_attempts = self.rundir.scratch, self.attempt.earlier_attempts
         facts = earlier_attempts[-1] if earlier_attempts else {}
         folder = self.rundir.path / facts.get("folder", scratch.name)
         if "exit" not in facts and facts.get("machine") not in (None, machine()):
@@ -161,7 +161,7 @@ class Command:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     return -signal.SIGKILL
                 if clock_s >= look_at:
-                    has_more = curves.read()
+                    has_more = curves.log_new_lines()
                     look_at = clock_s if has_more else clock_s + LOOK_S
                     size = float(self.rundir.log.stat().st_size)
                     if clock_s >= note_at:
@@ -247,9 +247,9 @@ def files_now(run: OwnRun) -> dict[str, str]:
     return hashes
 
 
-def _changed(name: str, what: str, hint: str = "") -> UserError:
+def _changed(name: str, change: str, hint: str = "") -> UserError:
     return UserError(
-        f"{name} {what} after this run was planned; the same `ablate sweep` plans new runs with "
+        f"{name} {change} after this run was planned; the same `ablate sweep` plans new runs with "
         f"what it is now{hint}"
     )
 

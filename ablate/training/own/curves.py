@@ -25,10 +25,10 @@ class ProgramCurves:
         self._curves = program.curves
         self._file = None if program.curves is None else folder / program.curves.file
         self._handle = handle
-        self._at = 0  # bytes that were read
+        self._offset = 0  # bytes that were read
         self._names: list[str] = []  # of a csv's columns
 
-    def read(self) -> bool:
+    def log_new_lines(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
         UserError where the table is no regular file, and for a line that is too long."""
         lines, has_more = self._new_lines()
@@ -37,8 +37,8 @@ class ProgramCurves:
 
     def read_rest(self) -> None:
         """Log all that is left once the program has ended, including an unfinished last line.
-        Raises as `read`."""
-        while self.read():
+        Raises as `log_new_lines`."""
+        while self.log_new_lines():
             pass
         lines, _ = self._new_lines(ended=True)
         self._log_all(lines)
@@ -51,9 +51,9 @@ class ProgramCurves:
         try:
             with open_file(self._file) as file:
                 size = file.seek(0, os.SEEK_END)
-                if size < self._at:
-                    self._at = 0
-                file.seek(self._at)
+                if size < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
                 new = file.read(PART)
                 if b"\n" not in new and len(new) == PART:
                     new += file.read(LONGEST - PART)
@@ -64,8 +64,8 @@ class ProgramCurves:
             raise UserError(f"{place}: a line has more than {LONGEST:,} bytes; write shorter ones")
         if not ended:
             new = new[:lines_end]
-        self._at += len(new)
-        return new.decode(errors="replace"), bool(new) and self._at < size
+        self._offset += len(new)
+        return new.decode(errors="replace"), bool(new) and self._offset < size
 
     def _log_all(self, lines: str) -> None:
         for row in self._rows(lines):

@@ -126,11 +126,11 @@ def _decoded(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 TIMES = ("seconds", "peak_bytes", "env_sha256")  # of a result: no two runs have the same
 
 
-def compare(one: Path, other: Path) -> dict[str, Any]:
+def compare(run_folder: Path, other_folder: Path) -> dict[str, Any]:
     """Compare two folders of a run bit by bit. Return {"parts": how many parts there are,
     "differing": the names of those that differ}. The parts are the metrics and those of the newest
     saved state, or of the result where the run has ended."""
-    sides = [_parts(RunDir(folder)) for folder in (one, other)]
+    sides = [_parts(RunDir(folder)) for folder in (run_folder, other_folder)]
     names = [*dict.fromkeys([*sides[0], *sides[1]])]
     differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
     return {"parts": len(names), "differing": differing}
@@ -206,9 +206,9 @@ class Handle:
         self.devices = tuple("cpu" if self.device == "cpu" else f"cuda:{rank}" for rank in ranks)
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
-        self._declared = {metric["key"]: metric for metric in run.metrics}
+        self._declarations = {metric["key"]: metric for metric in run.metrics}
         self._kept_as = {
-            f"{prefix}{key}": key for key in self._declared for prefix in ("val_", TEST)
+            f"{prefix}{key}": key for key in self._declarations for prefix in ("val_", TEST)
         }
         self._rundir, self._stopping, self._note = rundir, stopping, note
         self._checkpoint_s: float = options["checkpoint_s"]
@@ -216,7 +216,7 @@ class Handle:
         self._metrics: Metrics | None = None  # None: nothing was said yet
         self._step, self._number, self._beats = 0, 0, 0
         self._total: dict[str, int] = {}
-        self._kept = 0  # the number of the checkpoint that was written last
+        self._checkpoint_number = 0  # the number of the checkpoint that was written last
         self._began, self._before_s = time.monotonic(), 0.0
         self._beat_at = 0.0
         self._checkpoint_at = self._began + self._checkpoint_s
@@ -249,9 +249,9 @@ class Handle:
     def progress(self, step: int, total: int | None = None) -> None:
         """Report how far the run is. This is also a sign of life, as are `log`, `save` and
         `should_stop`: a run that gives none for `launcher.hang_s` is taken to hang."""
-        self._step = max(self._step, _whole(step, "run.progress: step"))
+        self._step = max(self._step, _whole_number(step, "run.progress: step"))
         if total is not None:
-            self._total = {"total": _whole(total, "run.progress: total")}
+            self._total = {"total": _whole_number(total, "run.progress: total")}
         self._beat()
 
     def log(self, step: int, **values: Any) -> None:
@@ -265,17 +265,17 @@ class Handle:
         self._go_on()
         if self._final is not None:
             raise UserError("run.log: was called after run.result, which ends the run")
-        step = _whole(step, "run.log: step")
+        step = _whole_number(step, "run.log: step")
         if step < self._step:
             raise UserError(f"run.log: step {step} after step {self._step}")
         self._step = step
         line: dict[str, Any] = {"step": step}
         for name, value in values.items():
             number = self._number_of(name, value, "run.log", step)
-            if name not in self._declared and (key := self._kept_as.get(name)):
+            if name not in self._declarations and (key := self._kept_as.get(name)):
                 raise UserError(f"run.log: {name}: is the name that values of {key} are kept under")
-            line[f"val_{name}" if name in self._declared else name] = number
-        metrics = self._written()
+            line[f"val_{name}" if name in self._declarations else name] = number
+        metrics = self._metrics_file()
         metrics.append(line, sync=False)
         readings = (f"{key} {value:g}" for key, value in line.items() if key != "step")
         self._rundir.say(f"step {step}: {', '.join(readings)}")
@@ -336,17 +336,17 @@ class Handle:
             except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
                 self._rundir.say(f"warning: {path.name} is passed over: it is damaged")
                 continue
-            self._number = self._kept = number
+            self._number = self._checkpoint_number = number
             self._step, self._before_s = progress["step"], progress["seconds"]
             self._metrics = Metrics(self._rundir.metrics, metrics_content)
             self._note(from_step=number)
             return state
-        self._written()
+        self._metrics_file()
         return None
 
     def _write(self, state: Any) -> None:
         text, arrays = encode(state)
-        metrics = self._written()
+        metrics = self._metrics_file()
         metrics.sync()
         content = sealed_file.arrays_to_bytes(
             arrays,
@@ -354,8 +354,8 @@ class Handle:
             about=json.dumps({"step": self._step, "seconds": self.seconds}),
             metrics=json.dumps(metrics.seal()),
         )
-        self._rundir.write_checkpoint(self._number, self._kept, *content)
-        self._kept = self._number
+        self._rundir.write_checkpoint(self._number, self._checkpoint_number, *content)
+        self._checkpoint_number = self._number
         if self._saves is not None:
             self._saves -= 1
             if not self._saves:  # of a check of what a kill leaves: this is one
@@ -379,9 +379,11 @@ class Handle:
         if self._final is not None:
             raise UserError(f"{place}: was called before; a run has one result")
         for name in test:
-            if name not in (*self._declared, "n"):
-                raise unknown_value(f"{place}: {name}", name, self._declared, "a declared metric,")
-        if lacking := [key for key in self._declared if key not in test]:
+            if name not in (*self._declarations, "n"):
+                raise unknown_value(
+                    f"{place}: {name}", name, self._declarations, "a declared metric,"
+                )
+        if lacking := [key for key in self._declarations if key not in test]:
             raise UserError(f"{place}: lacks {', '.join(lacking)}, which its yaml declares")
         numbers = {k: self._number_of(k, v, place, self._step) for k, v in test.items()}
         count = numbers.get("n", 1)
@@ -396,7 +398,7 @@ class Handle:
         if self._final is None:
             return None
         test, predictions = self._final
-        metrics = self._written()
+        metrics = self._metrics_file()
         if not metrics.lines():
             self._rundir.say("warning: the run logged nothing: it has no curves, and no validation")
         metrics.append({"step": self._step, **{f"{TEST}{k}": v for k, v in test.items()}})
@@ -409,11 +411,11 @@ class Handle:
         return {"status": "finished", "predictions_sha256": sha256}
 
     def metrics_sha256(self) -> str:
-        return str(self._written().seal()["sha256"])
+        return str(self._metrics_file().seal()["sha256"])
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, parsed."""
-        return self._written().lines()
+        return self._metrics_file().lines()
 
     # --- For a program ----------------------------------------------------------------------------
 
@@ -424,11 +426,11 @@ class Handle:
 
     def judges(self, name: str) -> bool:
         """Return whether `name` is a declared metric or the training loss."""
-        return name in self._declared or name == "train_loss"
+        return name in self._declarations or name == "train_loss"
 
     def rewind(self, step: int) -> None:
         """Drop the lines that were logged after a step: the program writes them again."""
-        self._written().rewind(step)
+        self._metrics_file().rewind(step)
         self._step = max(step, 0)
 
     def add_seconds(self, seconds: float) -> None:
@@ -450,13 +452,13 @@ class Handle:
         if self.ended is not None:
             raise self.ended
 
-    def _written(self) -> Metrics:
+    def _metrics_file(self) -> Metrics:
         if self._metrics is None:  # it began again from nothing
             self._metrics = Metrics(self._rundir.metrics)
         return self._metrics
 
     def _validation(self) -> dict[str, Any]:
-        return {"validation": last_validation(self._declared, self._written().lines())}
+        return {"validation": last_validation(self._declarations, self._metrics_file().lines())}
 
     def _beat(self) -> None:
         clock_s = time.monotonic()
@@ -477,12 +479,14 @@ class Handle:
             self._end({"status": "diverged", "step": step})
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
-        if name in self._declared and (problem := out_of_range(self._declared[name], value)):
+        if name in self._declarations and (
+            problem := out_of_range(self._declarations[name], value)
+        ):
             raise UserError(f"{call}: {name}: {problem}")
         return value
 
 
-def _whole(value: Any, place: str) -> int:
+def _whole_number(value: Any, place: str) -> int:
     if not is_number(number := operator.index(value)):
         raise UserError(f"{place}: {_short(value)} is too large a number")
     return int(number)

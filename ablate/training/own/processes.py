@@ -80,7 +80,7 @@ class Processes:
         orphans."""
         self.tag = tag_of(rundir)
         self._parent = os.getpid() if adopts else None
-        self._known: list[int] = []
+        self._pids: list[int] = []
         self._look_at = 0.0
         if adopts:
             adopt_orphans()
@@ -100,10 +100,10 @@ class Processes:
         was just started may be missing."""
         clock_s = time.monotonic()
         if clock_s >= self._look_at:
-            self._known = processes_of(self.tag, self._parent)
+            self._pids = processes_of(self.tag, self._parent)
             self._look_at = clock_s + max(LOOK_S, (time.monotonic() - clock_s) / LOOK_SHARE)
         total = 0.0
-        for pid in self._known:
+        for pid in self._pids:
             with contextlib.suppress(OSError, IndexError, ValueError):
                 parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
                 total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)

@@ -39,7 +39,7 @@ from ablate.shared import (
     trainer_name,
 )
 from ablate.training import faults
-from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, hold, listed
+from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, device_names, hold
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
 from ablate.training.own.processes import end_processes, tag_of
@@ -151,28 +151,28 @@ def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
     """Work on a run as `hold` does. A process that was forked from a server becomes a fresh
     interpreter, unless the trainer declares that it is `fork_safe`."""
     if not options.get("forked") or tree["code"]["fork_safe"]:
-        return here(path, options)
+        return work_in_process(path, options)
     threads = str(options["threads"])
     environment = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
     words = [sys.executable, "-P", "-m", "ablate.training.own", path, json.dumps(options)]
     os.execve(sys.executable, words, {**os.environ, **environment})
 
 
-def here(path: str, options: dict[str, Any]) -> int:
+def work_in_process(path: str, options: dict[str, Any]) -> int:
     """Work on a run as `hold` does, in this process."""
     path = os.path.abspath(path)  # it works in another folder
     forked = bool(options.get("forked"))  # this process is the worker's own then
     if forked:
         adopt_orphans()
     try:
-        return hold(path, options, _train, lambda error: told(error, path))
+        return hold(path, options, _train, lambda error: error_line(error, path))
     finally:
         if forked:  # whatever the trainer started; the fork server sees to it, too
             with contextlib.suppress(TimeoutError, OSError):
                 end_processes(tag_of(RunDir(Path(path))), os.getpid())
 
 
-def told(error: BaseException, path: str) -> str:
+def error_line(error: BaseException, path: str) -> str:
     """Return what an error says, after the file and line of the user's own at which it was
     raised."""
     tree = tree_of(path) or {}
@@ -241,7 +241,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
         result |= own_result_of(tree, handle.lines())
-    attempt.finish(result | _where(run, handle, attempt))
+    attempt.finish(result | _provenance(run, handle, attempt))
 
 
 def _meeting(world: int) -> dict[str, str]:
@@ -298,7 +298,7 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
         sys.modules["torch"].set_num_threads(options["threads"])
 
 
-def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
+def _provenance(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Return the entries of a result that say what it declares and cost, which code made it, and on
     what device."""
     interpreter = attempt.facts.get("interpreter", {})
@@ -330,5 +330,5 @@ def _device(handle: Handle) -> str:
     """Return the GPUs' names where the trainer has loaded torch, else the kind of device."""
     torch = sys.modules.get("torch")
     if handle.device == "cuda" and torch is not None and torch.cuda.is_available():
-        return listed(map(torch.cuda.get_device_name, handle.devices))
+        return device_names(map(torch.cuda.get_device_name, handle.devices))
     return handle.device

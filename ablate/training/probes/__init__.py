@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ablate.data import AnySplit
 from ablate.shared import PROBES, Run, RunDir, UserError, write_whole
-from ablate.training.plugin import by_path, load, named
+from ablate.training.plugin import by_path, load, object_at
 from ablate.training.probes.probe import Probe
 
 IMAGES = 500  # of validation, at least, that probes at the end look at
@@ -34,7 +34,7 @@ class Probes:
         for name in run.probe:
             self._probes[name] = class_of(name, run)(run, model, total)
 
-    def kept(self) -> dict[str, Tensor]:
+    def checkpoint_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that belong in a checkpoint, by name; not copies."""
         return {
             f"{name}.{key}": tensor
@@ -85,7 +85,7 @@ def class_of(name: str, run: Run) -> Callable[..., Probe]:
     """Return the class of a probe. Raises UserError for a class of the user's own that can't be
     imported, or is no subclass of Probe."""
     if name in PROBES:
-        cls = named(PROBES[name].path)
+        cls = object_at(PROBES[name].path)
     else:
         cls = next(load(used) for used in by_path(run) if (used.key, used.name) == ("probe", name))
         if not (isinstance(cls, type) and issubclass(cls, Probe)):

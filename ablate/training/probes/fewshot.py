@@ -19,11 +19,11 @@ class FewShotProbe(Probe):
 
     def __init__(self, run: Run, model: Host, total: int) -> None:
         self._task = FewShot(run)
-        self._found: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, np.ndarray] = {}
 
     def end(self, evaluate: Evaluate) -> None:
         _, table = evaluate(self._task)
-        self._found = {
+        self._arrays = {
             "accuracy": (table["class"] == table["label"][:, None, None]).mean(0),
             "shots": np.array(FEWSHOT_SHOTS),
             "seeds": np.array(FEWSHOT_SEEDS),
@@ -31,4 +31,4 @@ class FewShotProbe(Probe):
         }
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        return self._found
+        return self._arrays

@@ -13,18 +13,18 @@ from ablate.training.model import Host
 from ablate.training.optim import decay_names
 from ablate.training.probes.probe import Probe
 
-FIRST = 10  # steps, of which each is recorded
-EVERY = 10  # steps between records after them ...
+FIRST_STEPS = 10  # steps, of which each is recorded
+INTERVAL = 10  # steps between records after them ...
 RECORDS = 1000  # ... at most about so many, and then EVERY again ...
-LAST = 1000  # ... in so many last steps: what Fig. 2 averages over
+LAST_STEPS = 1000  # ... in so many last steps: what Fig. 2 averages over
 
 
 def steps_to_record(total: int) -> list[int]:
     """Return the steps to record in a run of `total` steps, in order."""
-    interval = EVERY * ceil(total / (EVERY * RECORDS))
+    interval = INTERVAL * ceil(total / (INTERVAL * RECORDS))
     return sorted(
-        {*range(min(FIRST, total)), *range(0, total, interval)}
-        | {step for step in range(0, total, EVERY) if step >= total - LAST}
+        {*range(min(FIRST_STEPS, total)), *range(0, total, interval)}
+        | {step for step in range(0, total, INTERVAL) if step >= total - LAST_STEPS}
     )
 
 

@@ -23,16 +23,16 @@ class Scales(Probe):
             for name, parameter in model.named_parameters()
             if _role(model, name) == "scale"
         }
-        self._found: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, np.ndarray] = {}
 
     def end(self, evaluate: Evaluate) -> None:
-        self._found = {
+        self._arrays = {
             name: scale.detach().float().cpu().numpy().copy()
             for name, scale in self._scales.items()
         }
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        return self._found
+        return self._arrays
 
 
 def _role(model: Host, name: str) -> str | None:

@@ -29,7 +29,7 @@ class TokenNorms(Probe):
         self._images = 0
 
     def hooks(self) -> Iterator[RemovableHandle]:
-        yield self._blocks[0].register_forward_pre_hook(self._before)
+        yield self._blocks[0].register_forward_pre_hook(self._add_inputs)
         for number, block in enumerate(self._blocks, 1):
 
             def behind(_: nn.Module, __: object, x: Tensor, number: int = number) -> None:
@@ -37,7 +37,7 @@ class TokenNorms(Probe):
 
             yield block.register_forward_hook(behind)
 
-    def _before(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
+    def _add_inputs(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
         self._add(0, inputs[0])
         self._images += len(inputs[0])
 

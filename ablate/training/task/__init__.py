@@ -14,7 +14,7 @@ from torch import Tensor, dtype
 from ablate.data import AnySplit, Batches
 from ablate.shared import TASKS, Data, Run
 from ablate.training.model.whole_model import features
-from ablate.training.plugin import named
+from ablate.training.plugin import object_at
 from ablate.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:  # it imports this
@@ -54,9 +54,9 @@ class Predictor:
         """The training split."""
         return self.training.train
 
-    def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
+    def split_batches(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches of (images, labels) of a split, as evaluation shows them."""
-        return self.training.shown(split)
+        return self.training.split_batches(split)
 
 
 class Evaluation(Protocol):
@@ -127,5 +127,5 @@ class Task(Evaluation):
 
 def make_task(run: Run) -> Task:
     """Return the task of a run."""
-    task: Task = named(TASKS[run.task].path)(run)
+    task: Task = object_at(TASKS[run.task].path)(run)
     return task

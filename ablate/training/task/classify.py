@@ -39,7 +39,7 @@ class Classify(Task):
         self._minimised = user_loss or self._cross_entropy
         self._mixes = bool(run.augment.mixup or run.augment.cutmix)
         self._soft = self._mixes or (user_loss is not None and self._smoothing > 0)
-        self._own = user_loss
+        self._user_loss = user_loss
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return images, and labels: int64 (B,), or soft (B, C) where images are mixed or where a
@@ -62,13 +62,13 @@ class Classify(Task):
         """Return the loss of guessing by the classes' frequencies; with a loss by import path, the
         loss of the best constant guess that is found. None with such a loss where images are mixed,
         since it needn't be linear in the target, and for more than ROWS classes."""
-        if self._own is None:
+        if self._user_loss is None:
             return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
         if self._mixes or self._classes > ROWS:
             return None
         rows = alike(train.labels, self._classes)
         rows = targets(rows, self._classes, self._smoothing) if self._soft else rows
-        return least_constant(self._own, rows, self._classes)
+        return least_constant(self._user_loss, rows, self._classes)
 
     def evaluate(
         self,
@@ -231,13 +231,15 @@ def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
     soft = target if target.is_floating_point() else nn.functional.one_hot(target, classes)
     shares = soft.double().mean(0).clamp(min=1e-12)
 
-    def of(guess: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss_and_gradient(guess: np.ndarray) -> tuple[float, np.ndarray]:
         logits = torch.from_numpy(guess).requires_grad_()
         value = loss(logits.expand(len(target), -1), target)
         (gradient,) = torch.autograd.grad(value, logits)
         return float(value.detach()), gradient.numpy()
 
-    minimum = float(optimize.minimize(of, shares.log().numpy(), jac=True, method="L-BFGS-B").fun)
+    minimum = float(
+        optimize.minimize(loss_and_gradient, shares.log().numpy(), jac=True, method="L-BFGS-B").fun
+    )
     return minimum if isfinite(minimum) else None
 
 

@@ -51,7 +51,8 @@ class Contrastive(Task):
         self._text, self._batch, self._at_once = run.text, run.train.batch, run.eval.batch
         self._table: Tokens | None = None
         self._captions: Tensor | None = None  # tokens of every text of the training split
-        self._kept: dict[tuple[tuple[str, ...], tuple[str, ...]], np.ndarray] = {}  # see `_numbers`
+        # see `_numbers`
+        self._cached_numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], np.ndarray] = {}
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return images, and the tokens of their captions."""
@@ -172,13 +173,13 @@ class Contrastive(Task):
         self, names: tuple[str, ...], prompts: tuple[str, ...], train: AnySplit
     ) -> np.ndarray:
         """Return the tokens of each name in each prompt, int64 (C, P, L), computed once."""
-        if (names, prompts) not in self._kept:
+        if (names, prompts) not in self._cached_numbers:
             table = self._tokens(train)
             numbers = np.empty((len(names), len(prompts), self._text.length), np.int64)
             for row, name in zip(numbers, names, strict=True):
                 row[:] = table(prompted(name, prompts))
-            self._kept[names, prompts] = numbers
-        return self._kept[names, prompts]
+            self._cached_numbers[names, prompts] = numbers
+        return self._cached_numbers[names, prompts]
 
     def _tokens(self, train: AnySplit) -> Tokens:
         """Return the table of the training texts, made once."""
@@ -202,12 +203,12 @@ def first_alike(prompts: np.ndarray) -> np.ndarray:
     return np.fromiter(numbers, np.int64, len(prompts))
 
 
-def nearest(images: Tensor, known: Tensor) -> Tensor:
-    """Return for each image (B, E) the number of the nearest embedding in `known` (C, E), int64
+def nearest(images: Tensor, embeddings: Tensor) -> Tensor:
+    """Return for each image (B, E) the number of the nearest of the `embeddings` (C, E), int64
     (B,): the first of equal ones, any of those that agree up to rounding."""
     best = numbers = torch.empty(0)
-    for start in range(0, len(known), CLASSES):
-        near = images @ known[start : start + CLASSES].T
+    for start in range(0, len(embeddings), CLASSES):
+        near = images @ embeddings[start : start + CLASSES].T
         place = near.argmax(1)
         similarity = near.gather(1, place[:, None])[:, 0]
         if start == 0:
@@ -252,7 +253,7 @@ def floors(texts: np.ndarray) -> np.ndarray:
 # data: it is part of the data that `Data.fingerprint` stands for.
 
 PAD, END, UNKNOWN = 0, 1, 2  # the numbers of [pad], [end] and [unk]; others follow
-OTHERS = 3
+SPECIAL_TOKENS = 3
 _AWAY = str.maketrans("", "", string.punctuation.replace(",", ""))
 
 
@@ -298,8 +299,10 @@ def words(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[int]]:
     for text, count in counts.items():
         for word in _words(text):
             word_counts[word] += count
-    order = sorted(word_counts, key=lambda word: (-word_counts[word], word))[: vocab - OTHERS]
-    numbers = {word: number for number, word in enumerate(order, OTHERS)}
+    order = sorted(word_counts, key=lambda word: (-word_counts[word], word))[
+        : vocab - SPECIAL_TOKENS
+    ]
+    numbers = {word: number for number, word in enumerate(order, SPECIAL_TOKENS)}
     return lambda text: [numbers.get(word, UNKNOWN) for word in _words(text)]
 
 
@@ -317,7 +320,7 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
         raise UserError(
             f"text.tokens: bpe needs the package tokenizers; {install_command('text')}"
         ) from error
-    min_vocab = OTHERS + len(pre_tokenizers.ByteLevel.alphabet())
+    min_vocab = SPECIAL_TOKENS + len(pre_tokenizers.ByteLevel.alphabet())
     if vocab < min_vocab:
         raise UserError(f"text.vocab: bpe needs at least {min_vocab}, got {vocab}")
     tokenizer = Tokenizer(models.BPE())

@@ -71,7 +71,9 @@ def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
     features, parts = [], torch.from_numpy(rows).split(AT_ONCE)
     for part in parts[predict.ranks.share(len(parts))]:
         split = predict.train.take(part.to(predict.train.device))
-        features += [predict.features(images).double().cpu() for images, _ in predict.shown(split)]
+        features += [
+            predict.features(images).double().cpu() for images, _ in predict.split_batches(split)
+        ]
     return torch.cat(predict.ranks.gathered(features)).to(predict.training.device)
 
 
@@ -102,11 +104,11 @@ def draw(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     return np.concatenate([generator.permutation(part)[:shots] for part in parts])
 
 
-def classify(known: Tensor, labels: Tensor, features: Tensor, classes: int) -> Tensor:
+def classify(shots: Tensor, labels: Tensor, features: Tensor, classes: int) -> Tensor:
     """Return the class of each row of `features` (N, D), int64 (N,), from those of the shots:
-    `known` (K, D) with `labels` (K,). Of equal scores the first class counts."""
-    mean, deviation = known.mean(0), known.std(0, correction=0) + EPS
-    x, z = (F.pad((part - mean) / deviation, (0, 1), value=BIAS) for part in (known, features))
+    `shots` (K, D) with `labels` (K,). Of equal scores the first class counts."""
+    mean, deviation = shots.mean(0), shots.std(0, correction=0) + EPS
+    x, z = (F.pad((part - mean) / deviation, (0, 1), value=BIAS) for part in (shots, features))
     target = 2 * F.one_hot(labels, classes).to(x.dtype) - 1
     return (z @ ridge(x, target)).argmax(1)
 

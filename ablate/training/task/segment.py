@@ -30,7 +30,7 @@ class Windows:
     at_once: int
 
     @classmethod
-    def of(cls, run: Run) -> Windows:
+    def for_run(cls, run: Run) -> Windows:
         size = run.data.size
         return cls(size, run.eval.stride or 2 * size // 3, run.eval.batch)
 
@@ -58,7 +58,7 @@ class Windows:
         total = torch.empty(0)
         window_counts = torch.zeros((tall, wide), device=image.device)
         for start in range(0, len(places), self.at_once):
-            some = [self._within(*place) for place in places[start : start + self.at_once]]
+            some = [self._window_slices(*place) for place in places[start : start + self.at_once]]
             parts = predict(torch.cat([image[:, y, x] for y, x in some]))
             if not start:
                 total = parts.new_zeros(parts.shape[1], tall, wide)
@@ -69,7 +69,7 @@ class Windows:
         mean = total.div_(window_counts)
         return mean if (tall, wide) == image_size else _resized(mean[None], image_size)[0]
 
-    def _within(self, y: int, x: int) -> tuple[slice, slice]:
+    def _window_slices(self, y: int, x: int) -> tuple[slice, slice]:
         return slice(y, y + self.size), slice(x, x + self.size)
 
 
@@ -83,7 +83,7 @@ class Segment(Task):
     def __init__(self, run: Run) -> None:
         self._classes, self._batch = run.data.classes, run.train.batch
         self._smoothing = run.train.label_smoothing
-        self._windows = Windows.of(run)
+        self._windows = Windows.for_run(run)
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return images, and the target int64 (B, 1 + S S): the number of pixels of the global

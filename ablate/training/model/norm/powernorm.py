@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ablate.training.model.norm.shape import Norm, Shape, precise, rms
 
-KEPT = 0.9  # alpha of the forward and of the backward average
+ALPHA = 0.9  # alpha of the forward and of the backward average
 
 
 class Power(torch.autograd.Function):
@@ -30,7 +30,7 @@ class Power(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None, None, None]:
         z, inverse = ctx.saved_tensors
-        g = torch.addcmul(dz, z, ctx.nu, value=KEPT - 1)
+        g = torch.addcmul(dz, z, ctx.nu, value=ALPHA - 1)
         ctx.nu += (g * z).mean((0, 1))
         return g.mul_(inverse), None, None, None, None
 
@@ -84,5 +84,5 @@ class PowerNorm(Norm):
         used = torch.where(self.steps <= self.warmup, psi, self.phi)
         mean = self.phi + (psi - self.phi) / self.steps
         phi = torch.where(self.steps < self.warmup, mean, self.phi)
-        self.phi.copy_(KEPT * phi + (1 - KEPT) * psi)
+        self.phi.copy_(ALPHA * phi + (1 - ALPHA) * psi)
         return used
