@@ -75,7 +75,7 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     # an epoch is 18 steps, so 1000 steps have 56 validations, the last one after the last step
     evaluated = (56 * 300 + 200) * 0.01
     assert costs.left_s == pytest.approx(6 * (1000 * 2.0 + evaluated))
-    assert (costs.wall_s, costs.where) == (costs.left_s / 2, "2 slots")
+    assert (costs.wall_s, costs.hardware) == (costs.left_s / 2, "2 slots")
     costs, timed = told(int(1.01 * MONTH))
     assert (timed, costs.left_s) == ([], math.inf)
     shown(told.plan, costs, attempts=5)
@@ -89,7 +89,7 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
 def test_ranks_share_what_was_timed_and_finished_runs_tell_their_own_time(told):
     alone, _ = told(10**9, slots=8)
     costs, _ = told(10**9, ranks=4, slots=2)
-    assert costs.how == "by a short calibration, shared evenly by 4 ranks"
+    assert costs.basis == "by a short calibration, shared evenly by 4 ranks"
     beside = MEETING_S + 2 * 4 * 1000 / EXCHANGED["cpu"]  # of one parameter, 1000 steps
     for place, seconds in costs.seconds.items():
         assert seconds == pytest.approx(alone.seconds[place] / 4 + beside)
@@ -106,7 +106,7 @@ def test_ranks_share_what_was_timed_and_finished_runs_tell_their_own_time(told):
 def test_runs_that_are_finished_tell_without_a_bound(told):
     runs = {run: {"seconds": 3e6} for c in told.plan.cells for s, run in c.ids.items() if s == 0}
     costs, timed = told(int(2 * MONTH), finished=runs)
-    assert (timed, costs.left_s, costs.how) == ([], 6 * 3e6, "from finished runs")
+    assert (timed, costs.left_s, costs.basis) == ([], 6 * 3e6, "from finished runs")
 
 
 def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
@@ -121,15 +121,15 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     # the recipe computes in fp32, and a model of 32 channels is bound by memory
     operations = 2 * 3 * 1e9 * 64_000
     each = START_S + 1.15 * operations * 2 * MOVED / 32 / 3.35e12
-    assert (timed, costs.where) == ([], "8 x h100")
+    assert (timed, costs.hardware) == ([], "8 x h100")
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
-    assert all(part in costs.how for part in ("35 %", "67 TFLOP/s", "3.35 TB/s", "H100"))
+    assert all(part in costs.basis for part in ("35 %", "67 TFLOP/s", "3.35 TB/s", "H100"))
     given, _ = told(10**9, on=Devices.parse("h100", 0.175))
     whole = pytest.approx(6 * (START_S + 1.15 * operations / (67e12 * 0.175)))
     assert (given.left_s, given.wall_s) == (whole, whole)
-    assert "17.5 %" in given.how
-    assert "TB/s" not in given.how
+    assert "17.5 %" in given.basis
+    assert "TB/s" not in given.basis
     assert not any("lower bound" in note for note in (*costs.notes, *given.notes))
 
 
@@ -148,7 +148,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
 def test_a_step_on_an_h100_is_foretold_within_half(words, batch, step_s):
     tree, _ = resolve_run([*words.split(), f"train.batch={batch}"], Path("runs"))
     work = CellWork(SimpleNamespace(spec=tree), 1.0)
-    work.each = 3 * batch * describe(build_run(tree))["multiply_adds"]
+    work.multiply_adds = 3 * batch * describe(build_run(tree))["multiply_adds"]
     seconds = (Devices.parse("h100", None).seconds(work) - START_S) / EVALUATION
     assert 1 / 1.5 < seconds / step_s < 1.5
 

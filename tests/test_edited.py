@@ -404,8 +404,8 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     for lacking in ("launches", "statistics"):  # of before
         forged.append({key: value for key, value in answer.items() if key != lacking})
     write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
-    assert estimate._cache(store).read() == {f"{len(forged)}": answer}
+    assert estimate._cache(store).answers() == {f"{len(forged)}": answer}
     flip_digit(path, b'"parameters": ')
-    assert estimate._cache(store).read() == {}
+    assert estimate._cache(store).answers() == {}
     path.write_text("[]")
-    assert estimate._cache(store).read() == {}
+    assert estimate._cache(store).answers() == {}

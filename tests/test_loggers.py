@@ -216,14 +216,14 @@ def test_a_file_is_mended_from_wherever_a_kill_tore_it(tmp_path):
     for end in range(len(content) + 1):
         path.write_bytes(content[:end])
         node = path.stat().st_ino
-        bring(path, content, over=False)
+        bring(path, content, final=False)
         assert path.read_bytes() == content
         assert path.stat().st_ino == node  # it was appended to: who follows the file reads on
-    bring(path, content[:6], over=False)  # the run went back; it comes there again
+    bring(path, content[:6], final=False)  # the run went back; it comes there again
     assert path.read_bytes() == content
-    bring(path, b"first\nother\n", over=False)
+    bring(path, b"first\nother\n", final=False)
     assert path.read_bytes() == b"first\nother\n"
-    bring(path, b"first\n", over=True)
+    bring(path, b"first\n", final=True)
     assert path.read_bytes() == b"first\n"
 
 

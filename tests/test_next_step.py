@@ -87,11 +87,11 @@ def test_it_is_total_and_never_trains_what_has_a_result():
     ):
         counts = dict.fromkeys(("attempts", "oom", "hung"), count)
         got = step(status, result=result, alive=alive, exit=exit, **counts)
-        assert got.then in ("start", "adopt", "wait", "leave", "again")
+        assert got.action in ("start", "adopt", "wait", "leave", "again")
         if result or alive:
-            assert got.then not in ("start", "again")
+            assert got.action not in ("start", "again")
         if alive:
-            assert got.then in ("wait", "adopt")
+            assert got.action in ("wait", "adopt")
         if status in FINAL_STATUSES and not result and not alive:
             assert got == NextStep("interrupted", "start")
 

@@ -35,7 +35,7 @@ TABLE = [
     # a result is never left out, whether it is there, was recorded, or was there once
     ("skip", "finished started", dict(result=True), "has a result, and a seed whose result is"),
     ("skip", "diverged", {}, "has a result"),
-    ("skip", "planned started", dict(known=True), "had a result once"),
+    ("skip", "planned started", dict(had_result=True), "had a result once"),
     # skipped, while it is trained too: once
     ("skip", "planned started failed interrupted", {}, "skipped"),
     ("skip", "skipped", {}, None),
@@ -47,8 +47,8 @@ TABLE = [
 ]
 
 
-def done(order: str, status: str, *, result=False, known=False):
-    return effect_of(order, RunState(status=status), result=result, known=known)
+def done(order: str, status: str, *, result=False, had_result=False):
+    return effect_of(order, RunState(status=status), result=result, had_result=had_result)
 
 
 @pytest.mark.parametrize(("order", "statuses", "facts", "expected"), TABLE)
@@ -62,15 +62,15 @@ def test_each_order(order, statuses, facts, expected):
 
 def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
     facts = itertools.product((False, True), repeat=2)
-    for order, status, (result, known) in itertools.product(ORDERS, get_args(Status), facts):
-        found = done(order, status, result=result, known=known)
+    for order, status, (result, had_result) in itertools.product(ORDERS, get_args(Status), facts):
+        found = done(order, status, result=result, had_result=had_result)
         assert not (found.event and found.refusal)
         if result or status in FINAL_STATUSES:
             assert found.event is None
-        if order == "skip" and known:
+        if order == "skip" and had_result:
             assert found.event is None
         if order == "skip" and found.event:
-            again = done(order, found.event, known=known)
+            again = done(order, found.event, had_result=had_result)
             assert (again.event, again.refusal) == (None, "")
 
 

@@ -95,9 +95,9 @@ def test_places_are_apart():
     for place, run in zip(
         ("gpu:0", "gpu:1", "gpu:2", "gpu:0"), ("a1", "b1", "c1", "b2"), strict=True
     ):
-        health.judge(failed(runs[run], place), "failed", died=False, more=False)
+        health.judge(failed(runs[run], place), "failed", died=False, has_attempts=False)
         assert health.stopped is None
-    health.judge(failed(runs["c2"], "gpu:0"), "failed", died=False, more=False)
+    health.judge(failed(runs["c2"], "gpu:0"), "failed", died=False, has_attempts=False)
     assert health.stopped == "3 runs in a row failed at once on gpu:0, all alike (!)"
 
 
@@ -109,7 +109,7 @@ def test_ranks_that_were_killed_end_no_sweep_whose_runs_have_attempts_left(exit,
     states = dict.fromkeys(runs, RunState())
     health = PlaceHealth(print, SimpleNamespace(runs=runs, states=states, active={}))
     for run in runs.values():
-        health.judge(failed(run, "cpu"), exit, died=True, more=more)
+        health.judge(failed(run, "cpu"), exit, died=True, has_attempts=more)
     assert (health.stopped is not None) is stops
 
 

@@ -241,9 +241,9 @@ def test_a_plan_says_where_ranks_do_not_promise_the_bits_of_one(models, across, 
     )
     cells = planned([str(tmp_path / "two.yaml")], store=tmp_path)[0].cells
     said = [why.format("equal those on one up to rounding (")] if why else []
-    assert sharing.rounded(cells, launcher) == said
+    assert sharing.rounding_lines(cells, launcher) == said
     launcher.worlds = [1]
-    assert sharing.rounded(cells, launcher) == []
+    assert sharing.rounding_lines(cells, launcher) == []
 
 
 def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():

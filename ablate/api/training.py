@@ -127,7 +127,7 @@ class Start:
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
                 with progress_view() as watching:
-                    view = observers.beside(watching)
+                    view = observers.observed(watching)
                     drive = Drive(plan, store, ledger, launcher, self.settings, view, grower)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
@@ -363,9 +363,9 @@ def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     warnings = (*cost.warnings(), *rehearsals.warnings, *gpus_in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
         return SweepCost(warnings, "", cost.worlds)
-    time = f"{qualifier} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
+    time = f"{qualifier} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.hardware}"
     if math.isinf(cost.left_s):
-        time = f"more than a month on {cost.where}"
+        time = f"more than a month on {cost.hardware}"
     return SweepCost(warnings, f"{largest_plan.name}: {time}", cost.worlds)
 
 

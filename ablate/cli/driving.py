@@ -160,7 +160,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
             table_plan = without_skipped(plan, ledger)
         table = print_table(table_plan, store, TableView())
         if line := table_headline(table):
-            observers.read(line, _verdicts(table))
+            observers.keep_verdicts(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
         if skipped and plan.design.needed_runs(plan):  # a search or looks, which need every run
             print(f"{skipped} skipped: `ablate run RUN --undo` lets such a run train")

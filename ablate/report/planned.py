@@ -78,13 +78,13 @@ def show_plan(
         return
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
-        print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
-    elif costs.how == UNKNOWN_COST:
+        print(f"left: more than a month on these {costs.hardware}; `{on}` shows the time on GPUs")
+    elif costs.basis == UNKNOWN_COST:
         print(f"left: {UNKNOWN_COST}")
     elif costs.left_s:
         print(
-            f"left: about {duration(costs.wall_s)} on {costs.where}, "
-            f"{device_time(costs.left_s)} ({costs.how})"
+            f"left: about {duration(costs.wall_s)} on {costs.hardware}, "
+            f"{device_time(costs.left_s)} ({costs.basis})"
         )
     print(f"launcher: {launcher_line(launcher)}")
     if costs.worlds and costs.left_s:

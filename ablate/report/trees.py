@@ -72,8 +72,8 @@ def of_plan(
         "left": {
             "device_seconds": costs.left_s,
             "wall_seconds": costs.wall_s,
-            "where": costs.where,
-            "how": costs.how,
+            "where": costs.hardware,
+            "how": costs.basis,
         },
         "launcher": dict(launcher),
         "tuning": None

@@ -15,14 +15,14 @@ class AnswerCache:
     def __init__(self, path: Path, is_answer: Callable[[Any], bool]) -> None:
         self.path, self._is_answer = path, is_answer
 
-    def read(self) -> dict[str, Any]:
+    def answers(self) -> dict[str, Any]:
         """Return the answers; {} where the file is missing or not whole."""
         answers = read_sealed(self.path) or {}
         return {key: answer for key, answer in answers.items() if self._is_answer(answer)}
 
     def add(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Write these answers in addition to the earlier ones, and return all."""
-        merged = {**self.read(), **answers}
+        merged = {**self.answers(), **answers}
         make_folder(self.path.parent)
         write_sealed(self.path, merged)
         return merged

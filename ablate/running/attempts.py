@@ -25,7 +25,7 @@ from ablate.shared import (
 from ablate.store import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_OWN = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
+_UNSHARED = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
@@ -108,7 +108,7 @@ def _carry(old: RunDir, new: RunDir) -> None:
         ):  # its program may go on from there
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:
-        if name.startswith(".") or name in _OWN:
+        if name.startswith(".") or name in _UNSHARED:
             continue
         with contextlib.suppress(FileNotFoundError):
             if name not in _APPENDED:

@@ -43,24 +43,25 @@ class ActiveRun:
     run: PlannedRun
     folder: RunDir
     slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
+    # who answers for the worker: the launcher, of one that was adopted the store
+    liveness: Liveness
     child: bool  # our own: the launcher will report its end
     notes: Notes = field(default_factory=Notes)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
     code: int | None = None  # of its process, if the launcher has reported it
-    asked: bool = False  # to stop
+    is_stopping: bool = False  # it was asked to stop
     killed: bool = False
-    judged: int = 0  # bytes of its metrics when the search last judged it
+    judged_bytes: int = 0  # bytes of its metrics when the search last judged it
 
     def stop(self, now: bool = False) -> None:
-        self.asked = True
-        self.by.stop(self.folder, now)
+        self.is_stopping = True
+        self.liveness.stop(self.folder, now)
 
     @property
     def error(self) -> str:
         """The reason that its worker noted for leaving without a result."""
-        self.notes = self.by.notes(self.folder)
+        self.notes = self.liveness.notes(self.folder)
         return self.notes.error or NO_WORD
 
     @property
@@ -169,7 +170,7 @@ class Folders:
     def __init__(self, store: Store, ledger: Ledger, remote: bool) -> None:
         self._store, self._ledger, self._remote = store, ledger, remote
         self._starts: dict[str, int] = {}  # how often each run was started
-        self._before: dict[str, str | None] = {}  # the attempt that the newest one goes on from
+        self._previous: dict[str, str | None] = {}  # the attempt that the newest one goes on from
         self._ended: set[str] = set()  # attempts that left an exit code
 
     def add(self, runs: Collection[str]) -> None:
@@ -181,7 +182,7 @@ class Folders:
 
     def begin(self, run: str) -> tuple[RunDir, dict[str, int]]:
         """Make the folder of a new attempt. Returns it and the details of the `started` event."""
-        self._before[run] = self._store.rundir(run).attempt
+        self._previous[run] = self._store.rundir(run).attempt
         if not self._remote:
             attempts.bring_home(self._store, run)
             return self._store.rundir(run), {}
@@ -194,8 +195,8 @@ class Folders:
         self._starts[run] = self._starts.get(run, 0) + 1
         if attempt is not None:
             attempts.appoint(self._store, run, attempt)
-        if self._before[run] in self._ended:
-            attempts.forget(self._store, self._before[run])
+        if self._previous[run] in self._ended:
+            attempts.forget(self._store, self._previous[run])
 
     def ended(self, folder: RunDir) -> None:
         """Note that the worker in this folder has surely ended: it left an exit code."""
@@ -305,14 +306,14 @@ class PlaceHealth:
         if gives_up(lost, {id: variant(planned) for id, planned in self._board.runs.items()}):
             self.give_up(place, f"{len(lost)} runs lost their device there")
 
-    def give_up(self, place: str, why: str) -> None:
+    def give_up(self, place: str, reason: str) -> None:
         if place not in self.retired:
             self.retired[place] = None
-            self._say(f"{place} is given up: {why}")
+            self._say(f"{place} is given up: {reason}")
 
-    def judge(self, ended: ActiveRun, exit: str | None, died: bool, more: bool) -> None:
+    def judge(self, ended: ActiveRun, exit: str | None, died: bool, has_attempts: bool) -> None:
         """Note the end of a worker, and set `stopped` where runs fail alike, one after another.
-        `died`: the end counted as an attempt; `more`: its run has further attempts."""
+        `died`: the end counted as an attempt; `has_attempts`: its run has further attempts."""
         if ended.slot is None:
             return
         place, failure = ended.slot.place, ""
@@ -322,7 +323,7 @@ class PlaceHealth:
             seconds = time.monotonic() - ended.since
             failure = failure_kind(exit or "died", ended.error, seconds, ended.stepped)
         killed = exit == RANK_KILLED or (exit is None and (ended.code or 0) < 0)
-        spared = more and killed
+        spared = has_attempts and killed
         endings = self._endings.setdefault(place, [])
         endings.append(Ending(ended.run.id, variant(ended.run), failure, spared))
         if not failure:

@@ -21,23 +21,23 @@ PATIENCE_S = 60.0  # for the plan: the driver may decode data for hours first
 
 
 def detach_driver(
-    where: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
+    place: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
 ) -> str:
     """Start `ablate WORDS`, which drives `sweep`, without this terminal. Returns a line on how far
     it has come.
 
-    `where`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
+    `place`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
     not yet. Raises UserError for a job without Slurm, and Failure where the cluster gives no
     answer, or the driver ends at once.
     """
-    if where == "job" and settings["name"] != "slurm":
+    if place == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
     if settings["name"] == "slurm":
         slurm_jobs.check()
     make_folder(store.root)
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
-    if where == "job":
+    if place == "job":
         return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
     old_stamp = store.plan_stamp(sweep)
     with open(log, "ab") as file:

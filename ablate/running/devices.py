@@ -106,7 +106,7 @@ class Devices:
     def seconds(self, work: CellWork) -> float | None:
         """Return the seconds of a training on one device: those of its kernels, or of launching
         them. Raises UserError for a precision without a rate."""
-        if work.each is None:
+        if work.multiply_adds is None:
             return None
         return START_S + max(self._kernels(work), LAUNCH_S * work.launches)
 
@@ -131,9 +131,11 @@ class Devices:
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
         """List a line where launches and starts take more of the remaining time than kernels."""
-        known_works = [work for work in works if work.each is not None]
-        floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known_works)
-        if floor <= sum(work.left * self._kernels(work) for work in known_works):
+        known_works = [work for work in works if work.multiply_adds is not None]
+        floor = sum(
+            work.trainings_left * (START_S + LAUNCH_S * work.launches) for work in known_works
+        )
+        if floor <= sum(work.trainings_left * self._kernels(work) for work in known_works):
             return []
         return [
             f"the time on {self.name} is a lower bound: such small runs spend it on launching "
@@ -143,11 +145,11 @@ class Devices:
     def _kernels(self, work: CellWork) -> float:
         """Return the seconds of a training's kernels: of their arithmetic, or of moving what they
         read and write. A whole model has no width that is known here."""
-        tree, each = work.cell.spec, work.each or 0.0
+        tree, multiply_adds = work.cell.spec, work.multiply_adds or 0.0
         precision, width = tree["train"]["precision"], tree["model"].get("width")
-        seconds = each / self.rate(precision)
+        seconds = multiply_adds / self.rate(precision)
         if self.mfu is None and width is not None:
             value_bytes = 2 if precision == "bf16" else 4
-            moved = 2 * each * MOVED * value_bytes / 2 / width
+            moved = 2 * multiply_adds * MOVED * value_bytes / 2 / width
             seconds = max(seconds, moved / PEAKS[self.name].bandwidth)
         return EVALUATION * seconds

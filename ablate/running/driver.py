@@ -175,8 +175,8 @@ class Drive:
             return
         for run, active in self.board.active.items() if self.search.prunes else ():
             size = active.folder.metrics_size()
-            if size != active.judged:
-                active.judged = size
+            if size != active.judged_bytes:
+                active.judged_bytes = size
                 step = self.search.prune(run, active.folder.read_metrics())
                 if step is not None:
                     active.folder.write_prune(step)
@@ -237,7 +237,7 @@ class Drive:
             if result is not None and step.record == "result":
                 attempts.publish(self.store, run)
                 self._record_result(run, folder, result)
-            elif refusal and step.record is not None and step.then == "again":
+            elif refusal and step.record is not None and step.action == "again":
                 self._refuse(run, folder, step.record, refusal)
                 exit = DIED
             elif step.record is not None:
@@ -248,11 +248,11 @@ class Drive:
                     self._say(step.record, run, error)
                     if names_percents(error):  # and so do all runs, however long they train
                         self.misread = f"run {self.board.runs[run].label}: {error}"
-            if step.then == "again":
+            if step.action == "again":
                 continue
-            if step.then == "start":
+            if step.action == "start":
                 self.board.put(run)
-            elif step.then in ("adopt", "wait"):
+            elif step.action in ("adopt", "wait"):
                 self._adopt(run, folder)
             break
         for child in self.board.freed_by(run):
@@ -278,17 +278,17 @@ class Drive:
         if (run := next(finished, None)) is not None:
             self._check_units(run, self.store.rundir(run).read_result() or {})
 
-    def _refuse(self, run: str, folder: RunDir, event: str, why: str) -> None:
+    def _refuse(self, run: str, folder: RunDir, event: str, problem: str) -> None:
         """Remove a file in a result's place that is no result, once that is recorded: after a crash
         between the two it is recorded again."""
-        why = f"its result was refused: {folder.result} {why}"
-        self.board.record(run, event, step=folder.newest_step(), reason=why)
-        folder.lock.add(error=why)
-        self._say(event, run, why)
+        problem = f"its result was refused: {folder.result} {problem}"
+        self.board.record(run, event, step=folder.newest_step(), reason=problem)
+        folder.lock.add(error=problem)
+        self._say(event, run, problem)
         folder.result.unlink(missing_ok=True)
 
-    def _say(self, event: str, run: str, why: str) -> None:
-        self.view.say(f"{event}: {self.board.runs[run].label}: {why}")
+    def _say(self, event: str, run: str, text: str) -> None:
+        self.view.say(f"{event}: {self.board.runs[run].label}: {text}")
 
     def _error(self, folder: RunDir) -> str:
         error = self.liveness.notes(folder).error or NO_WORD
@@ -308,7 +308,7 @@ class Drive:
         """Start the runs that fit on free slots."""
         if self.disk.lacks(self.board.pending):
             return
-        while not self.signals and (pair := self._next()) is not None:
+        while not self.signals and (pair := self._next_start()) is not None:
             run, slot = pair
             self.board.pending.remove(run)
             current = self.store.rundir(run)
@@ -343,7 +343,7 @@ class Drive:
                 raise
             self.disk.ran_out()
 
-    def _next(self) -> tuple[str, Slot] | None:
+    def _next_start(self) -> tuple[str, Slot] | None:
         board, places = self.board, self.places
         held_slots = {run: active.slot for run, active in board.active.items() if not active.leaves}
         slots, lost, retired = self.launcher.slots, places.lost, places.retired
@@ -366,14 +366,14 @@ class Drive:
         for run, active in list(self.board.active.items()):
             active.code = exits.get(run, active.code)
             if run in exits or not active.child:
-                if active.by.alive(active.folder):
+                if active.liveness.alive(active.folder):
                     active.child = False  # a code is no proof of death
                 else:
                     self._end(run, active)
                     continue
             if self.board.states[run].status == "skipped":
                 active.stop()
-            notes = active.by.notes(active.folder)
+            notes = active.liveness.notes(active.folder)
             if notes != active.notes:
                 active.notes, active.noted_at = notes, moment
             elif moment - active.noted_at > self.hang_s and not active.killed:
@@ -385,7 +385,7 @@ class Drive:
         folder, code = active.folder, active.code
         if code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
-        exit = active.by.notes(folder).exit
+        exit = active.liveness.notes(folder).exit
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if self.board.states[run].status == "skipped":  # as it was asked to
             self._settle(run, exit)
@@ -409,10 +409,10 @@ class Drive:
         """Note the end of a worker that left no result: record it where it counts as an attempt,
         and note a full disk or a place without a working device. Returns whether it counts."""
         folder, code = active.folder, active.code
-        was_asked = active.asked or bool(self.signals)
+        was_asked = active.is_stopping or bool(self.signals)
         was_asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
         room = exit == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
-        died = is_death(exit, code, asked=was_asked, room=room)
+        died = is_death(exit, code, was_asked=was_asked, room=room)
         if died:
             if exit in (None, STOPPED):
                 folder.lock.add(error=exit_words(code or 0) if exit is None else UNASKED)

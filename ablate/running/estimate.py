@@ -22,7 +22,7 @@ from ablate.running.sharing import (
     end,
     group_of,
     open_to,
-    rounded,
+    rounding_lines,
     run_seconds,
     share,
 )
@@ -40,15 +40,15 @@ class Costs:
     """The estimated costs of a plan.
 
     `described` and `seconds` have, by (row, column), the worker's description of a cell and the
-    seconds of one of its runs; they cover parents (`Plan.parents`), too. `how`: where the seconds
+    seconds of one of its runs; they cover parents (`Plan.parents`), too. `basis`: where the seconds
     come from.
     """
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
-    how: str
+    basis: str
     left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
-    where: str = ""  # "2 slots", "8 x h100": what runs them
+    hardware: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
     # By column, of one seed of every row: its run, its search, and the parents of both.
@@ -79,15 +79,15 @@ def own_costs(
     states: Mapping[str, RunState],
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
-    where: str,
+    hardware: str,
     ranks: int = 1,
 ) -> Costs:
     """Estimate the costs of a plan whose trainer is the user's own.
 
     A cell without a finished run is taken to need as long as the average of the others; a trial as
-    long as a run. Before any run has finished nothing is known (`how` says so). `where`: the slots,
-    or the devices that would train, on which no time is known but that of runs here; `ranks`: the
-    devices of each run.
+    long as a run. Before any run has finished nothing is known (`basis` says so). `hardware`: the
+    slots, or the devices that would train, on which no time is known but that of runs here;
+    `ranks`: the devices of each run.
     """
     seconds = {
         (cell.row, cell.column): None
@@ -120,9 +120,9 @@ def own_costs(
     return Costs(
         described=dict.fromkeys(seconds, nothing),
         seconds=seconds,
-        how="from finished runs" if durations else UNKNOWN_COST,
+        basis="from finished runs" if durations else UNKNOWN_COST,
         left_s=ranks * remaining_s,
-        where=where,
+        hardware=hardware,
         wall_s=remaining_s / places,
         seed_s=seeds,
     )
@@ -190,7 +190,7 @@ def estimate_costs(
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(whole_of(cell.spec) for cell in cells))
-    notes = rounded(cells, launcher) if on is None else []
+    notes = rounding_lines(cells, launcher) if on is None else []
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
@@ -207,7 +207,9 @@ def estimate_costs(
         if launcher.remote and device != "cpu":  # there is none here to time
             basis = "a lower bound, at the highest rate of any GPU, until runs have finished"
             for work in unknown:
-                work.seconds = None if work.each is None else work.each / FASTEST[device]
+                work.seconds = (
+                    None if work.multiply_adds is None else work.multiply_adds / FASTEST[device]
+                )
         else:
             basis = "by a short calibration"
             if not beyond and time_left(works, SLOWEST) >= from_s:
@@ -225,9 +227,9 @@ def estimate_costs(
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
-        how=basis,
+        basis=basis,
         left_s=math.inf if stopped else time_left(works),
-        where=hardware,
+        hardware=hardware,
         wall_s=wall_s,
         searches=[work.search for work in works if work.search is not None],
         seed_s=time_a_seed(works),
@@ -242,7 +244,7 @@ def estimate_sizes(
     """Return parameters and multiply-adds of every cell whose results lack them."""
     if is_own(plan.cells[0].spec):  # nobody but its trainer knows
         return {}
-    cached, lacking = _cache(store).read(), {}
+    cached, lacking = _cache(store).answers(), {}
     answers: dict[tuple[str, str], Mapping[str, Any]] = {}
     for cell in plan.cells:
         if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
@@ -278,10 +280,10 @@ class _Answers:
 
     def __init__(self, store: Store, ask: Ask, device: str) -> None:
         self._store, self._ask, self._device = store, ask, device
-        self._known = _cache(store).read()
+        self._descriptions = _cache(store).answers()
 
     def __getitem__(self, cell: Cell) -> dict[str, Any]:
-        answer: dict[str, Any] = self._known[_key(cell, self._device)]
+        answer: dict[str, Any] = self._descriptions[_key(cell, self._device)]
         return answer
 
     def describe(self, cells: Sequence[Cell], initial: bool = False) -> None:
@@ -292,8 +294,8 @@ class _Answers:
         new = {
             key: cell
             for key, cell in keys.items()
-            if self._known.get(key, {}).get("examples") is None
-            or (initial and "initial" not in self._known[key])
+            if self._descriptions.get(key, {}).get("examples") is None
+            or (initial and "initial" not in self._descriptions[key])
         }
         self._learn(new, initial=initial)
 
@@ -319,10 +321,10 @@ class _Answers:
         """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
         size; None without one."""
         size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
-        if work.each is None or not rates:
+        if work.multiply_adds is None or not rates:
             return None
         step, image = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
-        return float(work.each / 3 * step + work.evaluated * size * image)
+        return float(work.multiply_adds / 3 * step + work.evaluated * size * image)
 
     def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
         """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
@@ -336,18 +338,22 @@ class _Answers:
             if "step_s" in (answer := self[cell]) and "image_s" in answer
         }
 
-    def _learn(self, cells: Mapping[str, Cell], **more: Any) -> None:
+    def _learn(self, cells: Mapping[str, Cell], **details: Any) -> None:
         if cells:
-            question = _question(self._store, cells, self._device, **more)
-            self._known |= _cache(self._store).add(self._ask("describe", question))
+            question = _question(self._store, cells, self._device, **details)
+            self._descriptions |= _cache(self._store).add(self._ask("describe", question))
 
 
 def _question(
-    store: Store, cells: Mapping[str, Cell], device: str, calibrate: Sequence[str] = (), **more: Any
+    store: Store,
+    cells: Mapping[str, Cell],
+    device: str,
+    calibrate: Sequence[str] = (),
+    **details: Any,
 ) -> dict[str, Any]:
     specs = {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)}
     tree = {"specs": specs, "calibrate": [*calibrate], "cache": str(store.cache), "device": device}
-    return tree | more
+    return tree | details
 
 
 def _cache(store: Store) -> AnswerCache:

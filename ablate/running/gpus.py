@@ -18,7 +18,7 @@ from ablate.shared import UserError, unknown_value
 TOOL = "nvidia-smi"
 PATIENCE_S = 30.0  # it takes a second a GPU where no daemon holds the driver; a lost GPU hangs it
 NODES = Path("/dev")
-NONE = "No devices were found"
+NO_DEVICES = "No devices were found"
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class NoAnswer(Exception):
     """An error for a tool that is missing, or fails, with a line that says why. `output`: all that
     it printed."""
 
-    def __init__(self, why: str, output: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
         self.output = output
 
 
@@ -66,15 +66,15 @@ def output_of(*arguments: str) -> str:
             tool.communicate(timeout=1)
         raise NoAnswer(f"{TOOL} gave no answer in {PATIENCE_S:g} s") from None
     if tool.returncode != 0:
-        raise NoAnswer(f"{TOOL}: {_first(output)} (exit code {tool.returncode})", output)
+        raise NoAnswer(f"{TOOL}: {_first_line(output)} (exit code {tool.returncode})", output)
     return output
 
 
-def _first(output: str) -> str:
+def _first_line(output: str) -> str:
     return next((line.strip() for line in output.splitlines() if line.strip()), "no word")
 
 
-def listed() -> tuple[list[Gpu], str]:
+def list_gpus() -> tuple[list[Gpu], str]:
     """Return all GPUs, a GPU with slices as its slices, and the first other line that was printed,
     "" for none.
 
@@ -96,9 +96,9 @@ def listed() -> tuple[list[Gpu], str]:
             gpus.append(Gpu(f"{index}:{part[2]}", part[3], f"{model} MIG {part[1]}", board))
         else:
             strays += f"{line}\n"
-    if not gpus and NONE not in output:
-        raise NoAnswer(reason or f"{TOOL} -L: {_first(output)}")
-    return gpus, f"{TOOL}: {_first(strays)}" if gpus and strays.strip() else ""
+    if not gpus and NO_DEVICES not in output:
+        raise NoAnswer(reason or f"{TOOL} -L: {_first_line(output)}")
+    return gpus, f"{TOOL}: {_first_line(strays)}" if gpus and strays.strip() else ""
 
 
 # --- Which of them are used -----------------------------------------------------------------------
@@ -122,9 +122,9 @@ def find(devices: str, outer: str | None) -> GpuSet:
     if names == ["cpu"] or (names == ["auto"] and outer is not None and not _visible(outer)):
         return GpuSet()
     try:
-        gpus, stray = listed()
+        gpus, stray = list_gpus()
     except NoAnswer as error:
-        return _unseen(names, outer, str(error))
+        return _without_answer(names, outer, str(error))
     remarks = [stray] if stray else []
     usable = gpus if outer is None else _as_cuda(outer, gpus)
     if names == ["auto"]:
@@ -133,8 +133,8 @@ def find(devices: str, outer: str | None) -> GpuSet:
         return GpuSet(tuple(usable), tuple(remarks))
     selection: dict[Gpu, None] = {}
     for name in names:
-        if not (matches := _named(name, usable)):
-            if _named(name, gpus):
+        if not (matches := _matching(name, usable)):
+            if _matching(name, gpus):
                 raise _hidden(name, outer)
             alone = ["auto", "cpu"] if len(names) == 1 else []
             raise unknown_value("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
@@ -145,7 +145,7 @@ def find(devices: str, outer: str | None) -> GpuSet:
 ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
 
 
-def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
+def _without_answer(names: list[str], outer: str | None, reason: str) -> GpuSet:
     """Choose GPUs where the tool gives no answer. Names that the user gave are used, since CUDA may
     know them."""
     if names == ["auto"] and outer is None:
@@ -153,8 +153,8 @@ def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
         if not nodes and shutil.which(TOOL) is None:
             return GpuSet()
         if not nodes:
-            return GpuSet(remarks=(f"{why}: {ON_CPU}",))
-        finding = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
+            return GpuSet(remarks=(f"{reason}: {ON_CPU}",))
+        finding = f"{reason}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
         return GpuSet(remarks=(f"{finding}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
     visible = names if outer is None else _visible(outer)
     if names == ["auto"]:
@@ -177,14 +177,14 @@ def _visible(outer: str) -> list[str]:
     return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
-def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
+def _as_cuda(outer: str, candidates: Iterable[Gpu]) -> list[Gpu]:
     """Choose the GPUs that CUDA sees: those up to the first unknown name, and of a GPU with slices
     only the first slice."""
-    matches = (_named(name, there) for name in _visible(outer))
+    matches = (_matching(name, candidates) for name in _visible(outer))
     return [gpus[0] for gpus in itertools.takewhile(bool, matches)]
 
 
-def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
+def _matching(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
     """Return the GPUs of an index or a UUID, which may be abbreviated as for CUDA: all slices of a
     GPU that has slices."""
     if not name.startswith(("GPU-", "MIG-")):
@@ -207,7 +207,7 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
     if not boards:
         return []
     processes: dict[str, list[str]] = {}
-    for board, pid in rows("gpu_uuid", "pid", of="compute-apps"):
+    for board, pid in rows("gpu_uuid", "pid", entity="compute-apps"):
         processes.setdefault(board, []).append(pid)
     lines = []
     for board, used, total in rows("uuid", "memory.used", "memory.total"):
@@ -240,11 +240,11 @@ def figures(indices: Collection[str]) -> list[str]:
     return lines
 
 
-def rows(*keys: str, of: str = "gpu") -> list[list[str]]:
+def rows(*keys: str, entity: str = "gpu") -> list[list[str]]:
     """Query the values `keys` of each GPU, or compute process, by the names of
     `nvidia-smi --help-query-gpu`. A value that it doesn't have is "[N/A]" or another such text.
     Raises NoAnswer."""
-    output = output_of(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
+    output = output_of(f"--query-{entity}={','.join(keys)}", "--format=csv,noheader,nounits")
     table = ([part.strip() for part in line.split(",")] for line in output.splitlines())
     return [row for row in table if len(row) == len(keys)]
 

@@ -8,16 +8,16 @@ from typing import Literal
 from ablate.shared import DISK_FULL, EXIT_AWAY, FAILED, FINAL_STATUSES, NO_DEVICE, OOM, STOPPED
 from ablate.store import RunState
 
-Then = Literal["start", "adopt", "wait", "leave", "again"]
+Action = Literal["start", "adopt", "wait", "leave", "again"]
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """The next step of a run: record this event first, if any, then do `then`. `again`: decide once
-    more after recording."""
+    """The next step of a run: record this event first, if any, then do `action`. `again`: decide
+    once more after recording."""
 
     record: str | None
-    then: Then
+    action: Action
 
 
 def next_step(
@@ -65,14 +65,14 @@ def next_step(
     return NextStep(None, "leave")
 
 
-def is_death(exit: str | None, code: int | None, *, asked: bool, room: bool) -> bool:
+def is_death(exit: str | None, code: int | None, *, was_asked: bool, room: bool) -> bool:
     """Return whether the end of a worker that left no result counts as an attempt.
 
     `exit`: the reason that it gave. `code`: its process's exit code, None where nobody heard it.
-    `asked`: it was asked to stop. `room`: a full disk can't be the reason.
+    `was_asked`: it was asked to stop. `room`: a full disk can't be the reason.
     """
     if exit is None:
-        return code not in (None, EXIT_AWAY) and not asked
+        return code not in (None, EXIT_AWAY) and not was_asked
     if exit in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
         return False
-    return {STOPPED: not asked, DISK_FULL: room}.get(exit, True)
+    return {STOPPED: not was_asked, DISK_FULL: room}.get(exit, True)

@@ -34,12 +34,12 @@ class Effect:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effect:
+def effect_of(order: str, state: RunState, *, result: bool, had_result: bool) -> Effect:
     """Decide what an order does with a run, whether it has a worker or not. It handles every state.
 
-    `state`: the ledger's; `result`: its folder has one; `known`: its result was recorded at some
-    time, so the user may have seen it. The first rule that fits holds; docs/resume-and-store.md
-    describes them for users.
+    `state`: the ledger's; `result`: its folder has one; `had_result`: its result was recorded at
+    some time, so the user may have seen it. The first rule that fits holds;
+    docs/resume-and-store.md describes them for users.
     """
     ended = result or state.status in FINAL_STATUSES
     status = "finished" if result and state.status not in FINAL_STATUSES else state.status
@@ -48,7 +48,7 @@ def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effe
             return Effect("retried")
         case "undo":
             return Effect(None, f"is {status}, so there is nothing to undo")
-        case "skip" if ended or known:
+        case "skip" if ended or had_result:
             reason = "has a result" if ended else "had a result once"
             return Effect(None, f"{reason}, and a seed whose result is known can't be left out")
         case "skip":
@@ -65,7 +65,7 @@ def decide(store: Store, ledger: Ledger, order: str, run: str, state: RunState) 
         order,
         state,
         result=folder.read_result() is not None,
-        known=not kinds.isdisjoint(FINAL_STATUSES),
+        had_result=not kinds.isdisjoint(FINAL_STATUSES),
     )
     if effect.event != "skipped":
         return effect

@@ -134,7 +134,7 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
         return
     gpus = launcher.devices.gpus
     model = gpus[0].model if gpus else ""
-    rates = AnswerCache(store.cache / "rates.json", is_number).read()
+    rates = AnswerCache(store.cache / "rates.json", is_number).answers()
     specs = {
         cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not is_own(cell.spec)
     }
@@ -163,7 +163,7 @@ def settle_auto_keys(
     gpus = launcher.devices.gpus
     hardware = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
     cache = _cache(store)
-    cached = cache.read()
+    cached = cache.answers()
     decisions: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in _columns(plan):
         open_ = [
@@ -296,8 +296,8 @@ def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: An
 def take_decisions(store: Store, source: Store) -> None:
     """Copy the decisions of another store that this one has not made, so that later runs on the
     same device are like the other's."""
-    mine, theirs = _cache(store), _cache(source).read()
-    if new := {name: theirs[name] for name in theirs.keys() - mine.read().keys()}:
+    mine, theirs = _cache(store), _cache(source).answers()
+    if new := {name: theirs[name] for name in theirs.keys() - mine.answers().keys()}:
         mine.add(new)
 
 

@@ -24,12 +24,12 @@ from ablate.version import __version__
 
 # Multiply-adds of an image's forward, at most, of models that are tried: with a class of the
 # user's own up to B/16, of shipped parts only what takes a tenth of a second.
-OWN, SHIPPED = 2e10, 5e7
-MOST = 24  # rows of shipped parts alone
+LARGEST_OWN, SHIPPED = 2e10, 5e7
+MOST_ROWS = 24  # rows of shipped parts alone
 
 # Keys that act in the first steps of every run, wherever they act at all. Others act later (a
 # schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
-JUDGED = {
+EARLY_KEYS = {
     "optim": {
         *("name", "lr", "wd", "b1", "b2", "eps", "decay", "lr_mult", "beta2_decay", "momentum"),
         *("adjust_lr", "settings", "version", "folder"),
@@ -40,7 +40,7 @@ JUDGED = {
         *("extra", "extra_settings", "extra_version", "extra_folder"),
     },
 }
-WHOLE = ("norm", "stem", "block")  # groups that are judged with all of their keys
+EARLY_GROUPS = ("norm", "stem", "block")  # groups that are judged with all of their keys
 LATER = ("drop_path",)  # of model, where all else is judged
 
 
@@ -79,12 +79,12 @@ def rehearse_rows(
     device = launcher.device if not launcher.remote else "cpu"
     keys = {cell.row: _key(cell, baseline, device) for cell in rows}
     cache = AnswerCache(store.cache / "rehearsed.json", _is_answer)
-    cached, tried = cache.read(), _worth(baseline, rows, size, own_only)
+    cached, tried = cache.answers(), _worth(baseline, rows, size, own_only)
     untried: dict[str, str] = {}
     if new := [cell for cell in tried if keys[cell.row] not in cached]:
         question = {
-            "baseline": _asked(baseline, size),
-            "rows": {keys[cell.row]: _asked(cell, size) for cell in new},
+            "baseline": _question(baseline, size),
+            "rows": {keys[cell.row]: _question(cell, size) for cell in new},
             "cache": str(store.cache),
             "device": device,
         }
@@ -115,13 +115,13 @@ def _worth(
         cell
         for cell in rows
         if any((*parts_by_path(cell.spec), *parts_by_path(baseline.spec)))
-        and max(size[cell.row], size[baseline.row]) <= OWN
+        and max(size[cell.row], size[baseline.row]) <= LARGEST_OWN
     ]
-    small = max(size.values()) <= SHIPPED and len(rows) <= MOST
+    small = max(size.values()) <= SHIPPED and len(rows) <= MOST_ROWS
     return user_cells if own_only or not small else list(rows)
 
 
-def _asked(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
+def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
     return {"spec": spec.seeded(cell.spec, 0), "multiply_adds": size[cell.row]}
 
 
@@ -141,7 +141,7 @@ def _unchanged(
         for cell in rows
         if cell.row != baseline.row
         and answers.get(cell.row, {}).get("same")
-        and _judged(_differing(cell.spec, baseline.spec))
+        and _act_early(_differing(cell.spec, baseline.spec))
     ]
 
 
@@ -151,8 +151,10 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for row, answer in answers.items():
         paths = [*dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])]
         if paths:
-            rest = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            idle[f"no gradient reaches {', '.join(paths[:SHOWN])}{rest} in 4 steps"].append(row)
+            rest = f" and {len(paths) - MOST_NAMES} more" if len(paths) > MOST_NAMES else ""
+            idle[f"no gradient reaches {', '.join(paths[:MOST_NAMES])}{rest} in 4 steps"].append(
+                row
+            )
         if answer["bad"] is not None:
             steps = answer["bad"]
             wrong[f"the loss is not finite after {steps} steps at the full rate"].append(row)
@@ -179,14 +181,16 @@ DIFFERS = {  # what a training of 4 steps is compared with
     "resumed": "4 steps that are stopped and resumed give other weights, so a part keeps a state "
     "that no checkpoint has; keep it in a buffer (register_buffer)",
 }
-SHOWN = 4  # names of parameters in a line
+MOST_NAMES = 4  # names of parameters in a line
 
 
-def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> set[str]:
+def _differing(
+    our_tree: Mapping[str, Any], their_tree: Mapping[str, Any], path: str = ""
+) -> set[str]:
     """Return the dotted keys in which two trees differ."""
     keys = set()
-    for key in tree.keys() | other.keys():
-        ours, theirs = tree.get(key), other.get(key)
+    for key in our_tree.keys() | their_tree.keys():
+        ours, theirs = our_tree.get(key), their_tree.get(key)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and key != "settings":
             keys |= _differing(ours, theirs, f"{path}{key}.")
         elif ours != theirs:
@@ -194,7 +198,7 @@ def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
     return keys
 
 
-def _judged(keys: set[str]) -> bool:
+def _act_early(keys: set[str]) -> bool:
     """Return whether all of these keys act in the first steps. A parent's key does where it is
     among the child's, too."""
     return all(_acts(key.rpartition("parent.")[2], keys) for key in keys)
@@ -206,7 +210,7 @@ def _acts(key: str, keys: set[str]) -> bool:
         return False
     if section == "model":
         return name not in LATER
-    return section in WHOLE or name in JUDGED.get(section, ())
+    return section in EARLY_GROUPS or name in EARLY_KEYS.get(section, ())
 
 
 # --- Cache --------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def narrow_worlds(
     }
 
 
-def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
+def rounding_lines(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
     """List a line for the columns whose runs, shared by several ranks, equal those on one only up
     to rounding.
 
@@ -136,7 +136,7 @@ def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
     devices that are free first. Runs of unknown time take none."""
     free = [0.0] * devices
     shares = ((work, worlds.get(group_of(work.cell), 1)) for work in works)
-    runs = [(run_seconds(work, world) or 0.0, world, work.left) for work, world in shares]
+    runs = [(run_seconds(work, world) or 0.0, world, work.trainings_left) for work, world in shares]
     for seconds, world, remaining in sorted(runs, reverse=True):
         number = math.ceil(remaining)  # short trials count in part
         for _ in range(number):
@@ -156,7 +156,9 @@ def share(
     whose time is unknown.
     """
     works = [
-        replace(work, seconds=work.each / rate) if work.seconds is None and work.each else work
+        replace(work, seconds=work.multiply_adds / rate)
+        if work.seconds is None and work.multiply_adds
+        else work
         for work in works
     ]
     takes: dict[Group, dict[int, float]] = {

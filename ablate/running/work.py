@@ -19,8 +19,8 @@ class CellWork:
     """The work of the runs of a cell."""
 
     cell: Cell
-    left: float  # trainings; short trials count in part
-    each: float | None = None  # multiply-adds of a training; None: unknown before the data is there
+    trainings_left: float  # short trials count in part
+    multiply_adds: float | None = None  # of a training; None: unknown before the data is there
     search: float | None = None  # multiply-adds of its search
     evaluated: int = 0  # images that a training evaluates
     seed: float = 1.0  # trainings that one seed of the plan takes
@@ -93,14 +93,14 @@ def works_of(
                 counts_all or states.get(r, RunState()).status in FINAL_STATUSES for r in trials
             )
             work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
-            work.left += ratio * (searches - ended_trials / plan.tune.trials_each)
+            work.trainings_left += ratio * (searches - ended_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
                 parent = _images(child.spec["parent"], examples) / images
                 report = parent if trials_of_search else 0.0
-                work.left += report * (seeds - len(child.ids))
+                work.trainings_left += report * (seeds - len(child.ids))
             work.seed = ratio * searches / seeds + report
-        work.each = 3.0 * images * size
+        work.multiply_adds = 3.0 * images * size
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
         gradient = 4.0 * answer["parameters"]
@@ -136,8 +136,12 @@ def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
     """Sum the device-seconds that are left. Cells of unknown time run at `rate` multiply-adds a
     second."""
     return sum(
-        work.left
-        * (work.ranks * work.seconds if work.seconds is not None else (work.each or 0.0) / rate)
+        work.trainings_left
+        * (
+            work.ranks * work.seconds
+            if work.seconds is not None
+            else (work.multiply_adds or 0.0) / rate
+        )
         for work in works
     )
 

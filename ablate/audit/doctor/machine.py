@@ -195,7 +195,7 @@ def _gpus(used: bool) -> Findings:
             f"give launcher.devices=cpu",
         )
     try:
-        listed_gpus, stray = gpus.listed()
+        listed_gpus, stray = gpus.list_gpus()
         rows = gpus.rows("index", "name", "memory.total", "memory.free", "driver_version")
     except gpus.NoAnswer as error:
         if shutil.which(gpus.TOOL) is None and not used:

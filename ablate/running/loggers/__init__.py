@@ -97,10 +97,10 @@ class Feeders:
         last_line = next((line.strip() for line in reversed(lines) if line.strip()), "no word")
         self._warn(name, f"{last_line} (see {log})")
 
-    def _warn(self, name: str, why: str) -> None:
+    def _warn(self, name: str, reason: str) -> None:
         self._say(
-            f"warning: logger={name} has stopped: {why}; nothing else depends on it, and the same "
-            f"command hands on what it lacks"
+            f"warning: logger={name} has stopped: {reason}; nothing else depends on it, and the "
+            f"same command hands on what it lacks"
         )
 
 
@@ -129,7 +129,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 FORMAT = 1  # of the summary; raised when a reader of the old would be wrong
-MOST = 20  # runs that a summary names
+MOST_RUNS = 20  # runs that a summary names
 LIMIT_S = 60.0  # for a command
 APART_S = 60.0  # between two summaries of failures; later failures are reported together
 NOTIFY_S = 5.0  # for the last command, until ours ends without it
@@ -192,10 +192,10 @@ class Notifier:
             elif process.returncode != 0:
                 self._warn(f"the command ended with exit code {process.returncode}")
 
-    def _warn(self, why: str) -> None:
+    def _warn(self, problem: str) -> None:
         if not self._failed:
             self._failed = True
-            self._say(f"warning: notify: {why}; the sweep does not depend on it")
+            self._say(f"warning: notify: {problem}; the sweep does not depend on it")
 
 
 class Observers:
@@ -203,14 +203,14 @@ class Observers:
     them at the end."""
 
     def __init__(
-        self, aside: LoggerSettings, store: Path, sweep: str, say: Callable[[str], None]
+        self, settings: LoggerSettings, store: Path, sweep: str, say: Callable[[str], None]
     ) -> None:
-        self._aside, self._store, self._sweep, self._say = aside, store.absolute(), sweep, say
+        self._settings, self._store, self._sweep, self._say = settings, store.absolute(), sweep, say
         self._lines: list[str] = []  # of warnings, not shown yet
         self._feeders: Feeders | None = None
-        self._notifier = Notifier(aside.notify, self._lines.append) if aside.notify else None
+        self._notifier = Notifier(settings.notify, self._lines.append) if settings.notify else None
         self._progress: SweepProgress | None = None
-        self._told: set[str] = set()  # runs reported as given up
+        self._reported: set[str] = set()  # runs reported as given up
         self._verdicts: tuple[str, Sequence[Mapping[str, Any]]] = "", ()
 
     def __enter__(self) -> Observers:
@@ -233,27 +233,27 @@ class Observers:
         for line in self._lines:
             self._say(line)
 
-    def beside(self, view: View) -> View:
+    def observed(self, view: View) -> View:
         """Return a view of the drive that shows its progress to these observers, too."""
-        return _Observed(view, self) if self._aside.loggers or self._notifier else view
+        return _Observed(view, self) if self._settings.loggers or self._notifier else view
 
     def see(self, progress: SweepProgress, view: View) -> None:
         """Look at the progress; called several times a second."""
         is_first_look, self._progress = self._progress is None, progress
         lost = self._lost()
         if is_first_look:
-            self._told = lost  # by earlier drives
-            loggers, say = self._aside.loggers, self._lines.append
+            self._reported = lost  # by earlier drives
+            loggers, say = self._settings.loggers, self._lines.append
             self._feeders = Feeders(loggers, self._store, self._sweep, say)
         if self._feeders is not None:
             self._feeders.look()
-        if self._notifier is not None and lost - self._told and self._notifier.is_free():
+        if self._notifier is not None and lost - self._reported and self._notifier.is_free():
             self._notifier.send(self._summary("failure", None))
-            self._told = lost
+            self._reported = lost
         while self._lines:
             view.say(self._lines.pop(0))
 
-    def read(self, line: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
+    def keep_verdicts(self, line: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
         """Keep the verdicts of the complete sweep; they were read, and their look is recorded."""
         self._verdicts = line, verdicts
 
@@ -290,7 +290,7 @@ class Observers:
             "states": dict(progress.counts) if progress is not None else {},
             "lost": [
                 {"run": run, "status": progress.status(run)}
-                for run in sorted(lost)[:MOST]
+                for run in sorted(lost)[:MOST_RUNS]
                 if progress is not None
             ],
             "exit": _exit_code(error) if event == "end" else None,

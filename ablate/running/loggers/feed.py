@@ -31,10 +31,10 @@ class Feeder:
 
     def __init__(self, store: StoreFolder, sweep: str, logger: Logger) -> None:
         self._store, self._sweep, self._logger = store, sweep, logger
-        self._done = dict(logger.done(sweep))
+        self._seals = dict(logger.seals(sweep))
         self._steps: dict[str, int] = {}  # the checkpoint up to which a run was handed on
         self._runs: dict[str, PlannedRun] = {}
-        self._over: set[str] = set()  # handed on in full
+        self._complete: set[str] = set()  # handed on in full
         self._plan_at = 0  # when the plan was written that was read last
 
     def turn(self) -> None:
@@ -42,8 +42,8 @@ class Feeder:
         self._read_plan()
         folders = self._store.folders()
         for run in self._runs.values():
-            if run.id in folders and run.id not in self._over and self._hand_on(run):
-                self._over.add(run.id)
+            if run.id in folders and run.id not in self._complete and self._hand_on(run):
+                self._complete.add(run.id)
 
     def _hand_on(self, run: PlannedRun) -> bool:
         """Hand on what is new of a run. Returns whether it is handed on in full."""
@@ -52,7 +52,7 @@ class Feeder:
         step = folder.newest_step() if result is None else None
         if result is None and step in (0, self._steps.get(run.id)):
             return False
-        if result is None or self._done.get(run.id) != seal_of(result):
+        if result is None or self._seals.get(run.id) != seal_of(result):
             self._logger.hand_on(page_of(self._sweep, run, folder, result, step))
         self._steps[run.id] = step or 0
         return result is not None

@@ -30,7 +30,7 @@ class MLflow:
         self._client = MlflowClient(tracking_uri=settings["uri"] or _database(folder.absolute()))
         self._runs: dict[str, tuple[str, Values]] = {}  # by run: MLflow's id, and what it has
 
-    def done(self, sweep: str) -> dict[str, str]:
+    def seals(self, sweep: str) -> dict[str, str]:
         """See `Logger`."""
         tags = [run.data.tags for run in self._search(sweep, f"tags.`{SEAL}` != ''")]
         return {tag[RUN]: tag[SEAL] for tag in tags}

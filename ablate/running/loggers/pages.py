@@ -70,7 +70,7 @@ class Logger(Protocol):
     """A logger hands pages on to a service. It is built from its settings, with `folder` where it
     may write."""
 
-    def done(self, sweep: str) -> Mapping[str, str]:
+    def seals(self, sweep: str) -> Mapping[str, str]:
         """Return the seals of the pages that are handed on in full, by run."""
 
     def hand_on(self, page: Page) -> None:
@@ -126,7 +126,7 @@ class PageFiles:
     def of_sweep(self, sweep: str) -> Path:
         return self._folder / sweep_file_name(sweep)
 
-    def done(self, sweep: str) -> dict[str, str]:
+    def seals(self, sweep: str) -> dict[str, str]:
         """See `Logger`."""
         with contextlib.suppress(FileNotFoundError):
             lines = parse_lines(read_file(self.of_sweep(sweep) / "done.jsonl"))
@@ -158,12 +158,12 @@ class PageFiles:
         return path
 
 
-def bring(path: Path, content: bytes, over: bool) -> None:
+def bring(path: Path, content: bytes, final: bool) -> None:
     """Give a file this content by appending what it lacks, so that whoever follows it reads on. A
     kill damages its end at most, which is mended here. A file with other bytes is written anew.
 
-    `over`: no more will come. Without it a longer file stays: its run has gone back, and will reach
-    that point again.
+    `final`: no more will come. Without it a longer file stays: its run has gone back, and will
+    reach that point again.
     """
     try:
         existing = read_file(path)
@@ -176,5 +176,5 @@ def bring(path: Path, content: bytes, over: bool) -> None:
             file.write(content[len(existing) :])
             file.flush()
             os.fsync(file.fileno())
-    elif len(existing) > len(content) and over:
+    elif len(existing) > len(content) and final:
         write_whole(path, content)

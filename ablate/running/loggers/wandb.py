@@ -55,7 +55,7 @@ class WandB(PageFiles):
             shutil.rmtree(rest)
         mode = _mode(self._settings["mode"])
         run = wandb.init(
-            **self._about(page),
+            **self._description(page),
             entity=self._settings["entity"] or None,
             id=f"{name}-{_short(page.seal)}",
             name=page.run.label,
@@ -68,7 +68,7 @@ class WandB(PageFiles):
         )
         return run, run.step
 
-    def _about(self, page: Page) -> dict[str, Any]:
+    def _description(self, page: Page) -> dict[str, Any]:
         """Return the arguments that `init` of either module takes."""
         config = {**page.facts(), "configuration": page.run.spec()}
         return {"project": self._settings["project"], "group": page.sweep, "config": config}
@@ -102,7 +102,7 @@ class Trackio(WandB):
 
     def _begin(self, page: Page, name: str, status: str) -> tuple[Any, int]:
         trackio = importlib.import_module(self.module)
-        description, name = self._about(page), f"{page.run.label}-{name}"
+        description, name = self._description(page), f"{page.run.label}-{name}"
         with suppress(ValueError):  # there is no such project yet
             for rest in trackio.Api().runs(description["project"]):
                 if rest.name == name:
@@ -119,10 +119,10 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _mode(asked: str) -> Any:
+def _mode(setting: str) -> Any:
     """Return online | offline, by `WANDB_MODE` or by a login on this machine. Asks no server."""
-    if asked != "auto":
-        return asked
+    if setting != "auto":
+        return setting
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     login: object = os.environ.get("WANDB_API_KEY")
     with suppress(OSError, netrc.NetrcParseError):
