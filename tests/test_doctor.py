@@ -62,7 +62,7 @@ def torch_as_before():
 
 
 def amiss(store: Store) -> list[tuple[str, str, str]]:
-    return [(f.level, f.what, f.text) for f in check_store(store) if f.level != "ok"]
+    return [(f.level, f.check, f.text) for f in check_store(store) if f.level != "ok"]
 
 
 def tree_of(store: Store, *words: str) -> dict:
@@ -215,7 +215,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(store, monkeypatc
         asked.clear()
         gpu = [Slot("gpu:0", "gpu:0", "cuda", "0")]
         found = list(resume_check.resume(store, gpu, "config", tree_of(store, *words), ask))
-        return [(f.level, f.text) for f in found if f.what == "resume"]
+        return [(f.level, f.text) for f in found if f.check == "resume"]
 
     (_, exact), (_, _), (_, strict), (level, cost) = findings()[1:]
     assert exact == strict
@@ -499,7 +499,7 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
 
     def said(what: str, slots: list[Slot]) -> list[str]:
         found = machine.devices({"name": "local"}, slots, tree)
-        return [f"{finding.level}: {finding.text}" for finding in found if finding.what == what]
+        return [f"{finding.level}: {finding.text}" for finding in found if finding.check == what]
 
     two = slots([Gpu("0", "GPU-8932f937", "", "")], 2)
     assert said("gpu", two) == [
@@ -526,7 +526,7 @@ def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypat
     def said(*words: str) -> str:
         slot, tree = Slot(f"{device}:0", device, device), tree_of(Store(tmp_path), *words)
         found = machine.devices({"name": "inline"}, [slot], tree)
-        return next(f"{f.level}: {f.text}" for f in found if f.what == "cpu")
+        return next(f"{f.level}: {f.text}" for f in found if f.check == "cpu")
 
     device = "cuda"  # there the CPU trains nothing
     assert said("train.precision=bf16").endswith(" cores usable")

@@ -157,7 +157,7 @@ def test_a_changed_prediction_a_changed_result_and_a_lost_one_are_named(out, she
     told = shell("table", "--from", "out", code=1).err
     assert re.fullmatch(rf"ablate: .*{path.name}.*\n", told)
     path.write_bytes(whole)
-    plan, told = Bundle(out).read()
+    plan, told = Bundle(out).read_sealed()
     run = next(run for run in plan.runs() if run.label == "0.003#0")
     path = Bundle(out).rundir(run.id).result
     result = json.loads(path.read_text())
@@ -341,7 +341,7 @@ def test_no_table_is_made_of_a_bundle_whose_own_files_were_changed(out, name):
     with (out / name).open("a") as file:
         file.write(" ")
     with pytest.raises(Failure, match=rf"{name}: was changed after the export"):
-        Bundle(out).read()
+        Bundle(out).read_sealed()
 
 
 # --- Whose it is --------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_a_pipe_in_a_file_s_place_is_named_and_nobody_waits_for_it(out, name):
     os.mkfifo(where)
     for call in (
         lambda: found(out),
-        lambda: Bundle(out).recompute(*Bundle(out).read()),
+        lambda: Bundle(out).recompute(*Bundle(out).read_sealed()),
         lambda: ablate.Store(out).sweep().to_pandas(),
     ):
         try:

@@ -82,7 +82,7 @@ def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
     assert {*out} == {*whole} - raw - {"report.html"} | {lean.PACKED}
     differ = {name for name in {*out} & {*whole} if whole[name] != out[name]}
     assert differ == {"README.txt", "manifest.json", "figures/gradnorm.svg"}  # of fewer steps
-    plan, _ = Bundle(exported.folder / "out").read()
+    plan, _ = Bundle(exported.folder / "out").read_sealed()
     assert plan.spread == "images"  # which the classes are for
     for more in (("csv",), ("md", "--show", "gain,verdict"), ("json",)):
         said, known = (exported("table", "--from", f, "--format", *more) for f in ("out", "whole"))
@@ -100,7 +100,7 @@ def test_verify_says_what_it_can_not_recompute(exported):
 
 def test_it_keeps_a_class_an_image_and_the_hash_of_the_whole_file(exported):
     files = members(exported.folder / "out")
-    for run in Bundle(exported.folder / "whole").read()[0].runs():
+    for run in Bundle(exported.folder / "whole").read_sealed()[0].runs():
         folder = exported.folder / "runs" / "runs" / run.id
         table = np.load(folder / "predictions.npy")
         taken = np.load(io.BytesIO(files[f"predictions/{run.id}.npy"]))
@@ -146,13 +146,13 @@ def test_a_changed_file_of_a_run_is_named(out, file):
 def test_an_archive_of_somebody_else_writes_nowhere(out, name):
     pack(out, {**members(out), name: b""})
     with pytest.raises(Failure, match="no file of a run"):
-        Bundle(out).recompute(*Bundle(out).read())
+        Bundle(out).recompute(*Bundle(out).read_sealed())
     assert "no file of a run" in str(bundle_check.check_bundle(Bundle(out)).findings)
 
 
 def test_what_is_unpacked_goes_with_the_bundle(exported):
     bundle = Bundle(exported.folder / "out")
-    folder = bundle.rundir(next(iter(bundle.read()[0].runs())).id).path
+    folder = bundle.rundir(next(iter(bundle.read_sealed()[0].runs())).id).path
     assert folder.is_dir()
     del bundle
     assert not folder.exists()
@@ -171,7 +171,7 @@ def test_a_table_of_top_5_has_all_that_it_needs(exported):
     assert exported("verify", "five").out.splitlines()[-1].endswith("nothing wrong")
     said = exported("table", "--from", "five", "--format", "csv").out
     assert said == exported("table", *words, "--format", "csv").out
-    assert Bundle(exported.folder / "five").read()[0].spread == "images"
+    assert Bundle(exported.folder / "five").read_sealed()[0].spread == "images"
 
 
 def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(exported):

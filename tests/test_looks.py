@@ -362,7 +362,7 @@ def test_every_edit_of_the_file_is_found_and_the_ledger_counts(store):
         store.looks.unlink() if text is None else store.looks.write_text(text)
         (finding,) = findings(store)
         assert finding.startswith("looks.jsonl: "), name
-        assert "looks" in [found.what for found in stored.content(store)], name
+        assert "looks" in [found.check for found in stored.content(store)], name
         store.looks.write_text(whole)
     store.looks.unlink()
     run("table", "analysis.margin=0.7")

@@ -38,7 +38,7 @@ class Store:
         from ablate.store import sweep_names
 
         if (bundle := Bundle(self.path)).is_one:
-            return [bundle.read()[0].name]
+            return [bundle.read_sealed()[0].name]
         store = OpenStore(self.path)
         with Ledger.reading(store) as ledger:
             return sweep_names(store, ledger) if ledger.sweeps() else []

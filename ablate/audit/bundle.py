@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis import Results
-from ablate.audit.lean import PACKED, WHOLE, unpack
+from ablate.audit.lean import PACKED, WHOLE_HASHES, unpack
 from ablate.audit.verify import remake
 from ablate.planning import Plan
 from ablate.shared import (
@@ -66,18 +66,18 @@ class _BundledRun(RunDir):
         vars(self)["predictions"] = predictions
 
     @functools.cached_property
-    def _whole(self) -> Mapping[str, str]:
+    def _whole_hashes(self) -> Mapping[str, str]:
         """The hashes, by name, of files that a lean bundle thinned or left out."""
-        content = read_json(self.path / WHOLE)
+        content = read_json(self.path / WHOLE_HASHES)
         return content if isinstance(content, dict) else {}
 
     def hash_of(self, path: Path) -> str:
-        return self._whole.get(path.name) or super().hash_of(path)
+        return self._whole_hashes.get(path.name) or super().hash_of(path)
 
     def score(
         self, path: Path, task: TaskChoice, classes: int, result_metrics: Mapping[str, Any]
     ) -> dict[str, float]:
-        if path.name not in self._whole:
+        if path.name not in self._whole_hashes:
             return super().score(path, task, classes, result_metrics)
         numbers = {key: value for key, value in result_metrics.items() if is_number(value)}
         if task.excerpt is None or not path.exists():
@@ -100,7 +100,8 @@ class Bundle(Store):
         self.events = root / "events.json"
         self.environment = root / "environment.json"
         self.manifest = root / "manifest.json"
-        self.own = root / "own.json"  # of metrics of the user's own: values by name, run and set
+        # of metrics of the user's own: values by name, run and set
+        self.own_metrics_file = root / "own.json"
         self.code = root / "code"  # what made them
         self.packed = root / PACKED  # of a lean one: the files of the runs
         self.is_lean = self.packed.exists()
@@ -147,7 +148,7 @@ class Bundle(Store):
         if self.format not in (0, FORMAT):
             raise other_format_error(self.root, self.format, "export the sweep again")
 
-    def read(self) -> tuple[Plan, dict[str, History]]:
+    def read_sealed(self) -> tuple[Plan, dict[str, History]]:
         """Read the plan, and the events of every run.
 
         Raises UserError for a folder that is no bundle, and Failure where one of its own files was
@@ -162,7 +163,7 @@ class Bundle(Store):
             self.plan_path(""),
             self.events,
             self.looks,
-            self.own,
+            self.own_metrics_file,
             self.packed,
         )
         for path in own_files:
@@ -196,9 +197,9 @@ class Bundle(Store):
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: is missing or not whole")
-        return placeless_own(unedited_plan(self, plan)), self._told()
+        return placeless_own(unedited_plan(self, plan)), self._histories()
 
-    def _told(self) -> dict[str, History]:
+    def _histories(self) -> dict[str, History]:
         events = read_json(self.events)
         try:
             histories: dict[str, History] = {
@@ -223,16 +224,20 @@ class Bundle(Store):
         Raises Failure where the file is not whole.
         """
         try:
-            values = json.loads(read_file(self.own)).get(name) if self.own.exists() else None
+            values = (
+                json.loads(read_file(self.own_metrics_file)).get(name)
+                if self.own_metrics_file.exists()
+                else None
+            )
             if fits_type(values, Mapping[str, Mapping[str, float]] | None):
                 typed_values: dict[str, dict[str, float]] | None = values
                 return typed_values
         except (ValueError, AttributeError, RecursionError):
             pass
-        raise Failure(f"{self.own}: is not whole, or not written by `ablate export`")
+        raise Failure(f"{self.own_metrics_file}: is not whole, or not written by `ablate export`")
 
     def seals(self) -> dict[str, str]:
-        last_events = {run: history[-1] for run, history in self._told().items() if history}
+        last_events = {run: history[-1] for run, history in self._histories().items() if history}
         return {
             run: detail["result_sha256"]
             for run, (_, kind, detail) in last_events.items()
@@ -248,9 +253,9 @@ class Bundle(Store):
         environment = read_json(self.environment)
         raise Unrecorded(environment.get("withheld") or "the bundle has other verdicts")
 
-    def recompute(self, plan: Plan, told: Mapping[str, History]) -> Results:
+    def recompute(self, plan: Plan, histories: Mapping[str, History]) -> Results:
         """Recompute every result from the raw files. Raises Failure for files that were changed."""
-        results, findings = remake(plan, self, told)
+        results, findings = remake(plan, self, histories)
         if findings:
             suffix = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
             raise Failure(f"{findings[0]}{suffix}")
@@ -285,7 +290,7 @@ def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, 
     """Open a sweep of a store, the last driven one for None, or the sweep of a bundle."""
     bundle = Bundle(root)
     if bundle.is_one:
-        plan, histories = bundle.read()
+        plan, histories = bundle.read_sealed()
         if name not in (None, plan.name):
             raise unknown_value("sweep", name, [plan.name], f"the sweep of {root}:")
         return plan, bundle, histories

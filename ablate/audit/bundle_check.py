@@ -58,7 +58,7 @@ def check_bundle(bundle: Bundle) -> Verified:
         if bundle.is_lean:
             report.notes.append(note(plan))
         else:
-            _own(plan, bundle, results, report)
+            _check_own_metrics(plan, bundle, results, report)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
         contents = derived_files(bundle, plan, histories, results, bundle, makers)
         for ending, format in FORMAT_ENDINGS.items():  # of one that was added here, later
@@ -77,7 +77,7 @@ def check_bundle(bundle: Bundle) -> Verified:
     differ = [
         name
         for name in contents
-        if name not in wrong and not _same(bundle.root / name, contents[name], logarithms)
+        if name not in wrong and not _is_reproduced(bundle.root / name, contents[name], logarithms)
     ]
     local_makers = computing_versions()
     alike = makers == local_makers
@@ -102,7 +102,7 @@ def check_bundle(bundle: Bundle) -> Verified:
     return report
 
 
-def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
+def _check_own_metrics(plan: Plan, bundle: Bundle, results: Results, report: Verified) -> None:
     """Recompute metrics of the author's own, where the current folder has the code that made them.
 
     Code that comes with a bundle is never run by itself.
@@ -119,7 +119,7 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
             local_declaration["version"] != declaration["version"]
             or not local_declaration["folder"]
         ):
-            found.notes.append(
+            report.notes.append(
                 f"{name}: its values are as exported, since its code, version "
                 f"{declaration['version']}, is not in this folder; with a copy of {bundle.code} "
                 f"here it is run again"
@@ -127,7 +127,9 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
         elif measure_own(
             replace(plan, own={name: local_declaration}), results, bundle, name
         ) != bundle.own_values(name):
-            found.findings.append(f"{bundle.own.name}: the predictions give other {name}")
+            report.findings.append(
+                f"{bundle.own_metrics_file.name}: the predictions give other {name}"
+            )
 
 
 def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -156,7 +158,7 @@ def _made_names(bundle: Bundle) -> set[str]:
 
 # Numbers that are written in full, whose last digits are those of a processor's logarithms or of
 # quantiles: ends of intervals, p-values and forecasts. All other numbers are the same everywhere.
-ROUNDED = {"low", "high", "p", "raw", "forecast"}
+UNSTABLE_DIGITS = {"low", "high", "p", "raw", "forecast"}
 LOGARITHMS = "gradnorm"  # a probe of them
 ALIKE = 1e-9  # relative
 NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]\d+)")
@@ -164,25 +166,27 @@ DRAWN_ID = re.compile(r"\bp[0-9a-f]{10}\b")  # matplotlib hashes coordinates for
 Leaf = tuple[str, object]  # the name of a number or a text, "gain.low", and itself
 
 
-def _same(path: Path, made: bytes, logarithms: bool = False) -> bool:
+def _is_reproduced(path: Path, expected: bytes, logarithms: bool = False) -> bool:
     """Return whether a file is what the raw files give.
 
-    Its bytes must be the same, except for the last digits of numbers that are `ROUNDED` (of all
-    numbers if the table is one of `logarithms`) and of coordinates in a figure. A parquet file must
-    have the same values.
+    Its bytes must be the same, except for the last digits of numbers in `UNSTABLE_DIGITS` (of
+    all numbers if the table is one of `logarithms`) and of coordinates in a figure. A parquet file
+    must have the same values.
     """
     if not path.is_file():
         return False
     content = path.read_bytes()
-    if content == made:
+    if content == expected:
         return True
     try:
         if path.suffix == ".parquet":
             import pandas as pd
 
-            return pd.read_parquet(io.BytesIO(content)).equals(pd.read_parquet(io.BytesIO(made)))
+            return pd.read_parquet(io.BytesIO(content)).equals(
+                pd.read_parquet(io.BytesIO(expected))
+            )
         leaves = LEAVES.get(path.suffix, _of_text)
-        pairs = zip(leaves(content.decode()), leaves(made.decode()), strict=True)
+        pairs = zip(leaves(content.decode()), leaves(expected.decode()), strict=True)
         return all(
             name == remade_name and (a == b or ((logarithms or _is_rounded(name)) and _alike(a, b)))
             for (name, a), (remade_name, b) in pairs
@@ -193,7 +197,7 @@ def _same(path: Path, made: bytes, logarithms: bool = False) -> bool:
 
 def _is_rounded(name: str) -> bool:
     parts = name.split(".")
-    return not ROUNDED.isdisjoint(parts) or parts[0].startswith(LOGARITHMS)
+    return not UNSTABLE_DIGITS.isdisjoint(parts) or parts[0].startswith(LOGARITHMS)
 
 
 def _alike(a: object, b: object) -> bool:

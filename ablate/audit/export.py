@@ -93,7 +93,7 @@ def check_folder(folder: Path) -> None:
 def export_bundle(
     plan: Plan,
     store: Store,
-    told: Mapping[str, History],
+    histories: Mapping[str, History],
     folder: Path,
     anonymous: bool = False,
     diffs: bool = False,
@@ -113,7 +113,7 @@ def export_bundle(
     try:
         new_folder.mkdir()
         bundle = Bundle(new_folder)
-        _copy(bundle, plan, store, told, anonymous, diffs)
+        _copy(bundle, plan, store, histories, anonymous, diffs)
         if lean:
             bundle.is_lean = True
             whole_plan, events = bundle.read_unsealed()
@@ -134,14 +134,14 @@ def export_bundle(
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _replace(made: Path, folder: Path) -> None:
+def _replace(new_folder: Path, folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
-        made.rename(folder)
+        new_folder.rename(folder)
         return
-    old_folder = made.with_name(f"{made.name}.old")
+    old_folder = new_folder.with_name(f"{new_folder.name}.old")
     folder.rename(old_folder)
     try:
-        made.rename(folder)
+        new_folder.rename(folder)
     except OSError:
         old_folder.rename(folder)
         raise
@@ -177,7 +177,7 @@ def computing_versions() -> dict[str, Any]:
 def derived_files(
     bundle: Bundle,
     plan: Plan,
-    told: Mapping[str, History],
+    histories: Mapping[str, History],
     results: Results,
     store: Store,
     makers: Mapping[str, Any],
@@ -186,7 +186,7 @@ def derived_files(
 
     The look at the verdicts is recorded in `store`.
     """
-    runs = measured_records(plan, bundle, load_records(plan, bundle, told))
+    runs = measured_records(plan, bundle, load_records(plan, bundle, histories))
     reading = read_verdicts(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
     figures = draw_figures(plan, table, bundle.rundir)
@@ -243,7 +243,7 @@ def _copy(
     bundle: Bundle,
     plan: Plan,
     store: Store,
-    told: Mapping[str, History],
+    histories: Mapping[str, History],
     anonymous: bool,
     diffs: bool,
 ) -> None:
@@ -251,7 +251,9 @@ def _copy(
     _copy_own(bundle, plan, store)
     plan = placeless_own(plan)
     bundle.write_plan(_placeless(plan) if anonymous else plan)
-    events = {run: _nameless(history) for run, history in told.items()} if anonymous else told
+    events = (
+        {run: _nameless(history) for run, history in histories.items()} if anonymous else histories
+    )
     bundle.events.write_text(json.dumps(events, indent=1))
     (bundle.root / "specs").mkdir()
     (bundle.root / "predictions").mkdir()
@@ -283,7 +285,7 @@ def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
     if not own_metrics(plan):
         return
     results = store.results(plan.runs()).results
-    bundle.own.write_bytes(
+    bundle.own_metrics_file.write_bytes(
         to_json({n: measure_own(plan, results, store, n) for n in own_metrics(plan)})
     )
     for name in own_metrics(plan):

@@ -56,7 +56,7 @@ from ablate.shared import (
 )
 from ablate.store import History, Ledger, Store, fold_history, result_detail
 
-SHOWN = 3  # changed numbers that an error names
+MOST_LISTED = 3  # changed numbers that an error names
 Values = Mapping[str, float]  # by metric; {} of a run that diverged
 
 
@@ -135,27 +135,27 @@ def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def declare_plan(
-    sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration, old: Plan | None
+    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration, old: Plan | None
 ) -> Plan:
     """Return the plan of a sheet's runs and of the runs of earlier sheets, which `old` has.
 
     Raises UserError for a baseline that is no row, or that lacks a column, and for metrics or seeds
     that differ from those of `old`.
     """
-    metrics = _metrics(sheet, runs, said)
-    blocks = said.seed is not None
+    metrics = _metrics(sheet, runs, declaration)
+    blocks = declaration.seed is not None
     predicts = blocks and all(run.marks_examples for run in runs)
     lines = [*hidden(runs), *([] if blocks else equal_lines(sheet))]
-    lines += _unlike_their_share(runs, said) if predicts else []
+    lines += _unlike_their_share(runs, declaration) if predicts else []
     source = SheetSource(
         os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,
-        *(sheet.sha256, len(sheet.lines), said.keys, tuple(lines)),
+        *(sheet.sha256, len(sheet.lines), declaration.keys, tuple(lines)),
     )
     sources, places = [source], [(run.row, run.column, run.seed) for run in runs]
     rows, columns = [], []
     if old is not None:
         assert isinstance(old.design, Imported)
-        _check_same(old, old.design, metrics, said)
+        _check_same(old, old.design, metrics, declaration)
         metrics = old.cells[0].spec["metrics"]
         predicts = predicts and old.cells[0].spec["code"][PREDICTS]
         sources = [
@@ -167,7 +167,7 @@ def declare_plan(
         rows, columns = [r.label for r in old.rows], [c.label for c in old.columns]
     rows = list(dict.fromkeys([*rows, *(row for row, _, _ in places)]))
     columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
-    baseline = said.baseline or (old.baseline if old is not None else rows[0])
+    baseline = declaration.baseline or (old.baseline if old is not None else rows[0])
     if baseline not in rows:
         raise unknown_value("--baseline", baseline, rows)
     seeds: dict[tuple[str, str], list[int]] = {}
@@ -176,20 +176,21 @@ def declare_plan(
     for column in columns:
         if (baseline, column) not in seeds:
             raise UserError(
-                f"{sheet.name}: {said.column} {column!r} has no run of the baseline {baseline!r}: "
-                f"gains are taken within a column; leave its lines out, or give --baseline"
+                f"{sheet.name}: {declaration.column} {column!r} has no run of the baseline "
+                f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
+                f"--baseline"
             )
     return Plan(
-        name=said.name,
-        title=said.name,
-        words=tuple(said.words) or ("import", sheet.name, "--as", said.name),
+        name=declaration.name,
+        title=declaration.name,
+        words=tuple(declaration.words) or ("import", sheet.name, "--as", declaration.name),
         rows=tuple(Row(row, {f"{TRAINER}.row": row}) for row in rows),
         columns=tuple(
-            Column(column, {f"{TRAINER}.column": column} if said.column else {})
+            Column(column, {f"{TRAINER}.column": column} if declaration.column else {})
             for column in columns
         ),
         cells=tuple(
-            _cell(said.name, row, column, sorted(seeds[row, column]), metrics, predicts)
+            _cell(declaration.name, row, column, sorted(seeds[row, column]), metrics, predicts)
             for column in columns
             for row in rows
             if (row, column) in seeds
@@ -214,7 +215,7 @@ def _cell(
 
 
 def _metrics(
-    sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration
+    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration
 ) -> list[dict[str, Any]]:
     """Return the declaration of each metric: name, direction, unit, and its scale or its decimals.
 
@@ -222,9 +223,9 @@ def _metrics(
     metric after the first is called accuracy.
     """
     metrics = []
-    for key, _, options in map(_metric, said.metrics):
+    for key, _, options in map(_metric, declaration.metrics):
         if options["unit"] == "%":
-            options["scale"] = _percent_scale(sheet, runs, key, said.keys.metrics[key])
+            options["scale"] = _percent_scale(sheet, runs, key, declaration.keys.metrics[key])
         else:
             options["decimals"] = min(4, 1 + max(run.decimals for run in runs))
         metrics.append(declared_metric(key, options))
@@ -262,12 +263,12 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     return 1.0
 
 
-def _unlike_their_share(runs: Sequence[SheetRun], said: SheetDeclaration) -> list[str]:
+def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration) -> list[str]:
     """Return a line on runs whose first metric is not the share of right examples, [] for none.
 
     The predictions of these runs can't tell the spread.
     """
-    key, _, options = _metric(said.metrics[0])
+    key, _, options = _metric(declaration.metrics[0])
     if options["unit"] != "%":
         return []
     finished = [run for run in runs if not run.diverged]
@@ -292,7 +293,7 @@ MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second impo
 
 
 def _check_same(
-    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: SheetDeclaration
+    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], declaration: SheetDeclaration
 ) -> None:
     """Raise UserError where the sheet and the old plan were declared differently.
 
@@ -309,8 +310,8 @@ def _check_same(
     }
     new_options = {
         "metric": new_metrics,
-        "seed": said.seed is not None,
-        "column": said.column is not None,
+        "seed": declaration.seed is not None,
+        "column": declaration.column is not None,
     }
     for option in old_options:
         if old_options[option] != new_options[option]:
@@ -323,29 +324,31 @@ def _check_same(
 # --- Its runs, here -------------------------------------------------------------------------------
 
 
-def import_under_lock(store: Store, sheet: Sheet, said: SheetDeclaration) -> Imports:
+def import_under_lock(store: Store, sheet: Sheet, declaration: SheetDeclaration) -> Imports:
     """Import a sheet as `import_sheet` does, and take the driver's lock for that.
 
     Raises Failure where another process holds the lock.
     """
-    check_sweep_name(said.name)
+    check_sweep_name(declaration.name)
     if Bundle(store.root).is_one:
         raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
     make_folder(store.root)
     with hold_driver_lock(store, "import"), Ledger.driving(store) as ledger:
-        return import_sheet(store, ledger, sheet, said)
+        return import_sheet(store, ledger, sheet, declaration)
 
 
-def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclaration) -> Imports:
+def import_sheet(
+    store: Store, ledger: Ledger, sheet: Sheet, declaration: SheetDeclaration
+) -> Imports:
     """Bring the runs of a sheet into a store, under the driver's lock.
 
     Raises UserError, before anything is written, for a mistake in the sheet or in its declaration,
     for numbers that differ from those of an earlier import, and for the name of a sweep that was
     trained here.
     """
-    runs = runs_of(sheet, said.keys)
-    old = _old_plan(store, ledger, said.name)
-    plan = declare_plan(sheet, runs, said, old)
+    runs = runs_of(sheet, declaration.keys)
+    old = _old_plan(store, ledger, declaration.name)
+    plan = declare_plan(sheet, runs, declaration, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
     runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}
     old_values = _recorded(ledger, runs_by_id)
@@ -386,12 +389,12 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclarat
     )
 
 
-def _read_back(store: Store, run: PlannedRun, of: SheetRun) -> Mapping[str, Any]:
+def _read_back(store: Store, run: PlannedRun, sheet_run: SheetRun) -> Mapping[str, Any]:
     """Read the result of a run from its folder. Raises Failure where it differs from the
     sheet's."""
     folder = store.rundir(run.id)
     result, fault = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
-    if result is None or fault or result.get("test", {}) != _numbers(of):
+    if result is None or fault or result.get("test", {}) != _numbers(sheet_run):
         raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
     return result
 
@@ -433,68 +436,69 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
 
 
 def _check_numbers(
-    sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], before: Mapping[str, Values]
+    sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], old_values: Mapping[str, Values]
 ) -> None:
     """Raise UserError where a number differs from that of an earlier import."""
     changed = [
-        f"{sheet.name}: {run.place}: {run.label}: {key} was {_shown(before[id].get(key))}, and is "
-        f"{_shown(_numbers(run).get(key))}"
+        f"{sheet.name}: {run.place}: {run.label}: {key} was "
+        f"{_value_text(old_values[id].get(key))}, and is {_value_text(_numbers(run).get(key))}"
         for id, run in runs.items()
-        if id in before
+        if id in old_values
         for key in run.values
-        if before[id].get(key) != _numbers(run).get(key)
+        if old_values[id].get(key) != _numbers(run).get(key)
     ]
     if changed:
         assert isinstance(plan.design, Imported)
-        suffix = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        suffix = f"; and {len(changed) - MOST_LISTED} more" if len(changed) > MOST_LISTED else ""
         numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
         raise UserError(
-            f"{'; '.join(changed[:SHOWN])}{suffix}{numbered}: nothing was imported; `ablate gc "
-            f"{shlex.quote(plan.name)}` forgets the old numbers, --as NAME keeps both"
+            f"{'; '.join(changed[:MOST_LISTED])}{suffix}{numbered}: nothing was imported; "
+            f"`ablate gc {shlex.quote(plan.name)}` forgets the old numbers, --as NAME keeps both"
         )
 
 
-def _shown(value: float | None) -> str:
+def _value_text(value: float | None) -> str:
     return "diverged" if value is None else f"{value:.12g}"
 
 
 def _is_whole(
-    store: Store, run: str, seals: Mapping[str, str], before: Mapping[str, Values]
+    store: Store, run: str, seals: Mapping[str, str], old_values: Mapping[str, Values]
 ) -> bool:
     """Return whether the run was imported before and all of its files are as they were recorded."""
     result, fault = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
-    return run in before and result is not None and not fault
+    return run in old_values and result is not None and not fault
 
 
-def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:
-    """Write the files of a run into the folder `made`: spec, environment, metrics, predictions,
-    result."""
-    spec, numbers = run.spec(), _numbers(of)
-    lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
+def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:
+    """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
+    spec, numbers = run.spec(), _numbers(sheet_run)
+    lines = (
+        [] if sheet_run.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
+    )
     contents = {
-        made.run: to_json({"id": run.id, "spec": spec}),
-        made.env: to_json({"attempts": [], IMPORT_EVENT: _origin(of, sheet)}),
-        made.metrics: b"".join(_line(line) for line in lines),
+        folder.run: to_json({"id": run.id, "spec": spec}),
+        folder.env: to_json({"attempts": [], IMPORT_EVENT: _origin(sheet_run, sheet)}),
+        folder.metrics: b"".join(_line(line) for line in lines),
     }
-    if of.predictions is not None:
-        contents[made.predictions] = of.predictions.content()
+    if sheet_run.predictions is not None:
+        contents[folder.predictions] = sheet_run.predictions.content()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     result = {
-        "status": "diverged" if of.diverged else "finished",
+        "status": "diverged" if sheet_run.diverged else "finished",
         "origin": IMPORT_EVENT,
-        "declared": list(of.values),
-        "metrics_sha256": hashes[made.metrics],
-        "env_sha256": hashes[made.env],
-        "predictions_sha256": hashes.get(made.predictions),
-        **({} if of.diverged else own_result_of(spec, lines)),
+        "declared": list(sheet_run.values),
+        "metrics_sha256": hashes[folder.metrics],
+        "env_sha256": hashes[folder.env],
+        "predictions_sha256": hashes.get(folder.predictions),
+        **({} if sheet_run.diverged else own_result_of(spec, lines)),
     }
-    for path, content in {**contents, made.result: to_json(result)}.items():
+    for path, content in {**contents, folder.result: to_json(result)}.items():
         path.write_bytes(content)
 
 
-def _origin(of: SheetRun, sheet: Sheet) -> dict[str, Any]:
+def _origin(sheet_run: SheetRun, sheet: Sheet) -> dict[str, Any]:
     """Return the origin of a run's numbers: file and hash of the sheet, and the line."""
-    return {"file": sheet.name, "sha256": sheet.sha256, "place": of.place}
+    return {"file": sheet.name, "sha256": sheet.sha256, "place": sheet_run.place}
 
 
 def _line(line: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,7 @@ from ablate.shared import (
 
 PACKED = "runs.tar.xz"
 FOLDERS = ("specs", "predictions")  # that are packed
-WHOLE = "whole.json"
+WHOLE_HASHES = "whole.json"
 
 MOST_RATIO = 500  # of unpacked to packed bytes; studies have 8 to 13, and zeros 7,000
 MOST_SLACK = 16 << 20  # bytes that an archive may have beyond that
@@ -63,7 +63,7 @@ def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
             if excerpt is not None:
                 with open(path, "wb") as file:
                     np.savez(file, **excerpt) if path.suffix == ".npz" else np.save(file, excerpt)
-        (folder.path / WHOLE).write_bytes(to_json(hashes))
+        (folder.path / WHOLE_HASHES).write_bytes(to_json(hashes))
 
 
 def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:
@@ -167,8 +167,8 @@ class _BoundedReader:
     The header of a forged archive decides how much tarfile requests at once.
     """
 
-    def __init__(self, stream: lzma.LZMAFile, most: int) -> None:
-        self._stream, self._most = stream, most
+    def __init__(self, stream: lzma.LZMAFile, limit: int) -> None:
+        self._stream, self._limit = stream, limit
 
     def read(self, size: int) -> bytes:
         """Read a part. Raises ValueError for a part that is too large."""
@@ -185,5 +185,5 @@ class _BoundedReader:
         return self._stream.tell()
 
     def _check(self, place: int) -> None:
-        if place > self._most:
-            raise ValueError(f"it unpacks to more than {self._most:,} bytes")
+        if place > self._limit:
+            raise ValueError(f"it unpacks to more than {self._limit:,} bytes")

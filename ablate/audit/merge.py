@@ -62,8 +62,8 @@ class MergeSource:
 
     store: Store
     plans: Sequence[Plan]
-    driven: Mapping[str, float]  # when, by sweep
-    told: Mapping[str, History]  # by run
+    driven_at: Mapping[str, float]  # when, by sweep
+    histories: Mapping[str, History]  # by run
     looks: Sequence[tuple[float, Look]]
     in_use: bool = False
 
@@ -96,7 +96,7 @@ def read_merge_source(root: Path) -> MergeSource:
 
 
 def _read_bundle(bundle: Bundle) -> MergeSource:
-    plan, histories = bundle.read()
+    plan, histories = bundle.read_sealed()
     if bundle.is_lean:
         raise UserError(
             f"{bundle.root}: is lean, so it lacks files of runs; export the sweep without --lean"
@@ -126,8 +126,10 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
     return MergeSource(bundle, [plan], {plan.name: last_time}, marked, looks)
 
 
-def _bundled(at: float, kind: str, detail: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
-    return at, kind, {**detail, FROM_BUNDLE: True} if kind in FINAL_STATUSES else detail
+def _bundled(
+    timestamp: float, kind: str, detail: dict[str, Any]
+) -> tuple[float, str, dict[str, Any]]:
+    return timestamp, kind, {**detail, FROM_BUNDLE: True} if kind in FINAL_STATUSES else detail
 
 
 # What two trainings of a run have alike where their bits are the same; times may differ.
@@ -135,7 +137,7 @@ BITS = (
     *("status", "step", "test", "also"),
     *("weights_sha256", "predictions_sha256", "metrics_sha256", "probes_sha256"),
 )
-SHOWN = 3  # runs that an error names
+MOST_LISTED = 3  # runs that an error names
 Result = Mapping[str, Any]
 
 
@@ -192,14 +194,14 @@ class _Move:
 class _Merge:
     def __init__(self, store: Store, ledger: Ledger) -> None:
         self.store, self.ledger = store, ledger
-        self.states, self.known = ledger.states(), ledger.sweeps()
+        self.states, self.sweeps = ledger.states(), ledger.sweeps()
         self.seals = ledger.seals()
         self.plans: dict[str, Plan] = {}
-        self.driven = ledger.drive_times()
+        self.driven_at = ledger.drive_times()
         self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: the folder that counts
         self.moves: dict[str, _Move] = {}  # by run
         self.weights: list[_Move] = []  # of runs that are here without theirs
-        self.told: dict[str, History] = {}
+        self.histories: dict[str, History] = {}
         self.looks: list[tuple[float, Look]] = []
         self.conflicts: list[str] = []
 
@@ -211,7 +213,7 @@ class _Merge:
         for plan in source.plans:
             self._unite(plan, source, report)
             is_bundle = isinstance(source.store, Bundle)
-            findings = faults(plan, source.store, source.told, weights=not is_bundle)
+            findings = faults(plan, source.store, source.histories, weights=not is_bundle)
             for run in plan.runs():
                 if run.id not in chosen_ids:
                     chosen_ids.add(run.id)
@@ -220,26 +222,26 @@ class _Merge:
         return report
 
     def _choose(
-        self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: MergeReport
+        self, run: PlannedRun, source: MergeSource, findings: Sequence[str], report: MergeReport
     ) -> None:
-        history = source.told.get(run.id, ())
-        if found:
-            done.damaged += found
+        history = source.histories.get(run.id, ())
+        if findings:
+            report.damaged += findings
         elif fold_history(history)[0].status not in FINAL_STATUSES:
-            self._take_half(run, source, history, done)
+            self._take_half(run, source, history, report)
         elif (claim := self._claim(run)) is not None:
-            self._compare(run, source, claim, done)
+            self._compare(run, source, claim, report)
         elif self.store.liveness.alive(self.store.rundir(run.id)):
-            done.running += 1
+            report.running += 1
         else:
             move = _Move(run, source, source.store.rundir(run.id).read_result() or {})
             self.moves[run.id] = move
             self.claimed[run.id] = move.folder.path, move.result
             self._tell(run.id, history)
-            done.brought += 1
+            report.brought += 1
 
     def _take_half(
-        self, run: PlannedRun, source: MergeSource, history: History, done: MergeReport
+        self, run: PlannedRun, source: MergeSource, history: History, report: MergeReport
     ) -> None:
         """Choose a half-trained run to go on here, or count it as unfinished.
 
@@ -258,12 +260,12 @@ class _Merge:
             or lines_until(theirs.metrics_content(), step)
             != lines_until(mine.metrics_content(), step)
         ):
-            done.unfinished += 1
+            report.unfinished += 1
             self._remember(run, history)
             return
         self.moves[run.id] = _Move(run, source, {})
         self._tell(run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})])
-        done.half += 1
+        report.half += 1
 
     def _remember(self, run: PlannedRun, history: History) -> None:
         """Keep the history of a run that is not merged but had begun, had a result or was skipped.
@@ -272,7 +274,7 @@ class _Merge:
         kept where this store has a history or a folder of the run.
         """
         mine = self.ledger.events(run.id)
-        if run.id in self.told or all(kind == "planned" for _, kind, _ in history):
+        if run.id in self.histories or all(kind == "planned" for _, kind, _ in history):
             return
         if any(kind != "planned" for _, kind, _ in mine) or self.store.rundir(run.id).path.exists():
             return
@@ -298,9 +300,9 @@ class _Merge:
         return self.claimed[run.id]
 
     def _compare(
-        self, run: PlannedRun, source: MergeSource, here: tuple[Path, Result], done: MergeReport
+        self, run: PlannedRun, source: MergeSource, claim: tuple[Path, Result], report: MergeReport
     ) -> None:
-        (path, mine), folder = here, source.store.rundir(run.id)
+        (path, mine), folder = claim, source.store.rundir(run.id)
         theirs = folder.read_result() or {}
         differ = [key for key in BITS if key in mine and key in theirs and mine[key] != theirs[key]]
         hashes = [sha256_of(RunDir(path).result), sha256_of(folder.result)]
@@ -313,10 +315,10 @@ class _Merge:
         state = self.states.get(run.id, RunState())
         crashed = path == self.store.rundir(run.id).path and state.status not in FINAL_STATUSES
         if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
-            self._tell(run.id, source.told[run.id])
-            done.brought += 1
+            self._tell(run.id, source.histories[run.id])
+            report.brought += 1
         else:
-            done.there += 1
+            report.there += 1
         if folder.weights.exists() and not RunDir(path).weights.exists():
             self.weights.append(_Move(run, source, theirs))
 
@@ -325,7 +327,7 @@ class _Merge:
 
         Attempts of other launchers have no folder here: everything is in the folder of the run.
         """
-        self.told[run] = [
+        self.histories[run] = [
             (timestamp, kind, {key: value for key, value in detail.items() if key != "attempt"})
             for timestamp, kind, detail in history
         ]
@@ -334,12 +336,12 @@ class _Merge:
         if last_result is not None:
             self.seals[run] = last_result[1]["result_sha256"]
 
-    def _unite(self, plan: Plan, source: MergeSource, done: MergeReport) -> None:
+    def _unite(self, plan: Plan, source: MergeSource, report: MergeReport) -> None:
         name = plan.name
         if name not in self.plans:
             ours = self.ledger.sealed_plan(self.store, name)
-            if ours is None and name in self.known:
-                ours = driven_plan(self.store, self.ledger, self.known, name)  # says what is wrong
+            if ours is None and name in self.sweeps:
+                ours = driven_plan(self.store, self.ledger, self.sweeps, name)  # says what is wrong
             if ours is not None:
                 self.plans[name] = unedited_plan(self.store, ours)
         new = name not in self.plans
@@ -355,15 +357,15 @@ class _Merge:
         has_grown = {run.id for run in self.plans[name].runs()} != {
             run.id for run in old_plan.runs()
         }
-        done.sweeps[name] = "new" if new else "grown" if has_grown else "same"
-        self.driven[name] = max(self.driven.get(name, 0.0), source.driven[name])
+        report.sweeps[name] = "new" if new else "grown" if has_grown else "same"
+        self.driven_at[name] = max(self.driven_at.get(name, 0.0), source.driven_at[name])
 
     def refuse(self) -> None:
         """Raise Failure for everything that can't be together in one store."""
         if self.conflicts:
-            excess = len(self.conflicts) - SHOWN
+            excess = len(self.conflicts) - MOST_LISTED
             suffix = f"; and {excess:,} more" if excess > 0 else ""
-            raise Failure(f"nothing was merged: {'; '.join(self.conflicts[:SHOWN])}{suffix}")
+            raise Failure(f"nothing was merged: {'; '.join(self.conflicts[:MOST_LISTED])}{suffix}")
 
     # --- Copied ---
 
@@ -390,8 +392,8 @@ class _Merge:
             sync_folder(new_folder.path)
         sync_folder(new_folder.path.parent)
 
-    def _copy_diffs(self, made: RunDir, source: MergeSource) -> None:
-        for attempt in made.read_attempts():
+    def _copy_diffs(self, folder: RunDir, source: MergeSource) -> None:
+        for attempt in folder.read_attempts():
             match attempt:
                 case {"origin": {"git": {"diff": str(name)}}}:
                     theirs = source.store.diffs / Path(name).name
@@ -403,19 +405,19 @@ class _Merge:
     # --- Recorded ---
 
     def record(self) -> None:
-        plans = [self._grown(plan) for plan in self.plans.values()]
+        plans = [self._extended(plan) for plan in self.plans.values()]
         planned = {run.id: plan.name for plan in plans for run in plan.runs()}
-        self.ledger.bring(self.told, planned, self.looks)
+        self.ledger.bring(self.histories, planned, self.looks)
         for plan in plans:
             content = hashlib.sha256(plan.to_bytes()).hexdigest()
             path = self.store.plan_path(plan.name)
             if not path.exists() or sha256_of(path) != content:
                 self.ledger.announce(plan)
                 self.store.write_plan(plan)
-            self.ledger.plan(plan, self.driven[plan.name])
+            self.ledger.plan(plan, self.driven_at[plan.name])
         self.ledger.write_view(self.store)
 
-    def _grown(self, plan: Plan) -> Plan:
+    def _extended(self, plan: Plan) -> Plan:
         """Return the plan, extended by the runs that its searches request if it is tuned.
 
         The searches now know the results of all sources and of this store.

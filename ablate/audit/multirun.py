@@ -13,7 +13,7 @@ from typing import Any
 
 from ablate.audit.sheet import Line, check_shallow, decoded_text, flat, read_object
 from ablate.audit.sheet_files import file_within
-from ablate.audit.sheet_values import shown
+from ablate.audit.sheet_values import value_text
 from ablate.shared import NotRegular, UserError, read_file
 
 OVERRIDES = Path(".hydra", "overrides.yaml")
@@ -36,7 +36,9 @@ def read_multirun(folder: Path, result: str | None) -> tuple[list[Line], str]:
     jobs.sort(key=lambda job: [(len(part), part) for part in job.relative_to(folder).parts])
     for job in jobs:
         place = f"job {job.relative_to(folder)}"
-        contents = [_read(job, name, f"{folder}: {place}") for name in (str(OVERRIDES), result)]
+        contents = [
+            _read_file(job, name, f"{folder}: {place}") for name in (str(OVERRIDES), result)
+        ]
         for content in contents:
             hashed.update(hashlib.sha256(content).digest())
         words = _yaml(contents[0], f"{folder}: {place}: {OVERRIDES}", list)
@@ -45,7 +47,7 @@ def read_multirun(folder: Path, result: str | None) -> tuple[list[Line], str]:
     return lines, hashed.hexdigest()
 
 
-def _read(job: Path, name: str, place: str) -> bytes:
+def _read_file(job: Path, name: str, place: str) -> bytes:
     if not os.path.lexists(job / name):
         raise UserError(f"{place}: has no {name}; remove the job, or let it end")
     path = file_within(job, name, place)
@@ -103,5 +105,5 @@ def _yaml(content: bytes, place: str, kind: type) -> Any:
     check_shallow(tree, place)
     if not isinstance(tree, kind):
         noun = "keys and values" if kind is dict else "a list"
-        raise UserError(f"{place}: expected {noun}, got {shown(text.strip())}")
+        raise UserError(f"{place}: expected {noun}, got {value_text(text.strip())}")
     return tree

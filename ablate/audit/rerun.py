@@ -67,58 +67,70 @@ def retrain(
 
 
 def _train(
-    again: RunDir,
+    repeat: RunDir,
     launcher: Launcher,
     show: Show,
     heard: Sequence[int],
-    before: Mapping[str, Any],
+    original_result: Mapping[str, Any],
 ) -> None:
-    """Train until the worker is gone, with the settings that were decided `before`.
+    """Train until the worker is gone, with the settings that were decided for `original_result`.
 
     A signal kills the worker, since its state is not needed.
     """
     slot = launcher.slots[0]
-    decided = {key: before[key] for key in SETTLED_KEYS if before.get(key) is not None}
-    launcher.start(again, slot, decided)
+    decided = {
+        key: original_result[key] for key in SETTLED_KEYS if original_result.get(key) is not None
+    }
+    launcher.start(repeat, slot, decided)
     ended = False
-    while not ended or launcher.alive(again):
+    while not ended or launcher.alive(repeat):
         if heard:
-            launcher.stop(again, now=True)
-        ended |= again.id in launcher.poll(0.2)
-        show(slot, again, launcher.notes(again))
+            launcher.stop(repeat, now=True)
+        ended |= repeat.id in launcher.poll(0.2)
+        show(slot, repeat, launcher.notes(repeat))
     if heard:
         raise RerunStopped(heard[0])
 
 
-def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _machine(original_result: Mapping[str, Any], repeat_result: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name}: was {before.get(key)}, is {after.get(key)}"
+        f"{name}: was {original_result.get(key)}, is {repeat_result.get(key)}"
         for key, name in {**MACHINE_FACTS, "plugins": "version of your own classes"}.items()
-        if before.get(key) != after.get(key)
+        if original_result.get(key) != repeat_result.get(key)
     ]
 
 
 def _compare(
-    kept: RunDir, before: Mapping[str, Any], again: RunDir, after: Mapping[str, Any]
+    original: RunDir,
+    original_result: Mapping[str, Any],
+    repeat: RunDir,
+    repeat_result: Mapping[str, Any],
 ) -> Iterator[str]:
     """Yield a line for each number and file: the same bits, or the difference."""
     for key in ("status", "step", "test", "also"):
-        old, new = before.get(key), after.get(key)
+        old, new = original_result.get(key), repeat_result.get(key)
         if old is not None or new is not None:
             yield f"{key}: {SAME_BITS if old == new else f'was {old}, is {new}'}"
-    lines = zip(kept.read_metrics(), again.read_metrics(), strict=False)
+    lines = zip(original.read_metrics(), repeat.read_metrics(), strict=False)
     first_step = next((old.get("step") for old, new in lines if old != new), None)
     for old_file, new_file in (
-        (kept.weights, again.weights),
-        (kept.predictions, again.predictions),
-        *((kept.predictions_on(n), again.predictions_on(n)) for n in before.get("also", {})),
-        (kept.metrics, again.metrics),
-        *((kept.probe(name), again.probe(name)) for name in before.get("probes_sha256", {})),
+        (original.weights, repeat.weights),
+        (original.predictions, repeat.predictions),
+        *(
+            (original.predictions_on(n), repeat.predictions_on(n))
+            for n in original_result.get("also", {})
+        ),
+        (original.metrics, repeat.metrics),
+        *(
+            (original.probe(name), repeat.probe(name))
+            for name in original_result.get("probes_sha256", {})
+        ),
     ):
         if not (old_file.exists() or new_file.exists()):
             continue  # of a diverged run
-        if old_file == kept.weights and not old_file.exists():  # from a bundle: its hash is there
-            is_same = before.get("weights_sha256") == after.get("weights_sha256")
+        # from a bundle: its hash is there
+        if old_file == original.weights and not old_file.exists():
+            is_same = original_result.get("weights_sha256") == repeat_result.get("weights_sha256")
             yield f"{old_file.name}: {SAME_BITS if is_same else 'differs'}"
         elif (
             old_file.exists()
@@ -126,7 +138,7 @@ def _compare(
             and filecmp.cmp(old_file, new_file, shallow=False)
         ):
             yield f"{old_file.name}: {SAME_BITS}"
-        elif old_file == kept.metrics and first_step is not None:
+        elif old_file == original.metrics and first_step is not None:
             yield f"{old_file.name}: differs from step {first_step} on"
         else:
             yield f"{old_file.name}: differs"

@@ -26,7 +26,7 @@ from ablate.audit.sheet_values import (
     read_label,
     read_number,
     read_seed,
-    shown,
+    value_text,
 )
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import (
@@ -65,8 +65,8 @@ class Sheet:
 class SheetRun:
     """A run of a sheet.
 
-    `values`: by metric, as the sheet has them; not finite for a run that diverged. `others`: the
-    values of all columns that the user's declaration doesn't name.
+    `values`: by metric, as the sheet has them; not finite for a run that diverged. `undeclared`:
+    the values of all columns that the user's declaration doesn't name.
     """
 
     place: str
@@ -76,7 +76,7 @@ class SheetRun:
     values: Mapping[str, float]
     decimals: int = 0  # of its values, as they are written
     predictions: PredictionsFile | None = None
-    others: Mapping[str, Any] = field(default_factory=dict)
+    undeclared: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def diverged(self) -> bool:
@@ -207,7 +207,9 @@ def read_object(text: str, place: str) -> Mapping[str, Any]:
         raise UserError(f"{place}: is no JSON ({error})") from error
     check_shallow(tree, place)
     if not isinstance(tree, dict):
-        raise UserError(f"{place}: expected an object such as {{...}}, got {shown(text.strip())}")
+        raise UserError(
+            f"{place}: expected an object such as {{...}}, got {value_text(text.strip())}"
+        )
     return tree
 
 
@@ -325,33 +327,34 @@ def _run(
     values: Mapping[str, Any],
     numbers: Counter[tuple[str, str]],
 ) -> SheetRun:
-    def at(name: str) -> str:
+    def cell_place(name: str) -> str:
         return f"{sheet.name}: {place}: {name}"
 
-    row = read_label(values.get(keys.row), at(keys.row))
-    column = read_label(values.get(keys.column), at(keys.column)) if keys.column else ""
+    row = read_label(values.get(keys.row), cell_place(keys.row))
+    column = read_label(values.get(keys.column), cell_place(keys.column)) if keys.column else ""
     if keys.seed is None:
         seed = numbers[row, column]
         numbers[row, column] += 1
     else:
-        seed = read_seed(values.get(keys.seed), at(keys.seed))
+        seed = read_seed(values.get(keys.seed), cell_place(keys.seed))
     metric_values = {key: values.get(name) for key, name in keys.metrics.items()}
     predictions = None
     if keys.predictions is not None:
-        file_name = read_label(values.get(keys.predictions), at(keys.predictions))
-        file = file_within(sheet.folder, file_name, at(keys.predictions))
-        predictions = read_predictions(file, at(keys.predictions))
+        file_name = read_label(values.get(keys.predictions), cell_place(keys.predictions))
+        file = file_within(sheet.folder, file_name, cell_place(keys.predictions))
+        predictions = read_predictions(file, cell_place(keys.predictions))
     return SheetRun(
         place=place,
         row=row,
         column=column,
         seed=seed,
         values={
-            key: read_number(value, at(keys.metrics[key])) for key, value in metric_values.items()
+            key: read_number(value, cell_place(keys.metrics[key]))
+            for key, value in metric_values.items()
         },
         decimals=max(map(decimals_of, metric_values.values())),
         predictions=predictions,
-        others={key: value for key, value in values.items() if key not in keys.used},
+        undeclared={key: value for key, value in values.items() if key not in keys.used},
     )
 
 
@@ -418,15 +421,15 @@ def _differing(
 
 OWN_EACH = 0.5  # of the runs have a value of their own: a time, a name
 OWN_WITHIN = 0.9  # of the runs of a row: a running number, which tells rows of unequal runs apart
-SHOWN = 3  # labels that a line names
+MOST_LISTED = 3  # labels that a line names
 UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
     """Return lines on the columns not declared in which runs of one column of the table differ."""
     lines, scattered, numbered, repeat_columns = [], [], [], []
-    for name in dict.fromkeys(key for run in runs for key in run.others):
-        values = {run.label: repr(run.others.get(name)) for run in runs}
+    for name in dict.fromkeys(key for run in runs for key in run.undeclared):
+        values = {run.label: repr(run.undeclared.get(name)) for run in runs}
         odd: list[SheetRun] = []
         for column in dict.fromkeys(run.column for run in runs):
             block = [run for run in runs if run.column == column]
@@ -448,9 +451,9 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
             numbered.append(name)
         elif odd:
             rows = list(dict.fromkeys(run.row for run in odd))
-            suffix = f" and {len(rows) - SHOWN} more rows" if len(rows) > SHOWN else ""
+            suffix = f" and {len(rows) - MOST_LISTED} more rows" if len(rows) > MOST_LISTED else ""
             lines.append(
-                f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:SHOWN])}"
+                f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:MOST_LISTED])}"
                 f"{suffix}), so a gain may come from {name}"
             )
     if numbered:
@@ -484,4 +487,4 @@ def equal_lines(sheet: Sheet) -> list[str]:
     for place, values in sheet.lines:
         places.setdefault(repr(values), []).append(place)
     copies = [", ".join(some) for some in places.values() if len(some) > 1]
-    return [f"the same in every column: {'; '.join(copies[:SHOWN])}"] if copies else []
+    return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []

@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _NOT_FINITE = re.compile(r"[+-]?\.?(nan|inf|infinity)", re.IGNORECASE)  # yaml writes .nan
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return the value as an error shows it, on one line."""
     if isinstance(value, int) and value.bit_length() > 1000:  # Python refuses to write them all
         return f"a whole number of {value.bit_length():,} bits"
@@ -47,12 +47,12 @@ def read_number(value: Any, place: str) -> float:
         return float(value.replace(".", ""))
     exact = _exact(value)
     if exact is None:
-        raise UserError(f"{place}: expected a number such as 90.31, got {shown(value)}")
+        raise UserError(f"{place}: expected a number such as 90.31, got {value_text(value)}")
     number = float(exact)
     if math.isinf(number) or (not number and exact):
         raise UserError(
-            f"{place}: expected a number that a float can hold, up to 1.8e308, got {shown(value)}; "
-            f"of a run that diverged write nan"
+            f"{place}: expected a number that a float can hold, up to 1.8e308, got "
+            f"{value_text(value)}; of a run that diverged write nan"
         )
     return number
 
@@ -68,7 +68,8 @@ def read_seed(value: Any, place: str) -> int:
     if exact is not None and 0 <= exact <= LARGEST_INTEGER and exact == exact.to_integral_value():
         return int(exact)
     raise UserError(
-        f"{place}: expected a seed, a whole number from 0 to {LARGEST_INTEGER}, got {shown(value)}"
+        f"{place}: expected a seed, a whole number from 0 to {LARGEST_INTEGER}, got "
+        f"{value_text(value)}"
     )
 
 
@@ -80,7 +81,7 @@ def read_label(value: Any, place: str) -> str:
     text = str(int(value) if is_integral else value)
     kinds = (str, int, float, Decimal, datetime.date)
     if not isinstance(value, kinds) or not text.isprintable() or not text.strip():
-        raise UserError(f"{place}: expected a name, got {shown(value)}")
+        raise UserError(f"{place}: expected a name, got {value_text(value)}")
     return text
 
 

@@ -83,13 +83,13 @@ def verify_plan(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     try:
         plan.checked()
     except ValueError as error:  # nothing can be made of its configurations
-        check.found.findings.append(f"{store.plan_path(plan.name).name}: {error}")
+        check.report.findings.append(f"{store.plan_path(plan.name).name}: {error}")
     else:
-        check.found.add(*check_data(check.runs.values(), store, check.read))
-        check.found.add(*check_sheets(plan, check.recorded, sheets))
+        check.report.add(*check_data(check.runs.values(), store, check.data_hashes))
+        check.report.add(*check_sheets(plan, check.recorded, sheets))
         check.table()
     check.say_what_was_not_checked()
-    return check.found
+    return check.report
 
 
 def remake(
@@ -99,10 +99,10 @@ def remake(
 
     Returns (results by run, findings). It is for files outside a store, without ledger and weights.
     """
-    check = _told(plan, store, histories, weights=False)
+    check = _check_of(plan, store, histories, weights=False)
     for planned in check.runs.values():
         check.run(planned)
-    return check.remade, check.found.findings
+    return check.remade, check.report.findings
 
 
 def faults(
@@ -112,21 +112,21 @@ def faults(
 
     `weights`: whether the runs' weights are present, so that they can be checked.
     """
-    check, findings = _told(plan, store, histories, weights), {}
+    check, findings = _check_of(plan, store, histories, weights), {}
     for run in check.runs.values():
-        count = len(check.found.findings)
+        count = len(check.report.findings)
         check.run(run)
-        findings[run.id] = check.found.findings[count:]
+        findings[run.id] = check.report.findings[count:]
     return findings
 
 
-def _told(plan: Plan, store: Store, histories: Mapping[str, History], weights: bool) -> _Check:
+def _check_of(plan: Plan, store: Store, histories: Mapping[str, History], weights: bool) -> _Check:
     """Return the check of a plan, given the histories of its runs."""
     check = _Check(plan, store, weights)
     for run, history in histories.items():
         check.states[run], last_result = fold_history(history)
         if last_result is not None:
-            check.last[run] = last_result
+            check.last_results[run] = last_result
     return check
 
 
@@ -134,23 +134,23 @@ class _Check:
     def __init__(self, plan: Plan, store: Store, weights: bool = True) -> None:
         self.plan, self.store, self.weights = plan, store, weights
         self.runs = {run.id: run for run in plan.runs()}
-        self.found = Verified()
+        self.report = Verified()
         self.states: dict[str, RunState] = {}
-        self.last: dict[str, RecordedResult] = {}  # by run: the event of its result
+        self.last_results: dict[str, RecordedResult] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
-        self.read: dict[str, dict[str, object]] = {}
+        self.data_hashes: dict[str, dict[str, object]] = {}
         self.unchecked: Counter[str] = Counter()  # what, and of how many runs
 
-    def finding(self, run: PlannedRun, where: Path | str, what: str) -> None:
-        name = where.name if isinstance(where, Path) else where
-        self.found.findings.append(f"{run.id} {run.label}: {name}: {what}")
+    def finding(self, run: PlannedRun, place: Path | str, problem: str) -> None:
+        name = place.name if isinstance(place, Path) else place
+        self.report.findings.append(f"{run.id} {run.label}: {name}: {problem}")
 
     # --- The ledger -----------------------------------------------------------------------------
 
     def ledger(self, ledger: Ledger) -> None:
         """Seals, plan, events and states; what is needed of them later is kept."""
-        self.found.add(*check_ledger(self.plan, self.store, ledger))
+        self.report.add(*check_ledger(self.plan, self.store, ledger))
         place = self.store.ledger.name
         self.states = ledger.states(self.runs)
         for run in self.runs.values():
@@ -169,7 +169,7 @@ class _Check:
                         run, place, f"{key} is {row[key]!r} in its row, but {value!r} by its events"
                     )
             if last_result is not None:
-                self.last[run.id] = last_result
+                self.last_results[run.id] = last_result
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -191,12 +191,12 @@ class _Check:
             else:
                 self._unfinished(run, folder, status)
             return
-        self.found.runs += 1
+        self.report.runs += 1
         also = {
             name: also_result.get("data_sha256")
             for name, also_result in (result.get("also") or {}).items()
         }
-        self.read[run.id] = {"": result.get("data_sha256"), **also}
+        self.data_hashes[run.id] = {"": result.get("data_sha256"), **also}
         self._result(run, folder, result, status)
         self._spec(run, folder)
         self._env(run, folder, result)
@@ -214,7 +214,7 @@ class _Check:
             ) and last_metrics is not None:
                 self.recorded[run.id], self.remade[run.id] = result, {**result, **last_metrics}
             return
-        bundled = FROM_BUNDLE in self.last.get(run.id, ("", {}))[1]
+        bundled = FROM_BUNDLE in self.last_results.get(run.id, ("", {}))[1]
         if self.weights and bundled and not folder.weights.exists():
             self.unchecked["came from a bundle, which has no weights"] += 1
         elif self.weights:
@@ -242,15 +242,15 @@ class _Check:
         for path in torn:
             if path == folder.result or not isinstance(read_json(path), dict):
                 fault = f"{path.name} is {_what_lacks(path)}"
-                self.found.notes.append(f"{run.id} {run.label} ({status}): {fault}")
+                self.report.notes.append(f"{run.id} {run.label} ({status}): {fault}")
 
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
     ) -> None:
-        if run.id not in self.last or status not in FINAL_STATUSES:
+        if run.id not in self.last_results or status not in FINAL_STATUSES:
             self.unchecked["have a result that the ledger has not recorded yet"] += 1
             return
-        kind, detail = self.last[run.id]
+        kind, detail = self.last_results[run.id]
         if detail["result_sha256"] == sha256_of(folder.result) and "rebuilt" in detail:
             self.unchecked["were recorded from their files when the ledger was rebuilt"] += 1
         elif detail["result_sha256"] != sha256_of(folder.result):
@@ -300,9 +300,9 @@ class _Check:
         return last_values
 
     def _test(
-        self, run: PlannedRun, path: Path, result: Mapping[str, Any], what: str
+        self, run: PlannedRun, path: Path, result: Mapping[str, Any], part: str
     ) -> dict[str, float] | None:
-        """Recompute the test metrics, `what` of the result, from the predictions; None if they
+        """Recompute the test metrics, `part` of the result, from the predictions; None if they
         can't be computed."""
         folder = self.store.rundir(run.id)
         place = folder.result
@@ -322,12 +322,12 @@ class _Check:
             or {k for k in stored_metrics if is_number(stored_metrics[k])} != remade_metrics.keys()
         ):
             self.finding(
-                run, place, f"{what} is {stored_metrics}, but {remade_metrics} by the predictions"
+                run, place, f"{part} is {stored_metrics}, but {remade_metrics} by the predictions"
             )
             return None
         for key, value in remade_metrics.items():
             if value != stored_metrics[key]:
-                words = f"{what} {key} is {stored_metrics[key]}, but {value} by the predictions"
+                words = f"{part} {key} is {stored_metrics[key]}, but {value} by the predictions"
                 self.finding(run, place, words)
         return remade_metrics
 
@@ -365,15 +365,15 @@ class _Check:
         try:
             recorded_lines, remade_lines = map(self._lines, (self.recorded, self.remade))
         except (UserError, Failure) as error:
-            self.found.findings.append(str(error))
+            self.report.findings.append(str(error))
             return
-        self.found.numbers = sum(value != "" for *_, value, _ in remade_lines)
+        self.report.numbers = sum(value != "" for *_, value, _ in remade_lines)
         differ = [pair for pair in zip_longest(recorded_lines, remade_lines) if pair[0] != pair[1]]
         if differ:
             recorded_line, remade_line = (
                 (" ".join(filter(None, line or []))) or "nothing" for line in differ[0]
             )
-            self.found.findings.append(
+            self.report.findings.append(
                 f"the table: {len(differ)} of its lines differ from the raw files; the first is "
                 f"{recorded_line!r}, but {remade_line!r} by the raw files"
             )
@@ -388,7 +388,7 @@ class _Check:
 
     def say_what_was_not_checked(self) -> None:
         for condition, number in self.unchecked.items():
-            self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {condition}")
+            self.report.notes.append(f"{number:,} of {len(self.runs):,} runs {condition}")
 
 
 def _id(tree: Any) -> str | None:
@@ -409,13 +409,15 @@ def _what_lacks(path: Path) -> str:
 # --- Decoded datasets -----------------------------------------------------------------------------
 
 # By run: data_sha256 by the name in `eval.also`, "": of its own; one that diverged read no other.
-Read = Mapping[str, Mapping[str, object]]
+DataHashes = Mapping[str, Mapping[str, object]]
 
 
-def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[list[str], list[str]]:
+def check_data(
+    runs: Iterable[PlannedRun], store: Store, data_hashes: DataHashes
+) -> tuple[list[str], list[str]]:
     """Check the decoded datasets; return findings, and notes on those that could not be checked.
 
-    `read`: for each run, the hashes of the data that it says it read.
+    `data_hashes`: for each run, the hashes of the data that it says it read.
     """
     findings, notes, runs = [], [], list(runs)
     datasets = (data for run in runs for data in datasets_of(run.cell.spec))
@@ -429,7 +431,7 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
         if wrong is not None:
             findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
         elif run_ids := _of_other_bytes(
-            runs, fingerprint, decoded.digest(read_json(home / decoded.META_FILE)), read
+            runs, fingerprint, decoded.digest(read_json(home / decoded.META_FILE)), data_hashes
         ):
             findings.append(
                 f"{name}: {len(run_ids):,} runs ({run_ids[0]}, ...) were trained on other bytes "
@@ -439,7 +441,7 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
 
 
 def _of_other_bytes(
-    runs: Iterable[PlannedRun], fingerprint: str, sha256: str, read: Read
+    runs: Iterable[PlannedRun], fingerprint: str, sha256: str, data_hashes: DataHashes
 ) -> list[str]:
     """List the runs that read other bytes of a dataset than it has now."""
     return [
@@ -450,7 +452,8 @@ def _of_other_bytes(
             datasets_of(run.cell.spec),
             strict=True,
         )
-        if data["fingerprint"] == fingerprint and read.get(run.id, {}).get(name, sha256) != sha256
+        if data["fingerprint"] == fingerprint
+        and data_hashes.get(run.id, {}).get(name, sha256) != sha256
     ]
 
 

@@ -102,7 +102,7 @@ def doctor(
             raise typer.Exit(130) from None
     if format == "json":
         print_json(findings_tree(findings, repaired))
-    problems = [finding.what for finding in findings if finding.level == "problem"]
+    problems = [finding.check for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
         raise Failure(f"doctor: {count_text(len(problems), 'problem')} ({names})")

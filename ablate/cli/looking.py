@@ -174,7 +174,7 @@ def table(
         from ablate.audit import Bundle
 
         exported = Bundle(bundle)
-        plan, events = exported.read()
+        plan, events = exported.read_sealed()
         if len(events) >= MANY:
             announce(f"recomputing {plan.name} from {bundle}")
         print_table(plan, exported, view, exported.recompute(plan, events))

@@ -89,7 +89,7 @@ class MicroBatches:
 
     def _check(self, saved_buffers: Mapping[str, Tensor]) -> None:
         """Raise UserError where a forward pass has changed a buffer that is not gathered."""
-        if not before:
+        if not saved_buffers:
             return
         gathered_ids = (
             {id(b) for b in self._statistics.moving} if self._statistics is not None else set()

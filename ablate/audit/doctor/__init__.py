@@ -61,18 +61,18 @@ def check_store(store: Store) -> Findings:
         yield Finding("ok", "store", f"{store.root} does not exist yet; `ablate sweep` makes it")
 
 
-def _safely(what: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:
+def _safely(name: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:
     """Make one check, and return whether it ended. An error in it is a finding; others go on."""
     try:
         yield from check()
         return True
     except (UserError, Failure) as error:
-        yield Finding("problem", what, str(error))
+        yield Finding("problem", name, str(error))
     except sqlite3.Error as error:
-        yield Finding("problem", what, f"ledger.db: {error}")
+        yield Finding("problem", name, f"ledger.db: {error}")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        yield Finding("problem", what, f"{place}{error.strerror or error}")
+        yield Finding("problem", name, f"{place}{error.strerror or error}")
     return False
 
 
@@ -90,7 +90,7 @@ def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[
     repaired: lines on what --repair did; statistics: the columns that --statistics judged."""
     return {
         "findings": [
-            {"level": finding.level, "check": finding.what, "text": finding.text}
+            {"level": finding.level, "check": finding.check, "text": finding.text}
             for finding in findings
             if finding.level != "..."
         ],
@@ -106,7 +106,7 @@ COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red", "...": "di
 
 def _print(finding: Finding) -> None:
     if not sys.stdout.isatty():  # whatever FORCE_COLOR says
-        print(f"{finding.level:8} {finding.what:9} {finding.text}", flush=True)
+        print(f"{finding.level:8} {finding.check:9} {finding.text}", flush=True)
         return
     from rich.table import Table
     from rich.text import Text
@@ -115,5 +115,5 @@ def _print(finding: Finding) -> None:
     for width in (8, 9, None):
         grid.add_column(width=width)
     style = COLOURS[finding.level]
-    grid.add_row(Text(finding.level, style), Text(finding.what), Text(finding.text))
+    grid.add_row(Text(finding.level, style), Text(finding.check), Text(finding.text))
     make_console().print(grid)

@@ -29,11 +29,11 @@ Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
 class Finding:
     """A line of the report.
 
-    `what`: the name of the check. `text`: the fact, with the remedy of a warning or a problem.
+    `check`: the name of the check. `text`: the fact, with the remedy of a warning or a problem.
     """
 
     level: Level
-    what: str
+    check: str
     text: str
 
 
@@ -47,10 +47,10 @@ def size(number: float) -> str:
     return decimal(int(number))
 
 
-def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
+def some(names: Sequence[str], noun: str, limit: int = 3) -> str:
     """Return a number of things with the first names, such as "5 runs (a, b, c, ...)"."""
-    suffix = ", ..." if len(names) > shown else ""
-    return f"{count_text(len(names), noun)} ({', '.join(names[:shown])}{suffix})"
+    suffix = ", ..." if len(names) > limit else ""
+    return f"{count_text(len(names), noun)} ({', '.join(names[:limit])}{suffix})"
 
 
 DISTRIBUTION = "ablate-sweep"
@@ -71,7 +71,7 @@ class Requirements:
     packages: Sequence[str]
 
     @classmethod
-    def read(cls) -> Requirements:
+    def load(cls) -> Requirements:
         """Read the installed distribution's metadata, else the checkout's pyproject.toml."""
         try:
             python = metadata.metadata(DISTRIBUTION)["Requires-Python"]
@@ -91,7 +91,7 @@ def versions() -> Findings:
     from packaging.specifiers import SpecifierSet
 
     installed, amiss = {"python": platform.python_version()}, []
-    required = Requirements.read()
+    required = Requirements.load()
     python_range = SpecifierSet(required.python)
     if not python_range.contains(installed["python"]):
         amiss.append(f"python {installed['python']} does not satisfy python{python_range}")

@@ -153,24 +153,24 @@ def _of_column(
     yield JudgedColumn("warning" if beyond else "ok", "verdicts", text, numbers)
 
 
-def _stable(found: Scores, plan: Plan) -> list[float]:
+def _stable(scores: Scores, plan: Plan) -> list[float]:
     """Return the result of each replicate, NaN where a run is missing, diverged or collapsed.
 
     Tables judge such unstable runs separately.
     """
     import math
 
-    unstable = set(found.unstable)
-    values = zip(mean_by_replicate(found.main, plan), plan.replicates, strict=True)
+    unstable = set(scores.unstable)
+    values = zip(mean_by_replicate(scores.main, plan), plan.replicates, strict=True)
     return [math.nan if unstable & {*seeds} else value for value, seeds in values]
 
 
-def _percent(found: Any) -> str:
+def _percent(error: Any) -> str:
     """Return a share as text, such as "3.9 % [2.1, 5.7: jackknife over seeds]"."""
-    if found.low is None:
-        return f"{100 * found.share:.1f} %"
-    low, high = 100 * found.low, 100 * found.high
-    return f"{100 * found.share:.1f} % [{low:.1f}, {high:.1f}: jackknife over seeds]"
+    if error.low is None:
+        return f"{100 * error.share:.1f} %"
+    low, high = 100 * error.low, 100 * error.high
+    return f"{100 * error.share:.1f} % [{low:.1f}, {high:.1f}: jackknife over seeds]"
 
 
 def _refusal(plan: Plan) -> str:

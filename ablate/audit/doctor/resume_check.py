@@ -208,8 +208,8 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
     yield Finding("problem", "resume", text)
 
 
-def _compared(ask: Ask, one: RunDir, other: RunDir) -> dict[str, Any]:
-    return ask("compare_own", {"one": str(one.path), "other": str(other.path)})
+def _compared(ask: Ask, straight: RunDir, candidate: RunDir) -> dict[str, Any]:
+    return ask("compare_own", {"one": str(straight.path), "other": str(candidate.path)})
 
 
 def _not_tried(name: str, leg: RunDir, end: int | None) -> Finding:

@@ -291,7 +291,7 @@ def _locks(store: Store, driver: Driver | None, folders: list[str]) -> Finding:
     return Finding("ok", "driver", f"no driver, {workers}")
 
 
-def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Findings:
+def _runs(store: Store, states: States, has_driver: bool, folders: list[str]) -> Findings:
     """Count runs by state, and report where the run folders and the ledger differ."""
     count = Counter(state.status for state in states.values())
     lost = [status for status in ("failed", "oom", "hung") if count[status]]
@@ -328,7 +328,7 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
         text = f"{some(differing, 'run')} whose status in result.json and in the ledger differ"
         text += "; `ablate verify` names edited files, `ablate doctor --repair` mends the ledger"
         yield Finding("problem", "runs", text)
-    if unknown and not driven:  # a driver is about to
+    if unknown and not has_driver:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
         yield Finding("warning", "runs", f"{text}; the same `ablate sweep` records it")
     strangers = [run for run in folders if run not in states]

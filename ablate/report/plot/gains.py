@@ -190,7 +190,9 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"{capitalized(table.metric_of().contrast_with(table.baseline))}: {table.metric_of().name}"
+    return (
+        f"{capitalized(table.metric_of().contrast_with(table.baseline))}: {table.metric_of().name}"
+    )
 
 
 def _axis(table: Table) -> str:
