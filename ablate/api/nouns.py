@@ -110,11 +110,11 @@ class Sweep:
         options |= {"change": change, "design": design, "until": until, "margin": margin}
         texts, options = training.recalled_words(texts, options, self._store)
 
-        def declared(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
+        def declare_plan(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
             return declare(texts, store=self._store.root, recall=recall, **options)
 
-        self._declare = declared
-        self.plan: Plan = declared(training.make_recall(self._store))[0]
+        self._declare = declare_plan
+        self.plan: Plan = declare_plan(training.make_recall(self._store))[0]
 
     def __repr__(self) -> str:
         return f"<ablate.Sweep {self.name!r}: {len(self.plan.rows)} rows, {self.plan.seeds_said}>"
@@ -288,7 +288,7 @@ class Table:
         )
 
 
-def _interval(name: str, of: Any) -> dict[str, float | None]:
+def _interval(name: str, estimate: Any) -> dict[str, float | None]:
     """Return a mean and its interval under three names."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    return {key: getattr(of, part, None) for key, part in parts.items()}
+    return {key: getattr(estimate, part, None) for key, part in parts.items()}

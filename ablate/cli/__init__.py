@@ -55,8 +55,8 @@ app.add_typer(data, name="data", rich_help_panel="Keep")
 data.command()(flat(choosing.prepare))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_set: bool) -> None:
+    if is_set:
         print(__version__)
         raise typer.Exit
 
@@ -83,13 +83,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _dropped(what: sys.UnraisableHookArgs) -> None:
+def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     """Send a Ctrl-C again that Python dropped, because it came in a destructor or in the callback
     of a weak reference, as each import has one."""
-    if isinstance(what.exc_value, KeyboardInterrupt):
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
-        sys.__unraisablehook__(what)
+        sys.__unraisablehook__(unraisable)
 
 
 def main() -> None:

@@ -65,9 +65,9 @@ def sweep(
     check_retry(statuses)
     with _silence() if quiet else contextlib.nullcontext():
         store = store_at(selection.store)
-        logger_settings = read_logger_words(selection.beside)
+        logger_settings = read_logger_words(selection.logger_words)
         check_loggers_installed([*logger_settings.loggers])
-        selection = _recalled(selection, store)
+        selection = _recall_words(selection, store)
         start = Start(selection.plan, store, replace)
         if detach is not None:
             _detach(detach, start.plan, store, start.settings, yes)
@@ -85,12 +85,12 @@ def sweep(
             _close(store, outcome, observers, quiet)
 
 
-def _recalled(selection: Selection, store: Store) -> Selection:
+def _recall_words(selection: Selection, store: Store) -> Selection:
     """Return the selection with the words of the driven sweep that it names."""
     from ablate.api import recalled_words
 
     words, options = recalled_words(selection.words, selection.options, store)
-    return replace(selection, words=[*words, *selection.beside], **options)
+    return replace(selection, words=[*words, *selection.logger_words], **options)
 
 
 def _say(line: str) -> None:
@@ -119,14 +119,14 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
         ask_for(lacking, f"{forecast.cost}. Start?", yes)
 
 
-def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
+def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
     from ablate.api import find_grower, forecast_sweep, grow_plan
     from ablate.running import DETACH_PLACES, detach_driver, make_launcher
 
-    if where not in DETACH_PLACES:
-        raise unknown_value("--detach", where, DETACH_PLACES)
+    if place not in DETACH_PLACES:
+        raise unknown_value("--detach", place, DETACH_PLACES)
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
@@ -141,7 +141,7 @@ def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
         skip = word == "--detach"
     if not yes:
         words.insert(words.index("sweep") + 1, "--yes")
-    print(detach_driver(where, words, plan.name, store, settings))
+    print(detach_driver(place, words, plan.name, store, settings))
 
 
 def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
@@ -212,8 +212,8 @@ def plan(
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
     else:
-        selection = _recalled(selection, store)
-        plan, settings = selection.plan(make_recall(store), unseen=True)
+        selection = _recall_words(selection, store)
+        plan, settings = selection.plan(make_recall(store), allow_unseen=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":
@@ -328,7 +328,7 @@ def stop(
 # --- Orders for single runs -----------------------------------------------------------------------
 
 # order -> (the status that it leaves, None: as it was; what is said)
-DONE = {
+ORDER_EFFECTS = {
     "skip": ("skipped", "skipped: {}; tables leave out its seed and say so"),
     "undo": (None, "undone: {}; the same `ablate sweep` trains it"),
 }
@@ -373,7 +373,7 @@ def run(
     except KeyboardInterrupt:
         announce("the order stays: whoever drives the store next obeys it")
         raise typer.Exit(130) from None
-    status_after, line = DONE[order]
+    status_after, line = ORDER_EFFECTS[order]
     with reading(store) as (_, ledger):
         states = ledger.states(texts)
     for run_id, text in texts.items():
@@ -396,12 +396,12 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
             print(f"to remove: {runs[run]} ({status}), {decimal(item.bytes)} in {item.path}")
         ask_for(f"{', '.join(runs.values())}: needs a confirmation", "Remove?", yes)
         for run, item in items.items():
-            note = _again(store, run)
+            note = _restore_hint(store, run)
             remove_run(store, ledger, run, item)
             print(f"removed: {runs[run]}; {note}")
 
 
-def _again(store: Store, run: str) -> str:
+def _restore_hint(store: Store, run: str) -> str:
     """Say which command brings a run back."""
     from ablate.shared import is_imported
 

@@ -193,7 +193,7 @@ def verify(
         )
     else:
         try:
-            with selection.opened(sealed=False) as (store, ledger, plan):
+            with selection.opened(checks_seal=False) as (store, ledger, plan):
                 announce(f"checking the runs of {plan.name}")
                 name, suffix, verified = plan.name, "", verify_sweep(plan, store, ledger)
         except NotThere as error:
@@ -373,19 +373,19 @@ def merge(
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
 
 
-def _lines(done: MergeReport) -> Iterator[str]:
+def _lines(report: MergeReport) -> Iterator[str]:
     counts = {
-        "brought": done.brought,
-        "here already": done.there,
-        "half trained, to go on here": done.half,
-        "not finished there": done.unfinished,
-        "running here": done.running,
+        "brought": report.brought,
+        "here already": report.there,
+        "half trained, to go on here": report.half,
+        "not finished there": report.unfinished,
+        "running here": report.running,
     }
     text = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    yield f"{done.source}: runs: {text or 'none'}"
+    yield f"{report.source}: runs: {text or 'none'}"
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
-    yield from (f"  sweep {name!r}: {words[change]}" for name, change in done.sweeps.items())
-    yield from (f"  damaged: {line}" for line in done.damaged)
+    yield from (f"  sweep {name!r}: {words[change]}" for name, change in report.sweeps.items())
+    yield from (f"  damaged: {line}" for line in report.damaged)
 
 
 # --- Results from elsewhere -----------------------------------------------------------------------

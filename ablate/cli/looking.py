@@ -24,7 +24,7 @@ from ablate.cli.options import (
     argument,
     flag,
     option,
-    whole,
+    whole_number,
 )
 from ablate.cli.printing import (
     TableView,
@@ -81,7 +81,7 @@ def _until_interrupted() -> Iterator[None]:
 def watch(
     selection: Selection,
     port: Annotated[
-        int, option("PORT", "Port to listen on (default: a free one).", parser=whole)
+        int, option("PORT", "Port to listen on (default: a free one).", parser=whole_number)
     ] = 0,
 ) -> None:
     """Serve a live page of a sweep to a browser on this machine: state, curves, logs, gains.
@@ -179,7 +179,7 @@ def table(
             announce(f"recomputing {plan.name} from {bundle}")
         print_table(plan, exported, view, exported.recompute(plan, events))
     else:
-        with selection.opened(read=True) as (store, _, plan):
+        with selection.opened(is_look=True) as (store, _, plan):
             if len(plan.cells) * len(plan.seeds) >= MANY:
                 announce(f"reading the runs of {plan.name}")
         print_table(plan, store, view)
@@ -244,7 +244,7 @@ def plot(
     ending = "pdf" if style == "paper" else "svg"
     if out is not None:
         ending = check_out(out, FIGURE_FORMATS)
-    with replace(selection, words=words).opened(read=True) as (store, _, plan):
+    with replace(selection, words=words).opened(is_look=True) as (store, _, plan):
         form = _with_rows(form, plan, rows, highlight)
     announce(f"drawing {kind} of {plan.name}")
     results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

@@ -45,10 +45,10 @@ def in_words(error: Any) -> str:
     if error.ctx is None:  # of an option without its value, or with one too many
         command = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
         return f"{f'ablate {command}'.rstrip()}: {_part(error.message)}"
-    return f"{error.ctx.command_path}: {_what(error, error.ctx)}"
+    return f"{error.ctx.command_path}: {_problem(error, error.ctx)}"
 
 
-def _what(error: Any, context: typer.Context) -> str:
+def _problem(error: Any, context: typer.Context) -> str:
     if wrong := getattr(error, "option_name", None):
         for spellings, advice in HABITS.items():
             if wrong in spellings and context.info_name in HABITUAL:

@@ -20,7 +20,12 @@ import typer
 
 from ablate.shared import UserError, expected_words, parts
 
-DECLARED = ("sweep", "plan", "config", "doctor")  # of sweep files; others are of driven sweeps
+DECLARING_COMMANDS = (
+    "sweep",
+    "plan",
+    "config",
+    "doctor",
+)  # of sweep files; others are of driven sweeps
 MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", "trainer")
 
 
@@ -36,12 +41,14 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
         return [f"{key}={name}" for name in CHOICES.get(key, ())]
     if tokens and tokens[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
         return list(CHOICES[tokens[-1]])
-    section = "" if ctx.info_name in DECLARED else "analysis."  # of what is driven: how it is read
+    section = (
+        "" if ctx.info_name in DECLARING_COMMANDS else "analysis."
+    )  # of what is driven: how it is read
     keys = dict.fromkeys(line.partition("=")[0] for line, *_ in key_lines({}) if "=" in line)
     candidates = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
     names = [f"{key}=" for key in candidates] if incomplete else []
     if not tokens:
-        names += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
+        names += sweep_files() if ctx.info_name in DECLARING_COMMANDS else _sweep_names(ctx)
     if ctx.info_name == "plot":
         from ablate.report import FIGURE_KINDS
 
@@ -70,7 +77,7 @@ def kinds() -> list[str]:
     return ["sweeps", *CATALOGUE_KINDS, "keys"]
 
 
-def _driven(ctx: typer.Context) -> Iterator[str]:
+def _sweep_names(ctx: typer.Context) -> Iterator[str]:
     """Yield the names of driven sweeps that TAB offers, without those with a space, which bash
     would take for two words."""
     from ablate.store import StoreFolder
@@ -87,9 +94,9 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-def option(metavar: str | None, help: str, *names: str, **more: Any) -> Any:
+def option(metavar: str | None, help: str, *names: str, **settings: Any) -> Any:
     """Make an option with a value. `names`: where they are not those of the parameter."""
-    return typer.Option(*names, metavar=metavar, help=help, **more)
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
 
 
 def argument(metavar: str | None, help: str, complete: Callable[..., Any] | None = None) -> Any:
@@ -97,17 +104,18 @@ def argument(metavar: str | None, help: str, complete: Callable[..., Any] | None
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
 
 
-def _parser(kind: type[Any], what: str) -> Callable[[str], Any]:
+def _parser(kind: type[Any], description: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise typer.BadParameter(f"expected {what}, got {text!r}") from None
+            raise typer.BadParameter(f"expected {description}, got {text!r}") from None
 
     return parse
 
 
-number, whole = _parser(float, "a number"), _parser(int, "a whole number")  # values of options
+# values of options
+number, whole_number = _parser(float, "a number"), _parser(int, "a whole number")
 
 
 def format_of(*formats: str, default: str = "") -> Any:

@@ -86,7 +86,7 @@ class TableView:
 
         return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
 
-    def of(self, table: Table, plan: Plan) -> Table:
+    def part_of(self, table: Table, plan: Plan) -> Table:
         """Return the part of the table that is shown; see `report.choose_part`."""
         from ablate.report import choose_part
 
@@ -145,7 +145,7 @@ def print_table(
 ) -> Table:
     """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
     table, parts = _read_table(plan, store, view, recomputed)
-    table = view.of(table, plan)
+    table = view.part_of(table, plan)
     _print_rendered(table, view, parts)
     return table
 

@@ -25,7 +25,7 @@ def report(
 
     if out is not None:
         check_out(out, ("html", "htm"))
-    with selection.opened(read=True) as (store, ledger, plan):
+    with selection.opened(is_look=True) as (store, ledger, plan):
         announce(f"reading the runs of {plan.name}")
         runs = load_records(plan, store, run_histories(plan, ledger), probes=True)
     path = out or Path(f"{output_name(plan.name)}.html")
@@ -82,7 +82,7 @@ def export(
             raise UserError(
                 f"{folder}: is a sweep; name a new folder, too: ablate export {folder} DIR"
             )
-        plan = planned(store, ledger, selection, read=True)
+        plan = planned(store, ledger, selection, is_look=True)
         announce(f"checking the runs of {plan.name}")
         events = run_histories(plan, ledger)
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)

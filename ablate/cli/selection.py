@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli import options
-from ablate.cli.options import RUNS, Scale, StoreDir, argument, flag, number, option, whole
+from ablate.cli.options import RUNS, Scale, StoreDir, argument, flag, number, option, whole_number
 from ablate.report import announce
 from ablate.shared import UserError
 
@@ -83,14 +83,16 @@ class Selection:
     ] = None
     until: Annotated[
         int | None,
-        option("N", "Add seeds up to N, at looks, to the rows that are undecided.", parser=whole),
+        option(
+            "N", "Add seeds up to N, at looks, to the rows that are undecided.", parser=whole_number
+        ),
     ] = None
     margin: Annotated[
         float | None,
         option("POINTS", "With --until: stop rows unlikely to gain as much.", parser=number),
     ] = None
     store: StoreDir = RUNS
-    beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
+    logger_words: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
 
     def __post_init__(self) -> None:
         """Move the words for loggers and notices from `words` to `beside`, for every command: they
@@ -113,32 +115,37 @@ class Selection:
         return any(self.options.values())
 
     def plan(
-        self, recall: Recall | None = None, unseen: bool = False
+        self, recall: Recall | None = None, allow_unseen: bool = False
     ) -> tuple[Plan, dict[str, Any]]:
         """Return the plan that the words declare, and the launcher's settings. `recall`: of the
-        seeds that the sweep has already; `unseen`: known data may be missing. Raises UserError."""
+        seeds that the sweep has already; `allow_unseen`: known data may be missing. Raises
+        UserError."""
         from ablate.planning import plan_from_words, read_logger_words
 
-        read_logger_words(self.beside)
+        read_logger_words(self.logger_words)
         return plan_from_words(
-            self.words, store=self.store, recall=recall, allow_missing=unseen, **self.options
+            self.words, store=self.store, recall=recall, allow_missing=allow_unseen, **self.options
         )
 
     @contextlib.contextmanager
     def opened(
-        self, read: bool = False, sealed: bool = True
+        self, is_look: bool = False, checks_seal: bool = True
     ) -> Iterator[tuple[Store, Ledger, Plan]]:
         """Return the store, its ledger, which stays open, and the driven plan: see `planned`."""
         with reading(self.store) as (store, ledger):
-            yield store, ledger, planned(store, ledger, self, read, sealed)
+            yield store, ledger, planned(store, ledger, self, is_look, checks_seal)
 
 
 def planned(
-    store: Store, ledger: Ledger, selection: Selection, read: bool = False, sealed: bool = True
+    store: Store,
+    ledger: Ledger,
+    selection: Selection,
+    is_look: bool = False,
+    checks_seal: bool = True,
 ) -> Plan:
     """Return the driven plan that is selected: by no words the last one, else by its name or its
-    words. `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a
-    look; other commands refuse a value that is not the driven one. `sealed`: see
+    words. `analysis.KEY=VALUE` changes it for a command by which verdicts are read, which is a
+    look (`is_look`); other commands refuse a value that is not the driven one. `checks_seal`: see
     `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the
     driven one."""
     from ablate.planning import (
@@ -172,23 +179,23 @@ def planned(
         line = read_line(words, Composer(store.root).groups)
         if name is None and first_word in names and first_word not in sweep_files():
             raise _more_than_a_name(
-                store, driven_plan(store, ledger, names, first_word, sealed), words[1:]
+                store, driven_plan(store, ledger, names, first_word, checks_seal), words[1:]
             )
         if name is None and line.file is None and not any(word.swept for word in line.settings):
             raise _more_than_a_name(
-                store, driven_plan(store, ledger, names, names[0], sealed), words
+                store, driven_plan(store, ledger, names, names[0], checks_seal), words
             )
         requested_plan, _ = replace(selection, words=words).plan()
         requested_name = requested_plan.name
-    if requested_name is None and sealed and not read:
+    if requested_name is None and checks_seal and not is_look:
         plan, problems = newest_plan(store, ledger, names)
         for problem in problems:
             announce(f"left out: {problem}")
     else:
-        plan = driven_plan(store, ledger, names, requested_name or names[0], sealed)
+        plan = driven_plan(store, ledger, names, requested_name or names[0], checks_seal)
     if requested_plan is not None:
         _check_words(requested_plan, plan, store, line.crossed)
-    if read:
+    if is_look:
         plan = without_skipped(unedited_plan(store, plan), ledger)
         for note in edit_notes(plan, store.command):
             announce(note)
@@ -196,7 +203,7 @@ def planned(
     for key in analysis:
         if getattr(changed, key) == getattr(plan.analysis, key):
             continue
-        if not read:
+        if not is_look:
             raise UserError(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"
@@ -207,33 +214,34 @@ def planned(
     return plan
 
 
-def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
+def _more_than_a_name(store: Store, plan: Plan, extra_words: list[str]) -> UserError:
     """Return the error for words that follow the name of a driven sweep."""
     return UserError(
-        f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
-        f"takes only analysis.KEY=VALUE; `{store.command(*plan.command)}` with more seeds "
+        f"{shlex.join(extra_words) or 'options'}: {plan.name} is shown as it was driven, and its "
+        f"name takes only analysis.KEY=VALUE; `{store.command(*plan.command)}` with more seeds "
         f"extends the sweep, and with other words and --as NAME makes another"
     )
 
 
-def _check_words(declared: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
-    """Raise UserError where the words of `declared` declare other runs than the driven plan has.
+def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
+    """Raise UserError where the words of `requested_plan` declare other runs than the driven
+    plan has.
     `crossed`: the words that cross a file."""
     from ablate.planning import same_sweep
     from ablate.shared import datasets_of
 
-    if not same_sweep(plan.words, declared.words, store.root):  # by --as
+    if not same_sweep(plan.words, requested_plan.words, store.root):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
             f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
         )
-    by_key = {word.partition("=")[0]: word for word in declared.words}
-    both, wider = (declared, plan), {*declared.seeds} > {*plan.seeds}
+    by_key = {word.partition("=")[0]: word for word in requested_plan.words}
+    both, wider = (requested_plan, plan), {*requested_plan.seeds} > {*plan.seeds}
     columns = [{column.label for column in sweep_plan.columns} for sweep_plan in both]
     looks = [(sweep_plan.design, sweep_plan.analysis.margin) for sweep_plan in both]
     images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
-    seeds = plan.design.other_seeds(declared.seeds, plan.seeds)
-    command = f"`{store.command('sweep', *declared.words)}`"
+    seeds = plan.design.other_seeds(requested_plan.seeds, plan.seeds)
+    command = f"`{store.command('sweep', *requested_plan.words)}`"
     extension, alternative = f"{command} trains more", f"with --as NAME, {command} is another sweep"
     for word, differ, difference, goes_on in (
         (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", extension),
