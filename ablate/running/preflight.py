@@ -230,7 +230,7 @@ def pack_gpus(
     slot, gpus = launcher.slots[0], launcher.devices.gpus
     cores = max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, len(gpus)))  # one for the driver
     cache = AnswerCache(store.cache / "packed.json", is_load)
-    cached, loads = cache.read(), list[Mapping[str, Any]]()
+    cached, loads = cache.answers(), list[Mapping[str, Any]]()
     for cells in _columns(plan):
         shapes = {shape(cell.spec): cell.spec for cell in cells}
         decided = decisions.get((cells[0].row, cells[0].column), {})
