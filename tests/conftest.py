@@ -414,9 +414,9 @@ def data_folder():
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
     *("test_ranks", "test_cli", "test_command", "test_trainer", "test_tune", "test_export"),
-    *("test_middle_scale", "test_ideas", "test_changes", "test_resume", "test_merge"),
+    *("test_middle_scale", "test_extending", "test_changes", "test_resume", "test_merge"),
     *("test_contract", "test_show", "test_training", "test_sweeps", "test_seeding", "test_sweep"),
-    *("test_host", "test_parents", "test_kept_seeds", "test_docs", "test_looks", "test_effects"),
+    *("test_vit", "test_parents", "test_kept_seeds", "test_docs", "test_looks", "test_effects"),
     *("test_prepare", "test_plot", "test_contrastive", "test_launches", "test_launch"),
     *("test_model", "test_config", "test_readme", "test_fewshot", "test_edited", "test_report"),
     # of faults, for `make faults`

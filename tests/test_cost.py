@@ -18,8 +18,8 @@ from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
 from ablate.running.rehearse import Rehearsals
-from ablate.running.sharing import EXCHANGED, MEETING_S
 from ablate.running.work import CellWork
+from ablate.running.world_sizes import EXCHANGED, MEETING_S
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

@@ -14,12 +14,12 @@ from support.tables import finished, make_plan, plant, tabulate
 from ablate.analysis.table import Note
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
-from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
 from ablate.report.plot.across import across
 from ablate.report.plot.form import inks, read_figure_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
+from ablate.report.selection import read_labels
 from ablate.shared.errors import UserError
 
 COLUMN = (3.3, 2.4)

@@ -215,7 +215,7 @@ def test_probes_leave_registers_out():
 
 @pytest.mark.parametrize("block", list(choices.BLOCKS))
 def test_layerscale_scales_each_branch_from_its_initial_value(block):
-    """Times 0 a branch adds nothing, times 1 it is as it was; test_host has timm's, by export."""
+    """Times 0 a branch adds nothing, times 1 it is as it was; test_vit has timm's, by export."""
     changes = {"block": block, "model.final_norm": "drop"}
     run = tiny.run({**changes, "model.layerscale": 1.0})
     plain, scaled = build(tiny.run(changes)), build(run)
@@ -238,7 +238,7 @@ def test_layerscale_scales_each_branch_from_its_initial_value(block):
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_qk_norm_is_a_layernorm_of_each_heads_channels(norm):
-    """The equation, written out; whole models beside timm's: test_host, by exported weights."""
+    """The equation, written out; whole models beside timm's: test_vit, by exported weights."""
     changes = {"model.qk_norm": True, "model.heads": 4, "model.head_dim": 5, "norm": norm}
     layer = build(tiny.run(changes)).blocks[0].attn.f.double()
     tiny.scramble(layer)
@@ -278,7 +278,7 @@ def test_the_probe_of_attention_sees_normed_queries():
 
 @pytest.mark.parametrize("registers", [0, 2])
 def test_map_is_attention_of_torch_and_an_mlp(registers):
-    """torch's MultiheadAttention and LayerNorm, with copied weights; timm's: test_host."""
+    """torch's MultiheadAttention and LayerNorm, with copied weights; timm's: test_vit."""
     host = {"model.pool": "map", "model.arch": "mu/2", "model.registers": registers}
     run = tiny.run(host)
     model = build(run).double()

@@ -21,7 +21,7 @@ from support.ranks import GROUP, QUICK, children, predictions, results_by_run, t
 from support.tables import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan_from_words as planned
-from ablate.running import sharing
+from ablate.running import world_sizes
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
@@ -196,10 +196,10 @@ def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
 def test_a_batch_of_fewer_images_than_eight_may_be_shared(tmp_path):
     words = ["stem=none,dpn", "train.batch=4", "train.micro_batch=auto"]
     cell = planned(words, store=tmp_path)[0].cells[0]
-    assert sharing.open_to([cell], [4], {}) == {("", False): [4]}
-    assert sharing.open_to([cell], [1, 2, 4, 8], {}) == {("", False): [1, 2, 4]}
+    assert world_sizes.open_to([cell], [4], {}) == {("", False): [4]}
+    assert world_sizes.open_to([cell], [1, 2, 4, 8], {}) == {("", False): [1, 2, 4]}
     with pytest.raises(UserError, match="8 ranks can't share the 4 micro-batches of a step"):
-        sharing.open_to([cell], [8], {})
+        world_sizes.open_to([cell], [8], {})
 
 
 COUNTING = """
@@ -241,9 +241,9 @@ def test_a_plan_says_where_ranks_do_not_promise_the_bits_of_one(models, across, 
     )
     cells = planned([str(tmp_path / "two.yaml")], store=tmp_path)[0].cells
     said = [why.format("equal those on one up to rounding (")] if why else []
-    assert sharing.rounding_lines(cells, launcher) == said
+    assert world_sizes.rounding_lines(cells, launcher) == said
     launcher.worlds = [1]
-    assert sharing.rounding_lines(cells, launcher) == []
+    assert world_sizes.rounding_lines(cells, launcher) == []
 
 
 def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():

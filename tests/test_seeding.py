@@ -14,16 +14,16 @@ from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
 
 from ablate.analysis import reading, seeding, stats
-from ablate.analysis.course import (
+from ablate.analysis.headline import table_headline, wins
+from ablate.analysis.judging import sequential_of
+from ablate.analysis.seeding import Seeding
+from ablate.analysis.sequential import (
     STOPPED,
     courses_of,
     latest_decisions,
     look_events,
     recorded_decisions,
 )
-from ablate.analysis.headline import table_headline, wins
-from ablate.analysis.judging import sequential_of
-from ablate.analysis.seeding import Seeding
 from ablate.analysis.table import WARNING_KINDS
 from ablate.analysis.tabulate import make_table
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to

@@ -29,9 +29,9 @@ from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan
-from ablate.report.chosen import choose_part
 from ablate.report.formats import DEFAULT_SHOW, render_table
 from ablate.report.formats.layout import sheet
+from ablate.report.selection import choose_part
 from ablate.shared.errors import UserError
 from ablate.store.looks import PastLooks, look
 

@@ -103,7 +103,6 @@ if TYPE_CHECKING:
         seeds_command,
         withheld_notes,
     )
-    from ablate.analysis.course import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.effects import cell_rows, judge_changes
     from ablate.analysis.footnotes import MACHINE_FACTS, setting_text, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
@@ -127,6 +126,7 @@ if TYPE_CHECKING:
         short_number,
     )
     from ablate.analysis.seeding import make_grower
+    from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
     from ablate.analysis.table import (

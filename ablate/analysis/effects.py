@@ -19,7 +19,7 @@ from ablate.analysis.scores import Scores
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.course import ColumnCourse
+    from ablate.analysis.sequential import ColumnCourse
 
 BY_IMAGES = "by which examples flip between seeds"
 BY_SEEDS = "each effect by its own spread over seeds"

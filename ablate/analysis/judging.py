@@ -15,7 +15,7 @@ from ablate.shared import Metric
 from ablate.store import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.course import RowCourse
+    from ablate.analysis.sequential import RowCourse
 
 
 def gain_alpha(analysis: Analysis) -> float:

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ablate.analysis.course import courses_of, look_events
 from ablate.analysis.own import with_own_metrics
 from ablate.analysis.scores import Results
+from ablate.analysis.sequential import courses_of, look_events
 from ablate.analysis.table import Note, Table
 from ablate.analysis.tabulate import make_table
 from ablate.planning import Plan

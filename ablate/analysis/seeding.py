@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ablate.analysis.course import ColumnCourse, courses_of, latest_decisions, lines, look_events
 from ablate.analysis.own import with_own_metrics
+from ablate.analysis.sequential import (
+    ColumnCourse,
+    courses_of,
+    latest_decisions,
+    lines,
+    look_events,
+)
 from ablate.planning import (
     Grower,
     MetricLines,

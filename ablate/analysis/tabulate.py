@@ -14,8 +14,6 @@ from typing import Any
 from ablate.analysis import captions, pairing, stats
 from ablate.analysis.across import Arrays, Summary, averages, blocks, p_values
 from ablate.analysis.captions import look_notes
-from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
-from ablate.analysis.course import notes as course_notes
 from ablate.analysis.effects import change_effects, placement_effects
 from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounding_notes
 from ablate.analysis.judging import (
@@ -44,6 +42,8 @@ from ablate.analysis.scores import (
     results_on,
     sets_of,
 )
+from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
+from ablate.analysis.sequential import notes as course_notes
 from ablate.analysis.table import (
     Against,
     Cost,

@@ -1,9 +1,9 @@
 """The design of a sweep: which seeds its cells have, and when its gains are judged.
 
 `Fixed` and `Looks` answer the same questions. A plan, its table, its ledger and its messages ask
-its design, and none of them needs to know which one it is. `analysis.course` judges at the numbers
-of seeds of its looks. `ablate_designs/NAME.py` adds a design, a subclass of one of them, for sweep
-files with `NAME:`.
+its design, and none of them needs to know which one it is. `analysis.sequential` judges at the
+numbers of seeds of its looks. `ablate_designs/NAME.py` adds a design, a subclass of one of them,
+for sweep files with `NAME:`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.report import trees as trees
     from ablate.report import trials as trials
-    from ablate.report.chosen import choose_part, read_labels
     from ablate.report.designs import (
         DesignForecast,
         EffectSpreads,
@@ -104,6 +103,7 @@ if TYPE_CHECKING:
     from ablate.report.plot import FIGURE_FORMATS, FIGURE_KINDS, draw_figure, draw_figures
     from ablate.report.plot.form import FigureForm, read_figure_size
     from ablate.report.power import SeedSpread, forecast_seeds, seed_spreads, simulate_looks
+    from ablate.report.selection import choose_part, read_labels
     from ablate.report.show import (
         compare_runs,
         count_provenance,

@@ -94,6 +94,6 @@ if TYPE_CHECKING:
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows
-    from ablate.running.sharing import Worlds, group_of, narrow_worlds
+    from ablate.running.world_sizes import Worlds, group_of, narrow_worlds
 else:
     __getattr__ = lazy(__name__, __file__)

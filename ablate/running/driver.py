@@ -26,8 +26,8 @@ from ablate.running.launchers import Launcher, Slot, usable
 from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
-from ablate.running.sharing import Worlds, world_of
 from ablate.running.view import View
+from ablate.running.world_sizes import Worlds, world_of
 from ablate.shared import (
     DEVICE_LOST,
     DISK_FULL,

@@ -16,7 +16,8 @@ from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
-from ablate.running.sharing import (
+from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
+from ablate.running.world_sizes import (
     Worlds,
     beside_seconds,
     end,
@@ -26,7 +27,6 @@ from ablate.running.sharing import (
     run_seconds,
     share,
 )
-from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.shared import FINAL_STATUSES, is_number, is_own, own_code, spec
 from ablate.store import RunState, Store
 from ablate.version import __version__

@@ -1,7 +1,7 @@
 """What does it cost that rows are tried before they are planned? `ablate plan` in a fresh store,
 with and without, in turns.
 
-python benchmarks/told.py      about 3 minutes on one core
+python benchmarks/rehearsal.py      about 3 minutes on one core
     aims: 10 variants of a small model, each with a class of the user's own, in under 10 s;
     figure1 at paper scale at most 1.05 times as long as without; a plan made before, 1.05 times
 

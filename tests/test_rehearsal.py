@@ -1,4 +1,4 @@
-"""What is told of a variant before anything is trained: by name, in the user's file and line."""
+"""Rehearsals: what `plan` and `sweep` say of a variant before it trains, by name, file and line."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from support.planted_sweeps import grouped_sweep, planted_sweep
 from support.tables import SPEC, tabulate, text_of
 
 from ablate.planning.cell import Column
-from ablate.report.chosen import choose_part
 from ablate.report.formats import render_table
+from ablate.report.selection import choose_part
 from ablate.shared.errors import UserError
 
 SET = {"helps": {"stem": "dpn"}, "hurts": {"stem": "dpn", "optim.lr": 0.1}, "as good": {"lr": 2}}

@@ -10,11 +10,11 @@ import pytest
 from support.ranks import results_by_run, train_on_ranks
 
 from ablate.planning.expand import plan_from_words as planned
-from ablate.running import sharing
+from ablate.running import world_sizes
 from ablate.running.launchers import Slot
 from ablate.running.preflight import drop_unfit_slots
-from ablate.running.sharing import end, share
 from ablate.running.work import CellWork
+from ablate.running.world_sizes import end, share
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -28,7 +28,7 @@ def work(seconds: float, runs: float, column: str = "", above: bool = False, bes
 
 
 def decided(works, devices=8):
-    options = {sharing.group_of(each.cell): WORLDS for each in works}
+    options = {world_sizes.group_of(each.cell): WORLDS for each in works}
     return share(works, options, devices, 1.0)
 
 
@@ -70,10 +70,10 @@ def test_a_choice_ends_about_as_soon_as_the_best_of_all_there_are():
             work(draw.choice([1, 5, 20, 100]) * draw.uniform(0.8, 1.25), draw.randint(1, 9), column)
             for column in "abc"
         ]
-        groups = [sharing.group_of(each.cell) for each in works]
+        groups = [world_sizes.group_of(each.cell) for each in works]
         combinations = itertools.product(WORLDS, repeat=3)
         best = min(end(works, 8, dict(zip(groups, each, strict=True))) for each in combinations)
-        assert end(works, 8, decided(works)) <= sharing.NEAR * best
+        assert end(works, 8, decided(works)) <= world_sizes.NEAR * best
 
 
 def test_a_micro_batch_that_was_settled_smaller_or_larger_narrows_the_choice(tmp_path):
@@ -83,7 +83,7 @@ def test_a_micro_batch_that_was_settled_smaller_or_larger_narrows_the_choice(tmp
     for micro, most in {8: 8, 16: 4, 32: 2, 64: 1}.items():
         settled = {(cell.row, cell.column): {"micro_batch": micro} for cell in cells}
         for world in WORLDS:
-            found = sharing.narrow_worlds({("", False): world}, cells, launcher, settled)
+            found = world_sizes.narrow_worlds({("", False): world}, cells, launcher, settled)
             assert found == {("", False): min(world, most)}
 
 
@@ -108,7 +108,7 @@ def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
 def test_a_sweep_shares_its_long_runs_alone_to_the_same_results(ask, here, monkeypatch):
     """On two cores: both share the long run, and then have a short one each."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(sharing, "MEETING_S", 0.0)  # these take seconds
+    monkeypatch.setattr(world_sizes, "MEETING_S", 0.0)  # these take seconds
     (here / "three.yaml").write_text(
         "base: {data: digits, recipe: quick, model.depth: 2, train.micro_batch: 16}\n"
         "variants: [{none: {stem: none}}]\nacross: {train.steps: [60, 4, 5]}\n"
