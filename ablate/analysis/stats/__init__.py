@@ -5,29 +5,172 @@ blocks: all rows of a seed share batches, masks and shared initial weights. Arra
 y[..., R, n], rows x seeds, one column of a table; leading axes are simulations. Results are
 "higher is better": the caller turns the sign of a loss.
 
-A module is loaded when a name is first asked for: `--help` does without numpy and scipy.
-
 Student's t, F and normal quantiles come from `scipy.special`: `scipy.stats`, the same code behind
 a slower import, is the oracle in the tests.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from ablate.doors import lazy
 
-MODULES = ("effects", "estimate", "gains", "power", "spread", "until")
+__all__ = [
+    # Means of a row, and what they agree on
+    "auc",
+    "Bools",
+    "epochs_to",
+    "Estimate",
+    "Exact",
+    "expected_best",
+    "fisher",
+    "Floats",
+    "holm",
+    "kendall",
+    "mean",
+    "mean_interval",
+    "RankAgreement",
+    "seed_correlation",
+    "sign_flip",
+    "total",
+    # Gains over the baseline, and their verdicts
+    "agreement",
+    "BETTER",
+    "CANT_TELL",
+    "column_gains",
+    "ColumnGains",
+    "DID_NOTHING",
+    "FEWEST_SEEDS",
+    "fit",
+    "Method",
+    "MOST_SEEDS",
+    "NEUTRAL",
+    "population_gain",
+    "POWER",
+    "raw_p",
+    "Reason",
+    "RowGain",
+    "UNSTABLE",
+    "verdict",
+    # The spread of gains: which images change
+    "by_images",
+    "FEW_SEEDS",
+    "Flips",
+    "ImageFlips",
+    "one_way",
+    # Effects of changes in a design
+    "average_gains",
+    "AverageGain",
+    "changes",
+    "design_effects",
+    "DesignEffects",
+    "level_effect",
+    "pair_effect",
+    "shapley",
+    "smallest_gain",
+    # Looks: when a sweep may stop
+    "before_looks",
+    "boundaries",
+    "Decision",
+    "FUTILITY",
+    "ImagesAt",
+    "is_futile",
+    "LookFit",
+    "runs_until",
+    "Sequential",
+    "stopped_word",
+    "take_look",
+    # Seeds that a gain needs
+    "detect",
+    "detected_again",
+    "detected_effect",
+    "Forecast",
+    "look_error",
+    "OverSpread",
+    "residual_spread",
+    "resolution",
+    "SHARED_PART",
+    "Spread",
+]
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ablate.analysis.stats.effects import *
-    from ablate.analysis.stats.estimate import *
-    from ablate.analysis.stats.gains import *
-    from ablate.analysis.stats.power import *
-    from ablate.analysis.stats.spread import *
-    from ablate.analysis.stats.until import *
-
-
-def __getattr__(name: str) -> Any:
-    for module in MODULES:
-        namespace = vars(import_module(f"{__name__}.{module}"))
-        if name in namespace:
-            return globals().setdefault(name, namespace[name])
-    raise AttributeError(f"{__name__} has no {name}")
+    from ablate.analysis.stats.effects import (
+        AverageGain,
+        DesignEffects,
+        average_gains,
+        changes,
+        design_effects,
+        level_effect,
+        pair_effect,
+        shapley,
+        smallest_gain,
+    )
+    from ablate.analysis.stats.estimate import (
+        Bools,
+        Estimate,
+        Exact,
+        Floats,
+        RankAgreement,
+        auc,
+        epochs_to,
+        expected_best,
+        fisher,
+        holm,
+        kendall,
+        mean,
+        mean_interval,
+        seed_correlation,
+        sign_flip,
+        total,
+    )
+    from ablate.analysis.stats.gains import (
+        BETTER,
+        CANT_TELL,
+        DID_NOTHING,
+        FEWEST_SEEDS,
+        MOST_SEEDS,
+        NEUTRAL,
+        POWER,
+        UNSTABLE,
+        ColumnGains,
+        Method,
+        Reason,
+        RowGain,
+        agreement,
+        column_gains,
+        fit,
+        population_gain,
+        raw_p,
+        verdict,
+    )
+    from ablate.analysis.stats.power import (
+        SHARED_PART,
+        Forecast,
+        OverSpread,
+        Spread,
+        detect,
+        detected_again,
+        detected_effect,
+        look_error,
+        residual_spread,
+        resolution,
+    )
+    from ablate.analysis.stats.spread import (
+        FEW_SEEDS,
+        Flips,
+        ImageFlips,
+        by_images,
+        one_way,
+    )
+    from ablate.analysis.stats.until import (
+        FUTILITY,
+        Decision,
+        ImagesAt,
+        LookFit,
+        Sequential,
+        before_looks,
+        boundaries,
+        is_futile,
+        runs_until,
+        stopped_word,
+        take_look,
+    )
+else:
+    __getattr__ = lazy(__name__, __file__)
