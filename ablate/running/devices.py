@@ -15,7 +15,9 @@ ASSUMED_MFU = 0.35  # at most: an assumption, for large ViTs reach 0.3 to 0.5 in
 # H100, which it meets within 1.3 times, from Ti/4 to B/16 (benchmarks/results/gpu.txt).
 MOVED = 10.5
 EVALUATION = 1.15  # what validation adds to the steps' time
-LAUNCH_S = 5e-6  # of a kernel, by PyTorch without a compiler or a CUDA graph; often more
+# Of a kernel, where eight runs share a GPU: one alone has a kernel launched every 50 to 80 us by a
+# slow host (benchmarks/results/gpu.txt).
+LAUNCH_S = 5e-6
 START_S = 2.0  # of a run: a context on the device, its first kernels. An assumption
 
 
