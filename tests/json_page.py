@@ -26,7 +26,10 @@ from ablate.shared import metrics
 from ablate.store.events import Status
 from ablate.store.progress import BLOCKED
 
-OF_STATS = [import_module(f"{stats.__name__}.{name}") for name in stats.MODULES]
+OF_STATS = [
+    import_module(f"{stats.__name__}.{name}")
+    for name in ("effects", "estimate", "gains", "power", "spread", "until")
+]
 SCOPE = {
     name: value
     for module in (metrics, *OF_STATS, cell, paper, across, merge, table)

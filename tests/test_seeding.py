@@ -87,13 +87,13 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_plan_begins_with_the_seeds_of_the_first_look_and_comes_back_from_its_file(planned):
     plan = planned()
-    assert (plan.design.at, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
+    assert (plan.design.seed_counts, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
     assert all(set(cell.ids) == {*range(5)} for cell in plan.cells)
     assert plan.to_come == 0
     assert Plan.from_tree(json.loads(plan.to_bytes())).checked() == plan
     assert len([*plan.design.at_most(plan).runs()]) == 6 * 9
     other = planned(until=12, margin=0.5)
-    assert (other.design.at, other.analysis.margin) == ((5, 8, 12), 0.5)
+    assert (other.design.seed_counts, other.analysis.margin) == ((5, 8, 12), 0.5)
     assert other.words == ("few", "--until", "12", "--margin", "0.5")
     assert other.name == "few"
     assert {c.ids[4] for c in other.cells} == {c.ids[4] for c in plan.cells}
@@ -143,12 +143,12 @@ def test_mistakes_are_one_line(planned, instead, words, options, message):
 
 def test_a_scales_seeds_replace_the_files_looks_and_its_looks_the_seeds(planned):
     text = f"{FILE}scales: {{small: {{seeds: 2}}, other: {{until: {{looks: [6, 8]}}}}}}\n"
-    assert planned(text=text, scale="small").design.at == ()
-    assert planned(text=text, scale="other").design.at == (6, 8)
+    assert planned(text=text, scale="small").design.seed_counts == ()
+    assert planned(text=text, scale="other").design.seed_counts == (6, 8)
     fixed = text.replace(UNTIL, "seeds: 3")
-    assert planned(text=fixed).design.at == ()
+    assert planned(text=fixed).design.seed_counts == ()
     assert planned(text=fixed, scale="other").seeds == tuple(range(6))
-    assert planned(text=fixed, until=9).design.at == (5, 9)
+    assert planned(text=fixed, until=9).design.seed_counts == (5, 9)
 
 
 # --- Which seeds are asked for ------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
     ):
         other = planned(text=text)
         known = Planted(
-            dataclasses.replace(other, design=Looks(other.design.at[:3] or LOOKS)), y
+            dataclasses.replace(other, design=Looks(other.design.seed_counts[:3] or LOOKS)), y
         ).results
         past = PastLooks(before, look(other))
         table = make_table(other, known, past, words=True)
@@ -315,7 +315,7 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
         assert not any(entry.verdict for entry in strict.entries)
         assert "Decided" not in " ".join(strict.footnotes)
         judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
-        assert judged == bool(other.design.at)
+        assert judged == bool(other.design.seed_counts)
     table = make_table(plan, results.results, PastLooks(before, look(plan)), words=True)
     assert not any("Changed" in note for note in table.texts(*WARNING_KINDS))
     assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)

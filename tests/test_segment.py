@@ -253,7 +253,7 @@ def test_the_loss_is_a_mean_over_the_pixels_of_the_batch_however_it_is_split():
     task = Segment(run(**{"train.batch": 8}))
 
     class Given:
-        over = staticmethod(lambda count: count)
+        sum_over_rows = staticmethod(lambda count: count)
 
         def at(self, step):
             return torch.zeros(8, 6, 6, 3), masks

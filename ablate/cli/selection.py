@@ -101,7 +101,7 @@ class Selection:
 
         words, logger_words = split_logger_words(self.words)
         object.__setattr__(self, "words", words)
-        object.__setattr__(self, "beside", logger_words)
+        object.__setattr__(self, "logger_words", logger_words)
 
     @property
     def options(self) -> dict[str, Any]:
