@@ -87,7 +87,11 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_plan_begins_with_the_seeds_of_the_first_look_and_comes_back_from_its_file(planned):
     plan = planned()
-    assert (plan.design.seed_counts, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
+    assert (plan.design.seed_counts, plan.seeds, plan.analysis.margin) == (
+        LOOKS,
+        (0, 1, 2, 3, 4),
+        2,
+    )
     assert all(set(cell.ids) == {*range(5)} for cell in plan.cells)
     assert plan.to_come == 0
     assert Plan.from_tree(json.loads(plan.to_bytes())).checked() == plan
