@@ -163,8 +163,8 @@ class Arrays:
         words: tuple[str, str] | None = None,
         **fields: Any,
     ) -> SummaryLine:
-        """Make a line. `judgeable`: it may have a verdict; `margin`: with the margin; `words`: see
-        `verdict_of`; `fields`: of the line."""
+        """Make a line. `judgeable`: it may have a verdict; `margin`: it is judged with the margin;
+        `words`: see `verdict_of`; `fields`: other fields of the line."""
         metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
         word = verdict_of(gain.gain, limit, self.judge and judgeable, metric.neutral, words=words)
         return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **fields)

@@ -131,9 +131,9 @@ def verdict_of(
     neutral: bool = False,
     words: tuple[str, str] | None = None,
 ) -> str | None:
-    """Return the verdict on a gain; None without an interval or with fewer than FEWEST_SEEDS seeds.
-    `neutral`: whether the metric has no better direction; `words`: in place of "helps" and "hurts",
-    if given."""
+    """Return the verdict on a gain; None if it isn't `judgeable`, has no interval, or has fewer
+    than FEWEST_SEEDS seeds. `neutral`: whether the metric has no better direction; `words`: in
+    place of "helps" and "hurts", if given."""
     if not judgeable or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.

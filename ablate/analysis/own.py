@@ -172,8 +172,8 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
 @contextlib.contextmanager
 def _blamed(place: str, declaration: Mapping[str, Any], suffix: str = "") -> Iterator[None]:
     """Raise what the user's code raises in this context as a UserError that names `place` and the
-    file and line of the code. What the code prints goes to standard error, so never into a
-    table."""
+    file and line of the code. `suffix` ends the message. What the code prints goes to standard
+    error, so never into a table."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

@@ -92,7 +92,7 @@ class ColumnCourse:
     history: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next_seeds: int | None = None
     lacking: str = ""
-    changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # by what is told
+    changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # (change, part)
 
     @property
     def active(self) -> list[str]:

@@ -92,10 +92,10 @@ class Start:
         from ablate.running import (
             Drive,
             check_parents,
-            decide,
             driver_session,
             narrow_worlds,
             set_damaged_aside,
+            settle_devices,
         )
 
         store, name = self._store, self.plan.name
@@ -131,7 +131,7 @@ class Start:
                     drive = Drive(plan, store, ledger, launcher, self.settings, view, grower)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
-                        drive.decisions = decide(plan, store, launcher, self.settings, say)
+                        drive.decisions = settle_devices(plan, store, launcher, self.settings, say)
                         cells = [*plan.cells, *plan.parents()]
                         drive.worlds = narrow_worlds(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)

@@ -193,7 +193,8 @@ class Bundle(Store):
         return sorted(path.as_posix() for path in paths if path.as_posix() != self.manifest.name)
 
     def read_unsealed(self) -> tuple[Plan, dict[str, History]]:
-        """Read the plan and the events as `read` does, without comparing them with the manifest."""
+        """Read the plan and the events as `read_sealed` does, without comparing them with the
+        manifest."""
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: is missing or not whole")

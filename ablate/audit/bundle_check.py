@@ -169,9 +169,9 @@ Leaf = tuple[str, object]  # the name of a number or a text, "gain.low", and its
 def _is_reproduced(path: Path, expected: bytes, logarithms: bool = False) -> bool:
     """Return whether a file is what the raw files give.
 
-    Its bytes must be the same, except for the last digits of numbers in `UNSTABLE_DIGITS` (of
-    all numbers if the table is one of `logarithms`) and of coordinates in a figure. A parquet file
-    must have the same values.
+    Its bytes must be the same, except for the last digits of numbers in `UNSTABLE_DIGITS` (of all
+    numbers where the table has `logarithms`) and of coordinates in a figure. A parquet file must
+    have the same values.
     """
     if not path.is_file():
         return False

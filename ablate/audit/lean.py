@@ -1,6 +1,7 @@
 """Lean bundles: small enough for a repository, with the runs' files thinned and packed into one.
 
-A run's file WHOLE has the hashes of the files before they were thinned, by name; so has its result.
+A run's file WHOLE_HASHES has the hashes of the files before they were thinned, by name; so has its
+result.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class MergeSource:
 
     store: Store
     plans: Sequence[Plan]
-    driven_at: Mapping[str, float]  # when, by sweep
+    driven_at: Mapping[str, float]  # by sweep: when it was last driven
     histories: Mapping[str, History]  # by run
     looks: Sequence[tuple[float, Look]]
     in_use: bool = False

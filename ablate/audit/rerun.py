@@ -73,7 +73,7 @@ def _train(
     heard: Sequence[int],
     original_result: Mapping[str, Any],
 ) -> None:
-    """Train until the worker is gone, with the settings that were decided for `original_result`.
+    """Train until the worker is gone, with the decided settings that `original_result` has.
 
     A signal kills the worker, since its state is not needed.
     """

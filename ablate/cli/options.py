@@ -20,12 +20,13 @@ import typer
 
 from ablate.shared import UserError, expected_words, parts
 
+# They take sweep files; other commands take driven sweeps.
 DECLARING_COMMANDS = (
     "sweep",
     "plan",
     "config",
     "doctor",
-)  # of sweep files; others are of driven sweeps
+)
 MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", "trainer")
 
 
@@ -41,9 +42,8 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
         return [f"{key}={name}" for name in CHOICES.get(key, ())]
     if tokens and tokens[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
         return list(CHOICES[tokens[-1]])
-    section = (
-        "" if ctx.info_name in DECLARING_COMMANDS else "analysis."
-    )  # of what is driven: how it is read
+    # of a driven sweep, only the keys that say how it is read
+    section = "" if ctx.info_name in DECLARING_COMMANDS else "analysis."
     keys = dict.fromkeys(line.partition("=")[0] for line, *_ in key_lines({}) if "=" in line)
     candidates = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
     names = [f"{key}=" for key in candidates] if incomplete else []
@@ -114,7 +114,7 @@ def _parser(kind: type[Any], description: str) -> Callable[[str], Any]:
     return parse
 
 
-# values of options
+# parsers of the values of options
 number, whole_number = _parser(float, "a number"), _parser(int, "a whole number")
 
 

@@ -95,8 +95,8 @@ class Selection:
     logger_words: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
 
     def __post_init__(self) -> None:
-        """Move the words for loggers and notices from `words` to `beside`, for every command: they
-        are no words of the plan."""
+        """Move the words for loggers and notices from `words` to `logger_words`, for every command:
+        they are no words of the plan."""
         from ablate.planning import split_logger_words
 
         words, logger_words = split_logger_words(self.words)
@@ -224,9 +224,8 @@ def _more_than_a_name(store: Store, plan: Plan, extra_words: list[str]) -> UserE
 
 
 def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
-    """Raise UserError where the words of `requested_plan` declare other runs than the driven
-    plan has.
-    `crossed`: the words that cross a file."""
+    """Raise UserError where the words of `requested_plan` declare other runs than the driven plan
+    has. `crossed`: the words that cross a file."""
     from ablate.planning import same_sweep
     from ablate.shared import datasets_of
 

@@ -97,8 +97,8 @@ class BuildJournal:
         self._writing: Future[None] | None = None
 
     def resume_point(self) -> tuple[RowsDone, list[Line]]:
-        """Return (done, broken); ({}, []) where there is nothing to resume. Does not read the
-        arrays."""
+        """Return (rows done, broken images); ({}, []) where there is nothing to resume. Does not
+        read the arrays."""
         content = noted(self.path, self._header["rows"])
         if content is None or content["of"] != self._header:
             return {}, []
@@ -242,8 +242,8 @@ class Work:
         return sum(int(self.used[stored][:row].sum()) for stored, row in rows_done.items())
 
     def resume_point(self) -> tuple[dict[str, int], list[Line]]:
-        """Return (done, broken) of a killed build that can be continued, once every byte that it
-        wrote is checked; ({}, []) where there is none.
+        """Return (rows done, broken images) of a killed build that can be continued, once every
+        byte that it wrote is checked; ({}, []) where there is none.
 
         Where the bytes are damaged, prints a line to standard error and returns ({}, []), too.
         """

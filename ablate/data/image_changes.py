@@ -100,8 +100,8 @@ AT_ONCE = 1 << 26
 
 
 def in_blocks(images: Tensor, changes: Sequence[Change], start: int = 0) -> Tensor:
-    """Apply the changes, one after the other, to images (B, ...), at most AT_ONCE values at
-    a time: changes take many times the memory of their results.
+    """Apply the changes, one after the other, to images (B, ...), at most AT_ONCE values at a time:
+    changes take many times the memory of their results.
 
     The bits are the same for every size of block, as an image's changes depend on its own numbers
     alone. `start`: the row of the first image in the global batch.

@@ -2,7 +2,7 @@
 place, by threads. Pillow and numpy only.
 
 Pillow, numpy and the kernel let other threads run while they decode, hash and write. Only about 0.3
-ms of an image need the interpreter's lock, so up to MOST threads are of use for photographs.
+ms of an image need the interpreter's lock, so up to MOST_THREADS are of use for photographs.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _centre(width: int, height: int) -> tuple[float, float, float, float]:
     return left_edge, top, left_edge + side, top + side
 
 
-MOST_THREADS = 16  # threads
+MOST_THREADS = 16  # that decode
 _IMAGES, _BYTES = 64, 8 << 20  # of a chunk, whichever comes first
 _SMALL = 8 << 10  # bytes of an image; CIFAR-10's 2 kB take two threads 1.2 times as long as one
 
@@ -344,10 +344,10 @@ def decode_rows(
 ) -> Generator[ChunkOutcome, None, None]:
     """Decode all chunks; yields the outcome of each once it is written, in order.
 
-    `threads`: None for as many as there are cores, MOST at most, and for one where images are so
-    small that threads only wait for each other. Chunks are read one ahead of the threads. After an
-    error no more are read, and the earlier ones are waited for: so the error that is raised is the
-    first in order, however fast each thread was.
+    `threads`: None for as many as there are cores, MOST_THREADS at most, and for one where images
+    are so small that threads only wait for each other. Chunks are read one ahead of the threads.
+    After an error no more are read, and the earlier ones are waited for: so the error that is
+    raised is the first in order, however fast each thread was.
     """
     waiting = iter(chunks)
     ahead = _read_chunk(waiting)

@@ -36,7 +36,7 @@ def arrays(
     folder: Path, content: str, rows: Mapping[str, int], shape: tuple[int, ...], kind: Any
 ) -> list[Array]:
     """Return an Array for each split in `rows`, in the order of SPLITS: as many rows as `rows` has
-    for the split, each of `shape`."""
+    for the split, each of `shape`. `content`: what they hold, see `array_file`."""
     return [Array(folder / array_file(s, content), (rows[s], *shape), kind) for s in _splits(rows)]
 
 

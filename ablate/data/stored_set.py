@@ -173,7 +173,7 @@ def _interval(edges: Sequence[float], depth: float) -> int:
 
 
 def _scene_objects(value: Any) -> list[Any]:
-    """List the things of a row. `datasets` stores a sequence of structs as a struct of
+    """List the objects of a row's scene. `datasets` stores a sequence of structs as a struct of
     sequences."""
     if isinstance(value, dict):
         columns = value.values()
@@ -184,7 +184,7 @@ def _scene_objects(value: Any) -> list[Any]:
 
 
 def _depth(scene_object: Any, field: str) -> float:
-    """Return the z of a thing: a number, [x, y, z], or a struct that has these in `field`."""
+    """Return the z of an object: a number, [x, y, z], or a struct that has these in `field`."""
     place = scene_object[field] if isinstance(scene_object, dict) else scene_object
     if isinstance(place, list):
         _, _, place = place

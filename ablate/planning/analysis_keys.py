@@ -42,13 +42,11 @@ from ablate.shared import (
     version_of,
 )
 
-MetricDeclaration = Mapping[
-    str, Any
-]  # what a plan keeps of a metric: where it lies, its version, its attributes
+# What a plan keeps of a metric: where it lies, its version, its attributes.
+MetricDeclaration = Mapping[str, Any]
 
-FUNCTION_ATTRIBUTES = [
-    name for name in METRIC_ATTRIBUTES if name != "how"
-]  # "how" is for trainers only
+# Those that a function may have: "how" is for trainers only.
+FUNCTION_ATTRIBUTES = [name for name in METRIC_ATTRIBUTES if name != "how"]
 
 
 def is_own(name: str) -> bool:

@@ -136,7 +136,7 @@ class Fixed:
         return sweep
 
     def recall(self, sweep: Sweep, last_plan: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
-        """Return the declared sweep in this design, that of the plan by which it was driven last.
+        """Return the declared sweep in this design, that of `last_plan`, by which it was driven.
 
         Also return what stays as it was, in words: "3 seeds".
         """

@@ -363,7 +363,8 @@ def _cell(
 
 
 def _matches(part: CellRule, settings: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
-    """Return whether a cell has all values of `part.when`, as it was set, or else by default."""
+    """Return whether a cell has all values of `part.condition`, as it was set, or else by
+    default."""
     return all(
         matches_value(expected, settings[key] if key in settings else value_at(tree, key))
         for key, expected in part.condition.items()

@@ -43,9 +43,9 @@ def keys_of(
     A declaration is as a yaml's `keys` has it, with the key's value as default; the overrides are
     the words that give the application what it would not have by itself.
 
-    words: of the command, one of which is the script with `@hydra.main`; run_settings: those of a
-    run, by group or dotted key. Raises UserError, one line, for a key that the application does not
-    have.
+    words: of the command, one of which is the script with `@hydra.main`; run_settings: what is
+    set in a run, by group or dotted key. Raises UserError, one line, for a key that the application
+    does not have.
     """
     folder, name = _main(words)
     try:

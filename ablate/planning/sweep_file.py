@@ -59,14 +59,8 @@ KEYS = (
     *("title", "base", "from", "across", "variants", "changes", "design", "baseline", "seeds"),
     *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
-UNSCALED_KEYS = (
-    "variants",
-    "changes",
-    "design",
-    "baseline",
-    "exclude",
-    "scales",
-)  # keys that no scale has
+# Keys that no scale has.
+UNSCALED_KEYS = ("variants", "changes", "design", "baseline", "exclude", "scales")
 SCALE_KEYS = tuple(key for key in KEYS if key not in UNSCALED_KEYS)
 GENERATORS = ("product", "zip", "each")
 

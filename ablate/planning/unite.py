@@ -99,7 +99,7 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 
 def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
-    """Return the first plan, with the seeds of both."""
+    """Return `ours`, with the seeds of both plans."""
     if _has_seeds(ours, theirs):
         return ours
     if _has_seeds(theirs, ours):

@@ -308,8 +308,8 @@ LEAST_BAR = 8
 def _bar_line(
     label: str, completed: float, total: int, end_text: str, width: int
 ) -> RenderableType:
-    """Lay a bar between two texts in one line of `width` characters; where they leave too little
-    room, the first has a line of its own."""
+    """Lay a bar between `label` and `end_text` in one line of `width` characters; where they leave
+    too little room, `label` has a line of its own."""
     room = width - cell_len(end_text) - 2  # a space at each end of the bar
     bar_room = room - cell_len(label)
     bar = ProgressBar(

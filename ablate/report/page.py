@@ -41,7 +41,7 @@ def render_page(
     svgs: Mapping[str, str],
 ) -> str:
     """Render the HTML. `looks`: its own among them; `svgs`: SVG by the name of a figure, of which
-    FIGURES are taken."""
+    PAGE_FIGURES are taken."""
     figures = [_figure(kind, svgs[kind]) for kind in PAGE_FIGURES if kind in svgs]
     facts = count_provenance(runs)
     look_texts = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)

@@ -32,7 +32,7 @@ ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 @dataclass(frozen=True)
 class SeedSpread:
     """The spread of the seeds of a column. `spread`: in the points of the metric; `correlation`: of
-    seeds, None where it is not known; `source`: the source of both, in words."""
+    seeds, None where it is not known; `source`: where both come from, in words."""
 
     spread: stats.Spread
     correlation: float | None

@@ -167,7 +167,7 @@ def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
 def _sorted(
     table: Table, rows: Sequence[TableRow], columns: Sequence[TableColumn]
 ) -> list[TableRow]:
-    """Return the rows by decreasing mean gain over the columns shown, `columns`, some of which a
+    """Return the rows by decreasing mean gain over `columns`, those that are shown, some of which a
     row may lack: the baseline first, rows without a gain last. Rows are in no families any more."""
     entries = [entry for column in columns for entry in column.entries]
 

@@ -43,7 +43,7 @@ __all__ = [
     "set_damaged_aside",  # move the folders of damaged runs aside
     "take_decisions",  # take what another store settled for its columns
     "SETTLED_KEYS",  # the keys that are settled once for a column
-    "decide",  # decide by measurements what a plan's settings leave open
+    "settle_devices",  # decide by measurements what a plan's settings leave open
     "decode_data",  # check decoded data, or decode it
     "check_data",  # check a decoded set against its hashes
     "data_remarks",  # images of a set that are left out, or in two splits
@@ -87,10 +87,10 @@ if TYPE_CHECKING:
     from ablate.running.preflight import (
         SETTLED_KEYS,
         check_parents,
-        decide,
         drop_unfit_slots,
         gpus_in_use,
         set_damaged_aside,
+        settle_devices,
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows

@@ -43,7 +43,7 @@ class ActiveRun:
     run: PlannedRun
     folder: RunDir
     slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    # who answers for the worker: the launcher, of one that was adopted the store
+    # It answers for the worker: the launcher or, where the run was adopted, the store.
     liveness: Liveness
     child: bool  # our own: the launcher will report its end
     notes: Notes = field(default_factory=Notes)

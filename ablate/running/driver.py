@@ -98,7 +98,7 @@ class Drive:
     """A drive of a plan, which trains its missing runs.
 
     `settings`: the launcher group. `search` may add runs after every result. `decisions`: from
-    `preflight.decide`. `worlds`: the number of devices of a run, where
+    `preflight.settle_devices`. `worlds`: the number of devices of a run, where
     `launcher.gpus_per_run=auto` leaves it open.
     """
 

@@ -106,7 +106,7 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         yield f"put aside: {reason}; its folder is {place} now"
 
 
-def decide(
+def settle_devices(
     plan: Plan,
     store: Store,
     launcher: Launcher,
@@ -204,7 +204,7 @@ def settle_auto_keys(
 
 # --- Runs that share a GPU ------------------------------------------------------------------------
 
-MOST_RUNS = 8  # on a GPU; beyond it even the smallest model gains little
+MOST_SHARING = 8  # on a GPU; beyond it even the smallest model gains little
 CONTEXT = 0.8e9  # bytes of a GPU that a process takes besides its tensors: libraries, kernels
 HEADROOM = 1.1  # a run's later steps may take a little more memory than its first ones
 
@@ -262,9 +262,9 @@ def pack_gpus(
 def runs_that_share(load: Mapping[str, Any], cores: int) -> int:
     """Return how many runs of a `load` keep a GPU busy, and fit into its memory. `load`: see
     `calibrate.Load`; `cores`: that can launch kernels for this GPU, one a run."""
-    busy: int = round(load["step_s"] / load["device_s"])
+    busy_runs: int = round(load["step_s"] / load["device_s"])
     room: float = load["total_bytes"] / (HEADROOM * load["peak_bytes"] + CONTEXT)
-    return max(1, min(busy, math.floor(room), cores, MOST_RUNS))
+    return max(1, min(busy_runs, math.floor(room), cores, MOST_SHARING))
 
 
 def is_load(tree: Any) -> bool:

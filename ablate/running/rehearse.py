@@ -40,8 +40,8 @@ EARLY_KEYS = {
         *("extra", "extra_settings", "extra_version", "extra_folder"),
     },
 }
-EARLY_GROUPS = ("norm", "stem", "block")  # groups that are judged with all of their keys
-LATER = ("drop_path",)  # of model, where all else is judged
+EARLY_GROUPS = ("norm", "stem", "block")  # groups all of whose keys act early
+LATER = ("drop_path",)  # of model, where all other keys act early
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def rehearse_rows(
     own_only: bool = False,
 ) -> Rehearsals:
     """Rehearse the first steps of the plan's rows. `described`: the description of each cell, see
-    `estimate`.
+    `Costs`.
 
     Asks the launcher about the rows that have no answer yet; with `own_only` only about those with
     a class of the user's own. Raises UserError for such a class that can't take a step.

@@ -123,7 +123,7 @@ def _share(split: str, number: int, total: int) -> str:
 
 
 def first_of_lines(lines: Sequence[str]) -> str:
-    """Join the first lines, at most _NAMED, and say how many more there are."""
+    """Join the first lines, at most _MOST_NAMED, and say how many more there are."""
     remainder = f"; and {len(lines) - _MOST_NAMED:,} more" if len(lines) > _MOST_NAMED else ""
     return "; ".join(lines[:_MOST_NAMED]) + remainder
 

@@ -143,7 +143,7 @@ def check_keys(
     dot: str = ".",
     expectation: str = "a key among",
 ) -> None:
-    """Raise UserError for a key of the tree that is not among those known."""
+    """Raise UserError for a key of the tree that is not among `keys`."""
     for key in tree:
         if key not in keys:
             raise unknown_value(f"{place}{dot}{key}", str(key), keys, expectation)

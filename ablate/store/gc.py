@@ -52,7 +52,7 @@ WORDS: dict[Kind, str] = {
 }
 ID = r"[0-9a-f]{16}"  # of a run, and of a dataset
 YOUNG_S = 3600.0  # what was written since may be about to be used
-MOST_SHOWN = 8
+MOST_SHOWN = 8  # names in a line or an error
 JOBS = "jobs"  # of an engine, in `pilots/`: its logs
 
 

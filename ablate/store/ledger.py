@@ -234,14 +234,11 @@ class Remains(NamedTuple):
 
     events: Sequence[Row] = ()  # as far as their seals hold
     states: Mapping[str, RunState] = {}  # their fold
-    is_complete: bool = (
-        False  # are these all events: what they say counts, whatever lies in the files
-    )
+    # True if these are all events: then what they say counts, whatever lies in the files
+    is_complete: bool = False
     looks: Sequence[Look] = ()  # further ones
     planned: Mapping[str, tuple[float, Sequence[str]]] = {}  # by sweep: when driven, its runs
-    dropped_runs: Mapping[
-        str, Sequence[str]
-    ] = {}  # by sweep: runs of earlier plans, of further events
+    dropped_runs: Mapping[str, Sequence[str]] = {}  # by sweep: of earlier plans, by further events
 
 
 class Ledger(Queries):

@@ -140,10 +140,10 @@ def load(training: Training) -> Load:
     for _ in range(WARM):
         training.step()
     training.evaluate(random_split(training.run.data, evaluated, device))
-    step_s = _step_s(training)
+    duration_s = _step_s(training)
     return Load(
-        step_s,
-        median(_device_s(training, step_s) for _ in range(TIMED)),
+        duration_s,
+        median(_device_s(training, duration_s) for _ in range(TIMED)),
         torch.cuda.max_memory_reserved(device),
         torch.cuda.mem_get_info(device)[1],
     )
@@ -160,12 +160,12 @@ def _step_s(training: Training) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def _device_s(training: Training, step_s: float) -> float:
-    """Return the seconds in which the device computes a step. It spins while the host launches the
-    step's kernels, and has all of them when it starts on the first."""
+def _device_s(training: Training, duration_s: float) -> float:
+    """Return the seconds in which the device computes a step, which takes `duration_s` in all. It
+    spins while the host launches the step's kernels, and has them all when it starts on one."""
     torch.cuda.synchronize(training.device)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(round(2 * step_s * SPIN_HZ))
+    torch.cuda._sleep(round(2 * duration_s * SPIN_HZ))
     begin.record()
     training.step()
     end.record()

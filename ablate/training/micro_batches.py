@@ -18,12 +18,12 @@ Gradients = list[Tensor | None]
 
 
 class MicroBatches:
-    """The micro-batches of a model: `for rows in micro_batches.over(parts, whole)` leaves the sum
-    of their gradients."""
+    """The micro-batches of a model: `for rows in micro_batches.accumulate(parts, total)` leaves the
+    sum of their gradients."""
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
-        self._gradient_mask: list[bool] = []  # is there a gradient, by parameter?
+        self._gradient_mask: list[bool] = []  # by parameter: has it a gradient?
         self._parameters = [*model.parameters()]
         self._statistics: Statistics | None = None
 

@@ -28,7 +28,7 @@ from ablate.training.training import Training
 STEPS = 4
 IMAGES = 4
 LARGE = 1e9  # multiply-adds of an image: of such models two images do
-# multiply-adds of a batch, at most, that is tried where a few images don't work
+# Multiply-adds of a batch, at most, that is tried where a few images don't work.
 FULL_BATCH_LIMIT = 1e11
 REPEATED, RESUMED = "again", "resumed"  # what gives other weights
 PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and seconds of them

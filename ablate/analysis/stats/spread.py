@@ -40,7 +40,7 @@ OWN_FEWER = 0.55
 BASELINE_APART = {True: 0.70, False: 0.90}
 
 PERCENT = 100.0  # the scale of a share of images
-# One image more, of the greatest variance of right or wrong: a row that never flips may.
+# One image more, of the greatest variance of right or wrong: a row that never flipped may yet.
 ONE_IMAGE = 0.25
 FEWEST_IMAGES = 4.0  # that a gain's spread is told from: below, `one_way`
 TINY = np.finfo(float).tiny

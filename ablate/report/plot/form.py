@@ -62,8 +62,8 @@ STYLES = {
 class FigureForm:
     """The form of a figure. `size`: inches, None for as much as its content takes; `captioned`:
     whether heading and notes are written where the style has them; `rows`: labels, None for all;
-    `grouping`: "family", whose rows share a style; `highlight`: the label of a row that stands
-    out."""
+    `grouping`: "family", if rows of a family share a style; `highlight`: the label of a row that
+    stands out."""
 
     style: str = "page"
     size: Size | None = None

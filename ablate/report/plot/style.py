@@ -147,8 +147,8 @@ class Drawing:
             self.names.setdefault(row, artist)
 
     def dots(self, axes: Axes, x: Any, y: Any, colour: str, direction: tuple[int, int]) -> Artist:
-        """Draw small dots next to their places, so that a mark there hides none. `direction`: the
-        direction."""
+        """Draw small dots next to their places, so that a mark there hides none. `direction`: in
+        which they are moved."""
         marker = matplotlib.rcParams["lines.markersize"]  # points
         dx, dy = (0.8 * marker * way / 72 for way in direction)
         moved = axes.transData + ScaledTranslation(dx, dy, self.figure.dpi_scale_trans)

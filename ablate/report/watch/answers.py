@@ -51,7 +51,7 @@ class SweepAnswers:
         self._take()
         self._clock = Clock()
         self._state: tuple[float, bytes] = (0.0, b"")
-        self._runs_done, self._is_over = 0, False  # runs, and the sweep, at the last look
+        self._runs_done, self._is_over = 0, False  # at the last look
         self._tabling = threading.Lock()
         self._table: tuple[float, int, bytes] = (0.0, 0, b"")
 

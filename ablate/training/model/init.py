@@ -30,7 +30,7 @@ CONSTRUCTOR = "made_again_by"  # an attribute: makes an instance like this one
 
 
 def remember(cls: Any, settings: Mapping[str, Any], *arguments: Any) -> Any:
-    """Return `cls(*given, **settings)`, an instance that remembers how it was made."""
+    """Return `cls(*arguments, **settings)`, an instance that remembers how it was made."""
     constructor = partial(cls, *arguments, **settings)
     instance = constructor()
     if isinstance(instance, nn.Module):

@@ -238,8 +238,8 @@ def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
 
 
 def check_outputs(model: nn.Module, outputs: Any, shape: tuple[int, int]) -> None:
-    """Raise UserError, naming the file and the line of the model's `forward`, where its output has
-    another shape than (B, outputs)."""
+    """Raise UserError, naming the file and the line of the model's `forward`, where `outputs`, what
+    it returned, have another shape than `shape`, (B, logits)."""
     output_shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if output_shape != shape:
         code = type(model).forward.__code__

@@ -51,7 +51,7 @@ class Contrastive(Task):
         self._text, self._batch, self._at_once = run.text, run.train.batch, run.eval.batch
         self._table: Tokens | None = None
         self._captions: Tensor | None = None  # tokens of every text of the training split
-        # see `_numbers`
+        # by names and prompts, see `_numbers`
         self._cached_numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], np.ndarray] = {}
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -253,7 +253,7 @@ def floors(texts: np.ndarray) -> np.ndarray:
 # data: it is part of the data that `Data.fingerprint` stands for.
 
 PAD, END, UNKNOWN = 0, 1, 2  # the numbers of [pad], [end] and [unk]; others follow
-SPECIAL_TOKENS = 3
+SPECIAL_TOKENS = 3  # how many these are, so the first number of the others
 _AWAY = str.maketrans("", "", string.punctuation.replace(",", ""))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ablate.training.model.norm.shape import Norm, Shape, precise, rms
 
-ALPHA = 0.9  # alpha of the forward and of the backward average
+ALPHA = 0.9  # of the forward and of the backward average
 
 
 class Power(torch.autograd.Function):
