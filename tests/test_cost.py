@@ -120,7 +120,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     costs, timed = told(10**9, on=Devices.parse("h100:8", None))
     # the recipe computes in fp32, and a model of 32 channels is bound by memory
     operations = 2 * 3 * 1e9 * 64_000
-    each = START_S + 1.15 * operations * 2 * MOVED / 32 / 3.35e12
+    each = START_S + 1.15 * 4 * (operations / 2) * MOVED / 32 / 3.35e12
     assert (timed, costs.hardware) == ([], "8 x h100")
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared

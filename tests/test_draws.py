@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,3 +189,23 @@ def drawn(device: torch.device) -> list[torch.Tensor]:
 def test_a_gpu_draws_the_same_bits():
     """Its chunks are larger, and it divides otherwise."""
     assert all(map(torch.equal, drawn(torch.device("cpu")), drawn(device_of("cuda"))))
+
+
+@pytest.mark.parametrize("change", ["none", "bits", "missing"])
+def test_a_kernel_is_taken_if_its_bits_are_those_of_the_operations(change, monkeypatch):
+    """The first use of a process decides; here the kernel is a stand-in, on a CPU."""
+
+    def lanes(*place):
+        if change == "missing":
+            raise RuntimeError("Failed to find C compiler")
+        return Draws(0).lanes_by_operations(*place) ^ (change == "bits")
+
+    stand_in = SimpleNamespace(lanes=lanes)
+    monkeypatch.setitem(sys.modules, "ablate.data.philox_kernel", stand_in)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel = keyed.kernel_on.__wrapped__(torch.device("cpu"))
+    assert kernel is (stand_in if change == "none" else None)
+    assert len(caught) == (change != "none")
+    if change == "missing":
+        assert "Failed to find C compiler" in str(caught[0].message)

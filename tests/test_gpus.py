@@ -178,6 +178,7 @@ def test_runs_that_share_a_gpu_are_slots_of_one_place(made, tmp_path):
     assert [slot.place for slot in two.slots] == ["gpu:5", "gpu:6:0"] * 2
     options = launchers.worker_options(two.slots[0], settings("local"), tmp_path)
     assert (options["device"], options["slot"]) == ("cuda", "gpu:5.0")
+    assert options["share"] == 0.5
 
 
 def test_a_run_on_several_gpus_has_a_group_of_them(made, tmp_path):

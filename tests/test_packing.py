@@ -6,16 +6,20 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running import preflight
 from ablate.running.driver import assign
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot, packed
-from ablate.running.preflight import drop_unfit_slots, pack_gpus, runs_that_share
+from ablate.running.preflight import drop_unfit_slots, runs_that_share, settle_devices
 from ablate.shared.errors import Failure
+from ablate.shared.spec import seeded
 from ablate.store.events import RunState
 from ablate.store.store import Store
+from ablate.training import answers, calibrate
+from ablate.training.training import Training
 
 H100 = 85017493504
 # As an H100 had them: a mu/4 of the quick start, a Ti/4 at a batch of 512, an S/16 at 512.
@@ -60,6 +64,8 @@ class Launcher:
         self.questions = []
 
     def ask(self, verb, question):
+        if verb == "rate":
+            return {}
         assert verb == "load"
         self.questions.append(question)
         width = question["specs"][0]["model"]["width"]
@@ -74,7 +80,7 @@ def cores(monkeypatch):
 def names(tmp_path, launcher, *words, runs_per_gpu="auto", lines=None):
     plan, _ = make_plan([*words, "seeds=2"], store=tmp_path)
     say = (lines if lines is not None else []).append
-    pack_gpus(plan, Store(tmp_path), launcher, {"runs_per_gpu": runs_per_gpu}, {}, say)
+    settle_devices(plan, Store(tmp_path), launcher, {"runs_per_gpu": runs_per_gpu}, say)
     return [slot.name for slot in launcher.slots]
 
 
@@ -119,8 +125,48 @@ def test_a_run_has_its_gpu_alone_where_nothing_is_to_be_decided(tmp_path, change
             raise Failure("worker load: no kernel")
 
         launcher.ask = fail
-    single = ["gpu:0", "gpu:1"]
-    assert names(tmp_path, launcher, "stem=none,dpn", runs_per_gpu=runs_per_gpu) == single
+    lines = []
+    words = "stem=none,dpn"
+    shown = names(tmp_path, launcher, words, runs_per_gpu=runs_per_gpu, lines=lines)
+    assert shown == ["gpu:0", "gpu:1"]
+    assert ["no kernel" in line for line in lines] == [True] * (change == "failure")
+
+
+def test_the_largest_run_is_timed_at_its_micro_batch(tmp_path, monkeypatch):
+    """On a CPU, with what only a GPU has replaced: its events, memory, and waits."""
+    sizes = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            pass
+
+        def elapsed_time(self, end):
+            return 4.0  # ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 5)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6, 7))
+    monkeypatch.setattr(calibrate, "TIMED_S", 0.0)
+    step = Training.step
+
+    def noted(training):
+        sizes.append((training.run.model.depth, training.micro_batch))
+        step(training)
+
+    monkeypatch.setattr(Training, "step", noted)
+    words = ["model.depth=1,3", "train.micro_batch=16", "seeds=1"]
+    plan, _ = make_plan(words, store=tmp_path)
+    specs = [seeded(cell.spec, 0) for cell in plan.cells]
+    question = {"specs": specs, "settled": {}, "cache": str(tmp_path), "device": "cpu"}
+    answer = answers.answer("load", question, lambda done, total: None)
+    assert answer.pop("step_s") > 0
+    assert answer == {"device_s": 0.004, "peak_bytes": 5, "total_bytes": 7}
+    assert {*sizes} == {(3, 16)}
 
 
 def test_a_run_without_memory_gets_all_of_it_alone():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ablate.data.draws import Draws
-from ablate.training.model.drop import LEVELS, Dropped
+from ablate.training.model.drop import LEVELS, Dropped, StepKey
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("interpreted with TRITON_INTERPRET=1 alone", allow_module_level=True)
@@ -54,3 +54,22 @@ def test_dropout_both_ways(rows, count, step):
     wanted.backward(gradient)
     assert torch.equal(out, wanted)
     assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_model_takes_the_kernel_at_the_place_of_its_draws(monkeypatch):
+    """A site, a step, some rows of a batch, by the kernel and by torch's operations."""
+    outs = []
+    for kernel in (philox_kernel, None):
+        monkeypatch.setattr(Draws, "kernel", kernel)
+        key = StepKey(Draws(3), 10)
+        key.meet("here")
+        key.meet("there")
+        x = torch.linspace(-1, 1, 4 * 5 * 7).view(4, 5, 7).requires_grad_()
+        for key.step in (2, 3):
+            key.rows = slice(4, 8)
+            out = key.dropout("there", x, 20_000)
+            out.square().sum().backward()
+            outs.append((out, x.grad.clone()))
+    for ours, theirs in zip(outs[:2], outs[2:], strict=True):
+        assert all(map(torch.equal, ours, theirs))
+    assert not torch.equal(outs[0][0], outs[1][0])

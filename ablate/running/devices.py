@@ -10,9 +10,9 @@ from ablate.running.work import CellWork
 from ablate.shared import UserError, open_world_sizes, unknown_value
 
 ASSUMED_MFU = 0.35  # at most: an assumption, for large ViTs reach 0.3 to 0.5 in bf16
-# Bytes that a training moves for a floating-point operation and a channel of the model, in 16 bits:
-# operations grow with the square of the width, activations with the width. Fitted to steps of an
-# H100, which it meets within 1.3 times, from Ti/4 to B/16 (benchmarks/results/gpu.txt).
+# Values that a training moves in memory for a multiply-add, times the model's width: multiply-adds
+# grow with the square of the width, activations with the width. It was fitted to steps of one H100,
+# from Ti/4 to B/16 (benchmarks/results/gpu.txt), and has been compared with no other GPU.
 MOVED = 10.5
 EVALUATION = 1.15  # what validation adds to the steps' time
 # Of a kernel, where eight runs share a GPU: one alone has a kernel launched every 50 to 80 us by a
@@ -43,7 +43,7 @@ PEAKS: dict[str, Peak] = {
         {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.0e12, "NVIDIA GH200 data sheet"
     ),
     "b200": Peak(
-        {"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, 7.7e12, "NVIDIA HGX B200 data sheet"
+        {"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, 8.0e12, "NVIDIA HGX B200 data sheet"
     ),
     "mi300x": Peak(
         {"bf16": 1307.4e12, "tf32": 653.7e12, "fp32": 163.4e12},
@@ -152,6 +152,6 @@ class Devices:
         seconds = multiply_adds / self.rate(precision)
         if self.mfu is None and width is not None:
             value_bytes = 2 if precision == "bf16" else 4
-            moved = 2 * multiply_adds * MOVED * value_bytes / 2 / width
-            seconds = max(seconds, moved / PEAKS[self.name].bandwidth)
+            moved_bytes = value_bytes * multiply_adds * MOVED / width
+            seconds = max(seconds, moved_bytes / PEAKS[self.name].bandwidth)
         return EVALUATION * seconds

@@ -32,6 +32,7 @@ from ablate.shared import (
     make_folder,
     seeded,
     sync_folder,
+    task_in,
 )
 from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
 
@@ -222,16 +223,19 @@ def pack_gpus(
     The host can launch the kernels of a small model more slowly than a GPU computes them; then
     several runs share the GPU, each launched by a core of its own. The first GPU times the largest
     run of each column, once for a store and kind of GPU; the column that takes the GPU most decides
-    for all. Where a column can't be timed, nothing is shared: its runs say why when they train.
+    for all. Where a column can't be timed, or takes no steps, nothing is shared.
     """
     is_auto = settings.get("runs_per_gpu") == "auto"
     if not is_auto or launcher.remote or launcher.device == "cpu" or max(launcher.worlds) > 1:
+        return
+    columns = [*_columns(plan)]
+    if not all(task_in(cells[0].spec).trains for cells in columns):
         return
     slot, gpus = launcher.slots[0], launcher.devices.gpus
     cores = max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, len(gpus)))  # one for the driver
     cache = AnswerCache(store.cache / "packed.json", is_load)
     cached, loads = cache.answers(), list[Mapping[str, Any]]()
-    for cells in _columns(plan):
+    for cells in columns:
         shapes = {shape(cell.spec): cell.spec for cell in cells}
         decided = decisions.get((cells[0].row, cells[0].column), {})
         model = gpus[0].model if gpus else ""
@@ -245,7 +249,8 @@ def pack_gpus(
             }
             try:
                 cached = cache.add({name: launcher.ask("load", question)})
-            except (Failure, UserError):
+            except (Failure, UserError) as error:
+                say(f"runs share no GPU: launcher.runs_per_gpu=auto could not time a step: {error}")
                 return
         loads.append(cached[name])
     runs = min((runs_that_share(load, cores) for load in loads), default=1)
@@ -254,8 +259,8 @@ def pack_gpus(
     launcher.slots = packed(launcher.slots, runs)
     step_s, device_s = (sum(load[key] for load in loads) for key in ("step_s", "device_s"))
     say(
-        f"{runs} runs share each GPU: of a step's time one keeps it busy for "
-        f"{100 * device_s / step_s:.0f} % (launcher.runs_per_gpu=auto)"
+        f"{runs} runs share each GPU, which one run keeps busy for "
+        f"{100 * device_s / step_s:.0f} % of its time (launcher.runs_per_gpu=auto)"
     )
 
 
