@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
 from conftest import ABLATE, Shell, wait_for
 
 from ablate.shared.files import Lock
@@ -135,6 +136,7 @@ def _child(work: Callable[[], Any], out: TextIO, err: TextIO) -> None:
     """Run `work` in a fork, print what it returns unless that is None, and end the process."""
     code = 1
     try:
+        torch.set_num_threads(1)  # a fork has none of OpenMP's threads, and waits for them for ever
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
