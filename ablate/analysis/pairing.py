@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Scores, blocks_of, mean_by_replicate
 from ablate.planning import Plan
 
@@ -18,15 +19,15 @@ PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
 CORRELATED = 0.5  # with less the pairs' few degrees of freedom cost more than they gain
 
 
-def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
-    """Yield a line where seeds correlate in a column that one spread of all rows judges."""
+def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[Sentence]:
+    """Yield a sentence where seeds correlate in a column that one spread of all rows judges."""
     if plan.spread != "one way" or not plan.design.blocks:
         return
     correlations = [correlation(plan, block) for _, block in blocks_of(plan, cells)]
     values = [value for value in correlations if value is not None]
     if values and worth_pairing(plan, max(values)):
         remedy = pairing_remedy(plan)
-        yield f"Between rows the runs of a seed correlate by {max(values):.2f}: {remedy}."
+        yield sentence("pairs.correlate", correlation=max(values), remedy=remedy)
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:

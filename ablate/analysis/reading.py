@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ablate.analysis.note import notes, sentence
 from ablate.analysis.own import with_own_metrics
 from ablate.analysis.scores import Results
 from ablate.analysis.sequential import courses_of, look_events
-from ablate.analysis.table import Note, Table
+from ablate.analysis.table import Table
 from ablate.analysis.tabulate import make_table
 from ablate.planning import Plan
 from ablate.store import InterimLook, Look, PastLooks, Store, Unrecorded, looks
@@ -49,8 +50,8 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
             if not table.is_look:
                 return Reading(table, past.related())
             table = make_table(plan, results, past, means=True, **options)
-            line = f"Verdicts withheld: the look can't be recorded ({error})."
-            table = dataclasses.replace(table, notes=(Note("warning", line), *table.notes))
+            withheld = notes("warning", [sentence("looks.unrecorded", reason=str(error))])
+            table = dataclasses.replace(table, notes=(*withheld, *table.notes))
             return Reading(table, past.related(), str(error))
         current_looks = store.read_looks() if lacking else recorded_looks
         if len(current_looks) <= len(recorded_looks) + len(lacking):

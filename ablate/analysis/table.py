@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import stats
 from ablate.analysis.across import PValues, Summary
+from ablate.analysis.note import EVERYWHERE, FOOTNOTES, Note, NoteKind, Place
 from ablate.planning import TuningWinner
 from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
 
@@ -17,27 +18,6 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
-
-
-# Warnings are read before any number is believed; footnotes are marked, those of kind "gain" where
-# gains are shown.
-NoteKind = Literal["unfinished", "warning", "caption", "footnote", "gain"]
-WARNING_KINDS: tuple[NoteKind, ...] = ("unfinished", "warning")
-FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
-Place = tuple[str | None, str | None]  # row and column; None: every one
-EVERYWHERE: Place = (None, None)
-
-
-class Note(NamedTuple):
-    """A sentence on a place of a table: a row, a column, an entry or everything."""
-
-    kind: NoteKind
-    text: str
-    place: Place = EVERYWHERE
-
-
-def notes(kind: NoteKind, texts: Iterable[str], place: Place = EVERYWHERE) -> list[Note]:
-    return [Note(kind, text, place) for text in texts]
 
 
 @dataclass(frozen=True)

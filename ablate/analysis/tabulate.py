@@ -25,6 +25,7 @@ from ablate.analysis.judging import (
     method_of,
     shown_gain,
 )
+from ablate.analysis.note import Note, Sentence, notes
 from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
@@ -48,14 +49,12 @@ from ablate.analysis.table import (
     Against,
     Cost,
     Entry,
-    Note,
     Other,
     Resolution,
     Sizes,
     Table,
     TableColumn,
     TableRow,
-    notes,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Column, Plan, WidePlace, wide_places
@@ -178,7 +177,7 @@ def _summaries(
     return ()
 
 
-def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
+def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[Sentence], bool]:
     """Return the notes on the looks before, and whether `strict` withholds verdicts by them."""
     columns = past.present.columns if past is not None else ()
     return look_notes(
@@ -191,7 +190,7 @@ def _explanations(
     cells: Mapping[tuple[str, str], Scores],
     columns: Sequence[TableColumn],
     has_intervals: bool,
-) -> Iterator[str]:
+) -> Iterator[Sentence]:
     """Yield the explanations of the numbers. `has_intervals`: whether the gains of rows have
     intervals."""
     yield from captions.caption(plan, columns, has_intervals)
@@ -312,7 +311,7 @@ def _forecast(
 def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
     """Raise Failure for mixed runs (--strict). Micro-batches may differ: models whose results
     depend on them refuse them."""
-    mixed = [sentence for key, sentence in mixtures(block) if key != "micro_batch"]
+    mixed = [difference.text for key, difference in mixtures(block) if key != "micro_batch"]
     if mixed:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
 

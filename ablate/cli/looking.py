@@ -259,8 +259,8 @@ def plot(
             predictions=store.predictions,
             withheld=withheld,
         )
-    for line in withheld_notes(plan, withheld):
-        announce(line)
+    for note in withheld_notes(plan, withheld):
+        announce(note.text)
     figure = draw_figure(plan, table, kind, store.rundir, ending, form)
     if figure.caption:
         announce(f"for its caption: {figure.caption}")

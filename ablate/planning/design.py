@@ -40,11 +40,7 @@ class Fixed:
     seed_counts: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
     analysis: ClassVar[Mapping[str, Any]] = {}  # its own margin and spread, if any
     grows = False  # may it add seeds after results?
-    # Texts for a table.
-    family = ""
     on_other_sets = ""  # "": other sets are judged as the run's own test set is
-    void = "no verdicts"
-    unfinished = "Gains have no intervals and no verdicts before every run has a result."
     without_images = "one way"  # how a column is judged where images give no spread
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
@@ -164,15 +160,9 @@ class Looks:
 
     grows = True
     on_other_sets = "without verdicts, for looks are at the run's own test set"
-    void = "no further verdicts"
-    unfinished = "The next look waits until every run of its column has a result."
     without_images = "paired"
     trains = True
     blocks = True
-
-    @property
-    def family(self) -> str:
-        return f" and the looks at {_list(self.seed_counts[:-1])} and {self.seed_counts[-1]} seeds"
 
     def tree(self) -> dict[str, Any]:
         start = {"first_seed": self.first_seed} if self.first_seed else {}

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ablate.analysis import Note, Summary, Table, TableColumn, TableRow
+from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow, notes, sentence
 from ablate.planning import Cell, Plan, matches_value, parse_word, value_at, value_text
 from ablate.shared import UserError, unknown_value
 
@@ -71,9 +71,11 @@ def choose_part(
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
     part = _part_of(table, places, sort)
     caption = next(note for note in part.notes if note.kind == "caption")
-    extended_caption = Note("caption", " ".join([caption.text, *part_words(table, part, sort)]))
-    notes = (extended_caption if note is caption else note for note in part.notes)
-    return dataclasses.replace(part, notes=tuple(notes))
+    sentences = [caption, *part_words(table, part, sort)]
+    joined = sentence("joined", sentences=[{"key": s.key, "values": s.values} for s in sentences])
+    [extended_caption] = notes("caption", [joined])
+    part_notes = (extended_caption if note is caption else note for note in part.notes)
+    return dataclasses.replace(part, notes=tuple(part_notes))
 
 
 def _rows(table: Table, plan: Plan, text: str) -> tuple[str, ...]:
@@ -192,25 +194,21 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
             yield dataclasses.replace(block, lines=tuple(lines))
 
 
-def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
-    """Tell how much of a table is shown in a part of it, and what numbers are of."""
-    counts = [
-        f"{len(subset)} of {len(superset)} {noun}"
+def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence]:
+    """Yield how much of a table is shown in a part of it, and what numbers are of."""
+    shown = [
+        {"number": len(subset), "of": len(superset), "noun": noun}
         for subset, superset, noun in (
             (part.rows, table.rows, "rows"),
             (part.columns, table.columns, "columns"),
         )
         if len(subset) < len(superset)
     ]
-    if len(part.entries) < len(table.entries) and not counts:
-        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
-    if counts:
-        yield (
-            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
-            f"table."
-        )
+    if len(part.entries) < len(table.entries) and not shown:
+        shown = [{"number": len(part.entries), "of": len(table.entries), "noun": "cells"}]
+    if shown:
+        yield sentence("part", shown=shown)
     if len(part.blocks) < len(table.blocks):
-        yield "Averages and contrasts over more than is shown are left out."
+        yield sentence("part.blocks")
     if sort:
-        criterion = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
-        yield f"Rows are sorted by {criterion}, the baseline first."
+        yield sentence("part.sorted", columns=len(part.columns))
