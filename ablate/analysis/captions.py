@@ -12,7 +12,7 @@ from typing import Any
 
 from ablate.analysis import stats, trained_on
 from ablate.analysis.across import noisy
-from ablate.analysis.judging import gain_alpha
+from ablate.analysis.judging import Detail, gain_alpha
 from ablate.analysis.scores import Scores
 from ablate.analysis.table import Note, TableColumn, notes
 from ablate.analysis.trained_on import length_of
@@ -35,8 +35,9 @@ def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> list[str]:
-    """Explain the numbers of a table. `has_intervals`: whether gains have intervals."""
+def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> list[str]:
+    """Explain the numbers of a table. `detail`: what is shown of gains."""
+    has_intervals = detail >= Detail.INTERVALS
     analysis, metric = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     number = " or ".join(map(str, sizes))
@@ -177,10 +178,10 @@ def warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
-    has_intervals: bool,
+    detail: Detail,
 ) -> list[Note]:
-    """List the facts that a reader must know before believing any number. `has_intervals`: whether
-    gains have intervals."""
+    """List the facts that a reader must know before believing any number. `detail`: what is shown
+    of gains."""
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
@@ -202,7 +203,7 @@ def warnings(
     for column in columns:
         if column.void and not column.on:
             texts += _void(
-                plan, column, [s for s in cells if s.cell.column == column.label], has_intervals
+                plan, column, [s for s in cells if s.cell.column == column.label], detail
             )
     return [*unfinished, *notes("warning", texts)]
 
@@ -216,7 +217,7 @@ def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _void(
-    plan: Plan, column: TableColumn, block: Sequence[Scores], has_intervals: bool
+    plan: Plan, column: TableColumn, block: Sequence[Scores], detail: Detail
 ) -> Iterator[str]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     base = next(score for score in block if score.cell.row == plan.baseline)
@@ -237,7 +238,11 @@ def _void(
     parts = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
-        p = f", Fisher's exact p = {test.p:.2g}" if test.tested and has_intervals else ""
+        p = (
+            f", Fisher's exact p = {test.p:.2g}"
+            if test.tested and detail >= Detail.INTERVALS
+            else ""
+        )
         parts.append(f"{k} of {m} of {first_few(rows)}{p}")
     yield (
         f"{prefix}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, "

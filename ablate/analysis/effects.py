@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import Arrays, joined_note
@@ -39,12 +39,10 @@ def change_effects(
     arrays: Arrays,
     changes: Changes,
     courses: Mapping[str, ColumnCourse],
-    cells: Mapping[tuple[str, str], Scores],
 ) -> tuple[Summary, ...]:
     """Compute a block of what each change does, for every column; below a crossed design a block of
     pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none.
-    `courses`: of a sweep with looks, which judged the changes; `cells`: the scores of all cells,
-    whose results name the code that trained them."""
+    `courses`: of a sweep with looks, which judged the changes."""
     summaries = []
     for c, column in enumerate(arrays.plan.columns):
         if arrays.unstable[c, cell_rows(arrays.plan, changes)[changes.baseline]]:
@@ -54,7 +52,7 @@ def change_effects(
         blocks = [_changes_block(arrays, changes, c, course)]
         if changes.crossed and course is None:  # whose looks tell main effects only
             blocks += filter(None, _crossed(arrays, changes, c))
-        codes = _codes(arrays.plan, changes, column.label, cells)
+        codes = _codes(arrays.plan, changes, column.label, arrays.evidence.cells)
         blocks = [_with_codes(block, codes) for block in blocks]
         summaries += [
             replace(block, name=column.label, title=f"{block.title}{suffix}") for block in blocks
@@ -170,7 +168,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         rows, merged = merge_cells(index, [*weights.values()])
         merged_weights = dict(zip(weights, merged, strict=True))
         return _effects(
-            arrays, c, rows, merged_weights, kind, "", title, meaning, family, **options
+            arrays, c, rows, merged_weights, Heading(kind, "", title, meaning), family, **options
         )
 
     pairs = {
@@ -194,15 +192,21 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)
 
 
+class Heading(NamedTuple):
+    """The heading of a block of effects. `meaning`: what the effects are, in words."""
+
+    kind: str
+    name: str
+    title: str
+    meaning: str
+
+
 def _effects(
     arrays: Arrays,
     column: int,
     rows: Sequence[int],
     weights: Mapping[str, stats.Floats],
-    kind: str,
-    name: str,
-    title: str,
-    meaning: str,
+    heading: Heading,
     family: int = 1,
     has_verdict: Callable[[str], bool] = lambda _: True,
     **line_options: Any,
@@ -234,8 +238,8 @@ def _effects(
         for label, effect in zip(weights, effects.gains, strict=True)
     )
     reasons = own_reasons(plan, dict(zip(weights, effects.gains, strict=True)))
-    note = joined_note(meaning, basis_note(plan, rows, effects), reasons)
-    return Summary(kind, name, title, note, method.contrasts, tuple(lines))
+    note = joined_note(heading.meaning, basis_note(plan, rows, effects), reasons)
+    return Summary(heading.kind, heading.name, heading.title, note, method.contrasts, tuple(lines))
 
 
 def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
@@ -288,11 +292,13 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                     c,
                     rows,
                     weights,
-                    "placement",
-                    reading + base_words,
-                    f"Placement, {words}{base_words}{suffix}",
-                    "effects against pre, averaged over the other's placements; "
-                    "x: the effect beyond their sum",
+                    Heading(
+                        "placement",
+                        reading + base_words,
+                        f"Placement, {words}{base_words}{suffix}",
+                        "effects against pre, averaged over the other's placements; "
+                        "x: the effect beyond their sum",
+                    ),
                     has_verdict=lambda label: " x " not in label,
                     margin=False,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ablate.analysis import stats
-from ablate.analysis.judging import is_partial, verdict_of
+from ablate.analysis.judging import Detail, is_partial, verdict_of
 from ablate.analysis.scores import Scores
 from ablate.analysis.sequential import RowCourse
 from ablate.planning import Plan
@@ -16,7 +16,8 @@ class JudgedRow:
     """A row of a column, with the facts from which its verdict, its entry and its footnotes are
     made. `base`: the scores of the baseline; `gain`: None for the baseline; `against`: Fisher's
     test of the row's diverged and collapsed runs; `course`: the decisions of looks, in a sweep that
-    has them; `judge`: whether there are verdicts; `by_images`: whether the column is judged by
+    has them; `detail`: what may be
+    shown of gains; `by_images`: whether the column is judged by
     images."""
 
     plan: Plan
@@ -25,8 +26,13 @@ class JudgedRow:
     gain: stats.RowGain | None
     against: stats.Exact | None
     course: RowCourse | None
-    judge: bool
+    detail: Detail
     by_images: bool
+
+    @property
+    def judge(self) -> bool:
+        """True if the column has verdicts."""
+        return self.detail is Detail.VERDICTS
 
     @property
     def place(self) -> tuple[str, str]:

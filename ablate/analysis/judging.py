@@ -4,6 +4,7 @@ its interval."""
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import Counter
 
 from ablate.analysis import stats
@@ -11,6 +12,14 @@ from ablate.analysis.scores import Scores, sets_of
 from ablate.planning import Analysis, Plan
 from ablate.shared import Metric
 from ablate.store import PastLooks
+
+
+class Detail(enum.IntEnum):
+    """The most that may be shown of gains: their means alone, also intervals, also verdicts."""
+
+    MEANS = 0
+    INTERVALS = 1
+    VERDICTS = 2
 
 
 def gain_alpha(analysis: Analysis) -> float:
