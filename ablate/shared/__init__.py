@@ -180,9 +180,11 @@ __all__ = [
     "own_code",  # a hash of the user's code that a run names
     "version_of",  # the version that stands for a part's code
     "ACTIVATION",  # activations
+    "ATTENTION",  # the core of attention
     "EXTRA",  # augmentations
     "LOSS",  # losses
     "OPTIMIZER",  # optimisers
+    "POSITIONS",  # positions of patches
     "PROBE",  # probes
     "SCHEDULE",  # schedules of the learning rate
     "TIMM",  # the prefix of timm's models
@@ -389,10 +391,12 @@ if TYPE_CHECKING:
     )
     from ablate.shared.parts import (
         ACTIVATION,
+        ATTENTION,
         EXTRA,
         LOSS,
         OPTIMIZER,
         PART_KINDS,
+        POSITIONS,
         PROBE,
         SCHEDULE,
         TIMM,

@@ -128,7 +128,9 @@ SCHEDULE = PartKind("optim.schedule", "schedule_", call_arguments=2, making=0)
 LOSS = PartKind("train.loss", "loss_", call_arguments=2, making=0)
 ACTIVATION = PartKind("model.act", "act_", call_arguments=1, making=0)
 EXTRA = PartKind("augment.extra", "extra_", call_arguments=2, making=0, several=True)
-PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, EXTRA)
+ATTENTION = PartKind("model.attention", "attention_", making=1)
+POSITIONS = PartKind("model.posemb", "posemb_", making=1)
+PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, ATTENTION, POSITIONS, EXTRA)
 PART_KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
 
 
