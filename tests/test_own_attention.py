@@ -7,7 +7,6 @@ import tiny
 import torch
 from pages import blocks
 from test_own_parts import run
-from timm.layers import RelPosBias
 
 from ablate.planning import compose
 from ablate.shared.errors import UserError
@@ -37,7 +36,8 @@ class Sees(nn.Module):
     def forward(self, q, k, v):
         heads, tokens, width = q.shape[1:]
         h, w = self.shape.grid
-        assert (heads, width, tokens) == (self.shape.heads, self.shape.width, self.shape.cls + h * w)
+        assert (heads, width) == (self.shape.heads, self.shape.width)
+        assert tokens == self.shape.cls + h * w
         return v
 
 class Short(nn.Module):
@@ -95,21 +95,22 @@ def test_plain_attention_is_the_built_in_one(pool):
         assert counts[0][key] == counts[1][key]
 
 
-@pytest.mark.parametrize("settings", [{"model__pool": "tok"}, {"model__pool": "gap"}])
-def test_a_relative_bias_is_timms(settings):
-    """With a class token, timm has biases for it as well: they are set to zero."""
-    changes = {**settings, "data__size": 12, "model__heads": 2, "model__head_dim": 16}
+@pytest.mark.parametrize("pool", ["tok", "gap"])
+def test_a_relative_bias_is_one_number_for_each_head_and_offset(pool):
+    """Against a loop over all pairs of patches; the class token has no bias."""
+    changes = {"data__size": 12, "model__heads": 2, "model__pool": pool}
     model = scrambled(**changes, model__attention="myattention:RelativeBias")
     layer = model.blocks[0].attn.f
-    before = int(settings["model__pool"] == "tok")
-    theirs = RelPosBias((3, 3), 2, prefix_tokens=before).double()
-    table = layer.core.table.detach()  # (H, offsets)
-    with torch.no_grad():
-        theirs.relative_position_bias_table.zero_()
-        theirs.relative_position_bias_table[: table.shape[1]] = table.T
+    before = int(pool == "tok")
+    bias = torch.zeros(2, before + 9, before + 9, dtype=torch.float64)
+    for query in range(9):
+        for key in range(9):
+            down, right = query // 3 - key // 3, query % 3 - key % 3
+            offset = (down + 2) * 5 + right + 2
+            bias[:, before + query, before + key] = layer.core.table.detach()[:, offset]
     x = torch.randn(2, before + 9, 32, dtype=torch.float64)
     q, k, v = layer.parts(x)
-    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 4 + theirs.get_bias()
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 4 + bias
     contexts = torch.einsum("bhqk,bhkd->bqhd", scores.softmax(-1), v).flatten(2)
     tiny.close(layer(x), layer.out(contexts))
 
