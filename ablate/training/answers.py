@@ -35,9 +35,7 @@ from ablate.data import (
     size_text,
 )
 from ablate.shared import (
-    ATTENTION,
     DISK_FULL_ERRORS,
-    POSITIONS,
     TASKS,
     Data,
     Failure,
@@ -126,7 +124,7 @@ def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: spec.Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    user_modules = (*choices.CHOICES, ATTENTION.key, POSITIONS.key)
+    user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
     has_user_class = any(used.key in user_modules for used in by_path(run))
     model = build(run, device="meta") if has_user_class else None
     return overruled(model, run.seed) if isinstance(model, Host) else []

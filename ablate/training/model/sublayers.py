@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import ACTIVATION, UsedPart, UserError, sections
+from ablate.shared import UsedPart, UserError, own_part, sections
 from ablate.training.model.dense import Dense
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
@@ -197,7 +197,7 @@ def activations(model: sections.Model) -> MakeActivation:
     """Return a maker of the activation of each MLP. An activation by import path is a class or a
     function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
     Raises UserError where it can't be imported or made."""
-    if (used := ACTIVATION.part_in(model)) is None:
+    if (used := own_part("model.act", model)) is None:
         return partial(activation, model.act, model.gelu)
     part, settings = load(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import ATTENTION, POSITIONS, UserError, sections
+from ablate.shared import UserError, own_part, sections
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
@@ -165,7 +165,7 @@ class ViT(Host):
     ) -> None:
         super().__init__(model)
         self.stem = stem(patches, model.width)
-        make_positions = shaped_part(POSITIONS.part_in(model))
+        make_positions = shaped_part(own_part("model.posemb", model))
         if make_positions is not None:
             self.posemb = make_positions(Shape(model.width, model.heads, patches.grid, cls=0))
         elif model.posemb == "learn":
@@ -203,7 +203,7 @@ class ViT(Host):
             act=activations(model),
             layerscale=model.layerscale,
             qk_norm=plain if model.qk_norm else None,
-            attention=shaped_part(ATTENTION.part_in(model)),
+            attention=shaped_part(own_part("model.attention", model)),
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
