@@ -85,17 +85,17 @@ def check_start(run: Run) -> None:
     if run.parent is not None:
         shapes = _shapes(build(run.parent, device="meta"))
         tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
-        check_shapes(own_shapes, _shapes_of(fitted(model, tensors)), anew)
+        check_shapes(own_shapes, _shapes_of(fit_tensors(model, tensors)), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
-        check_shapes(own_shapes, _shapes_of(fitted(model, tensors)), anew)
+        check_shapes(own_shapes, _shapes_of(fit_tensors(model, tensors)), anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     doesn't fit; then nothing has changed."""
     model = image_tower(model)
-    anew, tensors = heads(model), fitted(model, tensors)
+    anew, tensors = heads(model), fit_tensors(model, tensors)
     check_shapes(_shapes(model), _shapes_of(tensors), anew)
     with torch.no_grad():
         for name, weights in model.state_dict().items():
@@ -135,15 +135,17 @@ def _is_in(name: str, paths: Collection[str]) -> bool:
     return any(name.startswith(f"{path}.") for path in paths)
 
 
-def fitted(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def fit_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that the model takes over: without those of a classifier that a Segmenter
     lacks, and resized where their module can do so (`traits.Traits.resize`). Raises UserError for a
     tensor of another shape whose class is the user's own and has no such method."""
     shapes, anew = _shapes(model), heads(model)
-    taken = dict(tensors)
+    used_tensors = dict(tensors)
     if isinstance(model, Segmenter):
-        taken = {name: values for name, values in tensors.items() if not name.startswith(BEHIND)}
-    for name, values in taken.items():
+        used_tensors = {
+            name: values for name, values in tensors.items() if not name.startswith(BEHIND)
+        }
+    for name, values in used_tensors.items():
         if name not in shapes or values.shape == shapes[name] or _is_in(name, anew):
             continue
         path, _, own_name = name.rpartition(".")
@@ -155,8 +157,8 @@ def fitted(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
                 f"{list(shapes[name])}; if the grid is another one, give {type(owner).__name__} a "
                 f"method resize(self, name, values) that returns the values for its grid"
             )
-        taken[name] = method(own_name, values)
-    return taken
+        used_tensors[name] = method(own_name, values)
+    return used_tensors
 
 
 def _is_own(module: nn.Module) -> bool:

@@ -5,6 +5,7 @@ A block may declare the traits in `traits.BlockTraits`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import ClassVar, NamedTuple
@@ -56,7 +57,7 @@ class Layer:
     act: MakeActivation = activation
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
-    attention: MakeNorm | None = None  # makes its core; None: softmax attention
+    attention: Callable[[Shape], nn.Module] | None = None  # makes its core; None: softmax attention
 
     def scale(self) -> nn.Module:
         """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""
