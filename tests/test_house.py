@@ -23,10 +23,10 @@ TABLES = {"shared/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 707,
+    "names across rooms": 704,
     "names that say nothing, %": 0.4,
-    "expressions a line": 4.61,
-    "packed expressions a thousand lines": 126.9,
+    "expressions a line": 4.57,
+    "packed expressions a thousand lines": 122.1,
     "docstrings that begin with a pronoun": 0,
     "functions of more than seven parameters": 12,
     "sentences that tests pin": 927,
