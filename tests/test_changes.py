@@ -11,6 +11,7 @@ from scipy import stats as oracle
 
 import ablate
 from ablate.analysis import stats
+from ablate.analysis.evidence import Evidence
 from ablate.analysis.tabulate import make_table
 from ablate.planning import expand
 from ablate.planning.words import split_options
@@ -310,12 +311,12 @@ def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     }
 
     def codes():
-        change, pairs, shares = make_table(plan, results).blocks
+        change, pairs, shares = make_table(Evidence.collect(plan, results)).blocks
         said = [{line.label: line.code for line in block.lines} for block in (change, pairs)]
         return *said, {line.label: line.code for line in shares.lines}
 
     change, pairs, shares = codes()
-    text = render_table(make_table(plan, results), "md")
+    text = render_table(make_table(Evidence.collect(plan, results)), "md")
     assert change == {"dpn": "", "rms": "", "wd": "with it code d2 alone, without it code d1 alone"}
     assert shares["wd"] == change["wd"]
     assert pairs["dpn x rms"] == ""

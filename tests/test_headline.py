@@ -6,7 +6,9 @@ import pytest
 from support.planted_sweeps import planted_sweep
 from support.tables import PLANTED, finished, make_plan, plant
 
+from ablate.analysis.evidence import Evidence
 from ablate.analysis.headline import false_words, table_headline
+from ablate.analysis.judging import Detail
 from ablate.analysis.tabulate import make_table
 from ablate.report.formats import render_table
 
@@ -17,7 +19,9 @@ def planted(words, columns=("",)):
     """A table with these words: {row: (verdict, gain in points), or such pairs by column}."""
     plan = make_plan(["base", *words], columns, seeds=4)
     ids = [run for cell in plan.cells for run in cell.ids.values()]
-    table = make_table(plan, {run: finished(0.9 + i * i % 7 / 1000) for i, run in enumerate(ids)})
+    table = make_table(
+        Evidence.collect(plan, {run: finished(0.9 + i * i % 7 / 1000) for i, run in enumerate(ids)})
+    )
 
     def said(entry):
         if entry.row == "base":
@@ -98,14 +102,19 @@ def test_columns_are_counted():
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])
 def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expected):
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"), family=family)
-    sentence = table_headline(make_table(plan, plant(plan, PLANTED), words=True))
+    sentence = table_headline(
+        make_table(Evidence.collect(plan, plant(plan, PLANTED)), detail=Detail.VERDICTS)
+    )
     assert ("of 3 columns up to 0.15 are expected to have one" in sentence) == expected
     assert ("expected" in sentence) == expected
 
 
 def test_without_verdicts_there_is_no_sentence():
     plan, results = planted_sweep(complete=False)
-    for table in (make_table(plan, results), planted({"a": (None, 1), "b": (None, 2)})):
+    for table in (
+        make_table(Evidence.collect(plan, results)),
+        planted({"a": (None, 1), "b": (None, 2)}),
+    ):
         assert table_headline(table) == ""
         for format in ("md", "html"):
             assert "against" not in render_table(table, format)

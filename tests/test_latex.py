@@ -18,6 +18,7 @@ from support.published_tables import against_table_3, published
 from support.tables import finished, make_plan, tabulate
 from tex import compiled, has
 
+from ablate.analysis.judging import Detail
 from ablate.report.formats import LatexFloat, check_show, render_table
 from ablate.report.formats.grid import Grid, GridCell, GridLine
 from ablate.report.formats.latex import COLUMN, SPECIAL, TEXT, escape, fitted, lines_of, points
@@ -291,5 +292,5 @@ def test_one_form_of_an_interval():
         check_show("gain,ci,pm")
     with pytest.raises(UserError, match="--show: pm is the interval of another part"):
         check_show("pm")
-    means = tabulate(*planted_sweep(), means=True)  # without intervals
+    means = tabulate(*planted_sweep(), detail=Detail.MEANS)  # without intervals
     assert "± -" in render_table(means, "md", show=("gain", "pm"))

@@ -16,7 +16,6 @@ from simulation import family
 from support.tables import every_text, finished, make_plan, tabulate
 
 from ablate.analysis import stats
-from ablate.analysis import tabulate as making
 from ablate.planning.design import Looks
 from ablate.planning.expand import plan_from_words as expanded
 from ablate.planning.plan import Plan
@@ -133,9 +132,7 @@ def test_a_row_that_a_look_judges_alone_has_its_paired_t_and_says_so():
         for seed, run in cell.ids.items():
             tables[run] = np.rec.fromarrays([np.where(row[seed], 0, 3)], names="rank")
             results[run] = finished(float(row[seed].mean()))
-    table = making.make_table(
-        plan, results, words=True, predictions=lambda run, on, sha256: tables[run]
-    )
+    table = tabulate(plan, results, predictions=lambda run, on, sha256: tables[run])
     entries = {entry.row: entry for entry in table.entries}
     for row in decided:
         assert (entries[row].n, entries[row].verdict) == (5, "hurts")

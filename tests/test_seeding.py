@@ -12,20 +12,21 @@ import pytest
 from conftest import Shell
 from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
+from support.tables import tabulate
 
 from ablate.analysis import reading, seeding, stats
+from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.headline import table_headline, wins
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.sequential import (
     STOPPED,
-    courses_of,
+    follow,
     latest_decisions,
     look_events,
     recorded_decisions,
 )
 from ablate.analysis.table import WARNING_KINDS
-from ablate.analysis.tabulate import make_table
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
@@ -193,7 +194,7 @@ def grown(plan, results, folder, record=seeding.nobody):
 
 def first_looks(plan, results):
     """The looks that are taken of these results."""
-    courses = courses_of(plan, results, None, None, None)
+    courses = follow(Evidence.collect(plan, results))
     return [*look_events(plan, courses, PastLooks((), look(plan)), {})]
 
 
@@ -252,7 +253,7 @@ def test_a_row_unlikely_to_gain_the_margin_stops_and_its_word_is_that_of_its_int
         plan = planned()
         results = Planted(plan, values({"plain": 0, "DPN": 0.2, "asleep": 0}, seed=seed))
         found, said = grown(plan, results, tmp_path / str(seed))
-        table = make_table(found, results.results, words=True)
+        table = tabulate(found, results.results)
         for entry in table.entries:
             [*notes] = table.on(entry.row, entry.column)
             if not any("was unlikely" in note for note in notes):
@@ -263,7 +264,7 @@ def test_a_row_unlikely_to_gain_the_margin_stops_and_its_word_is_that_of_its_int
             inside = entry.gain.low > -2 and entry.gain.high < 2
             assert entry.verdict == ("same within 2" if inside else "can't tell")
             words.add(entry.verdict)
-            course = courses_of(found, results.results, None, None, None)[entry.column]
+            course = follow(Evidence.collect(found, results.results))[entry.column]
             assert (course.rows[entry.row].unlikely, course.rows[entry.row].seeds) == (2, entry.n)
         assert not any("less than" in line for line in said)
     assert words == {"same within 2", "can't tell"}
@@ -276,10 +277,10 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     found, _ = grown(plan, results, tmp_path)
     assert counts(found)["DPN", "64"] == 5
     assert counts(found)["plain", "128"] == 7
-    courses = courses_of(found, results.results, None, None, None)
+    courses = follow(Evidence.collect(found, results.results))
     assert courses["64"].rows["DPN"].word == STOPPED
     assert courses["128"].next_seeds is None
-    table = make_table(found, results.results, words=True)
+    table = tabulate(found, results.results)
     assert any("no further verdicts" in note for note in table.texts(*WARNING_KINDS))
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
@@ -310,17 +311,17 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
             dataclasses.replace(other, design=Looks(other.design.seed_counts[:3] or LOOKS)), y
         ).results
         past = PastLooks(before, look(other))
-        table = make_table(other, known, past, words=True)
+        table = tabulate(other, known, past)
         assert any(said in note for note in table.texts(*WARNING_KINDS)), table.texts(
             *WARNING_KINDS
         )
-        strict = make_table(other, known, past, words=True, strict=True)
+        strict = tabulate(other, known, past, strict=True)
         assert any("--strict: verdicts withheld." in note for note in strict.texts(*WARNING_KINDS))
         assert not any(entry.verdict for entry in strict.entries)
         assert "Decided" not in " ".join(strict.footnotes)
         judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
         assert judged == bool(other.design.seed_counts)
-    table = make_table(plan, results.results, PastLooks(before, look(plan)), words=True)
+    table = tabulate(plan, results.results, PastLooks(before, look(plan)))
     assert not any("Changed" in note for note in table.texts(*WARNING_KINDS))
     assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
 
@@ -330,7 +331,7 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
     results = Planted(plan, values({"plain": 0, "DPN": 6, "asleep": -6}, seed=4)).results
     for result in results.values():
         result["also"] = {"mnist5k": {"test": result["test"]}}
-    table = make_table(plan, results, words=True)
+    table = tabulate(plan, results)
     assert [column.on for column in table.columns] == ["", "mnist5k"] * 2
     assert table_headline(table).startswith(
         "On digits, against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of "
@@ -344,7 +345,7 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
         line for line in render_table(table, "md").splitlines() if "if columns were" in line
     ]
     assert "verdict" not in average
-    fixed = make_table(dataclasses.replace(plan, design=Fixed()), results, words=True)
+    fixed = tabulate(dataclasses.replace(plan, design=Fixed()), results)
     [average] = [
         line for line in render_table(fixed, "md").splitlines() if "if columns were" in line
     ]
@@ -362,7 +363,9 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
         assert counts(plan)["plain", column] >= counts(plan)["DPN", column] >= 5
     store = Store(calm.folder / "runs")
     results = store.results(plan.runs()).results
-    courses = courses_of(plan, results, store.metrics, store.probe, store.predictions)
+    courses = follow(
+        Evidence.collect(plan, results, RunFiles(store.metrics, store.probe, store.predictions))
+    )
     assert all(course.next_seeds is None for course in courses.values())
     assert all(course.rows["asleep"].word == "hurts" for course in courses.values())
     rows = ("DPN", "asleep")

@@ -23,8 +23,9 @@ from support.tables import (
 )
 
 from ablate.analysis import stats
-from ablate.analysis.across import PValues
 from ablate.analysis.captions import seeds_command
+from ablate.analysis.judging import Detail
+from ablate.analysis.summary import PValues
 from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as expand
@@ -492,7 +493,7 @@ def test_means_alone_have_no_interval_p_or_word_in_any_format():
     assert whole.is_look
     means = {e.row: e.gain.mean for e in whole.columns[0].entries if e.gain}
     lacking = tabulate(plan, {**results, "same@Ti#4": None})
-    for table in (tabulate(plan, results, means=True), lacking):
+    for table in (tabulate(plan, results, detail=Detail.MEANS), lacking):
         assert not table.is_look
         gains = [entry.gain for entry in table.contrasts] + [table.blocks[0].lines[0].gain]
         assert {(gain.low, gain.sd) for gain in gains[:-1]} == {(None, None)}

@@ -17,6 +17,8 @@ __all__ = [
     "read_verdicts",  # make a table with verdicts, once the look is recorded
     "read_means",  # make a table of means alone
     "make_table",  # make a table from results; records no look
+    "Detail",  # the most that is shown of gains: means, intervals or verdicts
+    "Extras",  # what a table shows beyond its metric and gains
     "Table",  # a whole table, or the part of one that is shown
     "TableColumn",  # a value of `across`, with the spread that judges its gains
     "TableRow",  # a variant
@@ -38,11 +40,9 @@ __all__ = [
     "Predictions",  # reads the predictions of a run
     "Probes",  # reads the arrays of a probe of a run
     "Scores",  # the scores of a cell, by seed
-    "all_scores",  # collect the scores of every cell
-    "cell_scores",  # collect the scores of one cell
-    "mean_by_replicate",  # average the seeds of each replicate
-    "Rights",  # which test images each run gets right, read once
-    "right_images",  # read which test images the runs of a column get right
+    "Evidence",  # the results of a sweep, read once
+    "ColumnEvidence",  # the results of a column
+    "RunFiles",  # readers of the files of runs
     "is_share",  # does a metric in % count right examples?
     "with_own_metrics",  # add the user's own metrics to results
     "own_metrics",  # list the metrics that a function of the user's computes
@@ -50,7 +50,7 @@ __all__ = [
     # Judging
     "stats",  # the statistics: pure functions of arrays
     "Estimate",  # a mean or a gain with its interval
-    "Arrays",  # the scores of a sweep as arrays
+    "Arrays",  # the evidence as the blocks below the columns judge it
     "gain_alpha",  # the alpha of gains; declared looks share it
     "method_of",  # the method that judges a column
     "sequential_of",  # the method for the looks at a column
@@ -94,7 +94,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.analysis import stats as stats
-    from ablate.analysis.across import Arrays, PValues, Summary, SummaryLine
+    from ablate.analysis.across import Arrays
     from ablate.analysis.captions import (
         family_words,
         parent_words,
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         seeds_command,
         withheld_notes,
     )
-    from ablate.analysis.effects import cell_rows, judge_changes
+    from ablate.analysis.change_gains import cell_rows, judge_changes
     from ablate.analysis.english.words import (
         capitalized,
         confidence_level,
@@ -110,9 +110,10 @@ if TYPE_CHECKING:
         plural,
         setting_text,
     )
+    from ablate.analysis.evidence import ColumnEvidence, Evidence, RunFiles
     from ablate.analysis.footnotes import MACHINE_FACTS, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
-    from ablate.analysis.judging import gain_alpha, method_of, sequential_of
+    from ablate.analysis.judging import Detail, gain_alpha, method_of, sequential_of
     from ablate.analysis.note import WARNING_KINDS, Note, Sentence, notes, sentence
     from ablate.analysis.own import measure_own, own_metrics, with_own_metrics
     from ablate.analysis.pairing import pairing_remedy, worth_pairing
@@ -123,19 +124,15 @@ if TYPE_CHECKING:
         Predictions,
         Probes,
         Results,
-        Rights,
         Scores,
-        all_scores,
-        cell_scores,
         is_share,
-        mean_by_replicate,
-        right_images,
         short_number,
     )
     from ablate.analysis.seeding import make_grower
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
+    from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
         Against,
         Cost,
@@ -146,7 +143,7 @@ if TYPE_CHECKING:
         TableRow,
         title_line,
     )
-    from ablate.analysis.tabulate import make_table
+    from ablate.analysis.tabulate import Extras, make_table
     from ablate.analysis.trained_on import trained_elsewhere, trained_on_words
 else:
     __getattr__ = lazy(__name__, __file__)

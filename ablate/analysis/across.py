@@ -4,127 +4,56 @@ contrasts between columns."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import stats
 from ablate.analysis.english.captions import noisy_words
-from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, shown_gain, verdict_of
-from ablate.analysis.scores import Scores, mean_by_replicate
-from ablate.planning import Column, Plan, effect_label, wide_places
-from ablate.store import PastLooks
-
-
-@dataclass(frozen=True)
-class PValues:
-    """p-values for CSV and JSON, which decide nothing: see `stats.RowGain`. `fisher`: of the
-    diverged runs against the baseline's. Each `floor` is the smallest p of so few runs."""
-
-    p: float | None = None  # adjusted for the family
-    raw: float | None = None
-    sign_flip: float | None = None
-    sign_flip_floor: float | None = None
-    fisher: float | None = None
-    fisher_floor: float | None = None
-
-
-def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> PValues:
-    flip = gain.sign_flip if gain else None
-    exact = (part for test in (flip, fisher) for part in (test[:2] if test else (None, None)))
-    return PValues(gain.p if gain else None, gain.raw_p if gain else None, *exact)
-
-
-@dataclass(frozen=True)
-class SummaryLine:
-    """A line of a block, for a row or for an effect. `column`: its column or its group of columns,
-    "" for all columns; `part`: the part of a change that the line gives, such as "alone", "" for a
-    row."""
-
-    label: str
-    column: str
-    gain: stats.Estimate
-    verdict: str | None
-    p_values: PValues
-    sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
-    columns: tuple[str, ...] = ()  # that the average is over
-    part: str = ""
-    code: str = ""  # of an effect: which code version alone trained a level of its factors
-
-    @property
-    def full_label(self) -> str:
-        """The label, followed by the part of the change if it is not a main effect: "dpn alone" is
-        the gain over a cell without changes."""
-        return effect_label(self.label, self.part)
-
-    def mean_alone(self) -> SummaryLine:
-        gain = dataclasses.replace(self.gain, low=None, high=None, sd=None, df=None)
-        return dataclasses.replace(self, gain=gain, verdict=None, p_values=PValues(), sampled=None)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
-    columns) or contrast; of effects, change, pair, shapley or placement, see
-    `ablate.analysis.effects`."""
-
-    kind: str
-    name: str
-    title: str
-    note: str
-    contrasts: int
-    lines: tuple[SummaryLine, ...]
-
-    @property
-    def of_rows(self) -> bool:
-        """True if the lines are rows of the table, False if they are effects."""
-        return self.kind in ("average", "group", "contrast")
-
-    def without_intervals(self) -> Summary:
-        """Return the block with means alone, for a table that lacks runs."""
-        return dataclasses.replace(self, lines=tuple(line.mean_alone() for line in self.lines))
+from ablate.analysis.evidence import Evidence
+from ablate.analysis.judging import Detail, gain_alpha, hide_empty, shown_gain, verdict_of
+from ablate.analysis.summary import Summary, SummaryLine, p_values
+from ablate.planning import Column, Plan, wide_places
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """The sweep's scores as arrays, "higher is better": y (C, R, replicates), NaN where missing."""
+    """The evidence as the blocks below the columns judge it. `detail`: what may be shown of gains;
+    `right`: of each column, which images the runs of its rows get right (R, replicates, N), None
+    unless it is known of all columns; `by_looks`: verdicts are those of looks alone; `read_count`:
+    variants that were read over the baseline's runs, where its own are fewer."""
 
-    plan: Plan
-    y: stats.Floats
-    unstable: stats.Bools  # (C, R)
-    omitted: stats.Bools  # (C, R): has a diverged run that is left out, or one that never got there
-    judge: bool  # whether verdicts are given at all
-    right: Sequence[stats.Bools] | None  # of each column (R, replicates, N): see `scores.correct`
-    read_count: int = 0  # variants that were read over the baseline's runs, where its own are fewer
-    looks_judge: bool = False  # whether verdicts of looks are given
+    evidence: Evidence
+    detail: Detail
+    right: Sequence[stats.Bools] | None
+    by_looks: bool = False
+    read_count: int = 0
 
-    @classmethod
-    def collect(
-        cls,
-        plan: Plan,
-        cells: Mapping[tuple[str, str], Scores],
-        judge: bool,
-        right: Sequence[stats.Bools] | None,
-        past: PastLooks | None,
-        looks_judge: bool = False,
-    ) -> Arrays:
-        """Collect the scores of cells as arrays. `right`: of each column, which images the runs of
-        its rows get right, None unless it is known of all columns; `past`: the looks before."""
-        import numpy as np
+    @property
+    def plan(self) -> Plan:
+        return self.evidence.compared
 
-        sign = plan.metric.sign
-        shape = (len(plan.columns), len(plan.rows))
-        y = np.full((*shape, len(plan.replicates)), np.nan)
-        unstable, omitted = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-        for c, column in enumerate(plan.columns):
-            for r, row in enumerate(plan.rows):
-                if (scores := cells.get((row.label, column.label))) is None:
-                    continue
-                y[c, r] = [sign * value for value in mean_by_replicate(scores.main, plan)]
-                unstable[c, r] = bool(scores.unstable)
-                omitted[c, r] = is_partial(plan, scores) or bool(plan.skipped_seeds(scores.cell))
-        variants_read = past.read_over_baselines() if past is not None else 0
-        return cls(plan, y, unstable, omitted, judge, right, variants_read, looks_judge)
+    @property
+    def y(self) -> stats.Floats:
+        return self.evidence.y
+
+    @property
+    def unstable(self) -> stats.Bools:
+        return self.evidence.unstable
+
+    @property
+    def omitted(self) -> stats.Bools:
+        return self.evidence.omitted
+
+    @property
+    def judge(self) -> bool:
+        """True if the blocks give verdicts of their own."""
+        return self.detail is Detail.VERDICTS and not self.by_looks
+
+    @property
+    def looks_judge(self) -> bool:
+        """True if the blocks give the verdicts of looks."""
+        return self.detail is Detail.VERDICTS and self.by_looks
 
     @property
     def void(self) -> tuple[str, ...]:

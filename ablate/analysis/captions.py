@@ -12,7 +12,7 @@ from typing import Any
 from ablate.analysis import stats, trained_on
 from ablate.analysis.english import captions as english
 from ablate.analysis.footnotes import diverged_runs
-from ablate.analysis.judging import gain_alpha
+from ablate.analysis.judging import Detail, gain_alpha
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
 from ablate.analysis.table import TableColumn
@@ -34,8 +34,9 @@ def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> Iterator[Sentence]:
-    """Explain the numbers of a table. `has_intervals`: whether gains have intervals."""
+def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Iterator[Sentence]:
+    """Explain the numbers of a table. `detail`: what is shown of gains."""
+    has_intervals = detail >= Detail.INTERVALS
     yield _metric(plan, columns, has_intervals)
     if has_intervals and any(c.spreads and c.judged_by != "paired" for c in columns):
         yield sentence("interval.of-mean-and-gain")
@@ -170,17 +171,17 @@ def warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
-    has_intervals: bool,
+    detail: Detail,
 ) -> list[Note]:
-    """List the facts that a reader must know before believing any number. `has_intervals`: whether
-    gains have intervals."""
+    """List the facts that a reader must know before believing any number. `detail`: what is shown
+    of gains."""
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
     unfinished = [_unfinished(plan, missing)] if missing.total() else []
     return [
         *notes("unfinished", unfinished),
-        *notes("warning", _warnings(plan, cells, columns, has_intervals)),
+        *notes("warning", _warnings(plan, cells, columns, detail)),
     ]
 
 
@@ -188,7 +189,7 @@ def _warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
-    has_intervals: bool,
+    detail: Detail,
 ) -> Iterator[Sentence]:
     yield from trained_on.notes(plan)
     if plan.skipped:
@@ -202,7 +203,7 @@ def _warnings(
     for column in columns:
         if column.void and not column.on:
             block = [score for score in cells if score.cell.column == column.label]
-            yield from _void(plan, column, block, has_intervals)
+            yield from _void(plan, column, block, detail)
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:
@@ -214,7 +215,7 @@ def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:
 
 
 def _void(
-    plan: Plan, column: TableColumn, block: Sequence[Scores], has_intervals: bool
+    plan: Plan, column: TableColumn, block: Sequence[Scores], detail: Detail
 ) -> Iterator[Sentence]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     base = next(score for score in block if score.cell.row == plan.baseline)
@@ -235,7 +236,7 @@ def _void(
     others = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
-        p = test.p if test.tested and has_intervals else None
+        p = test.p if test.tested and detail >= Detail.INTERVALS else None
         others.append({"unstable": k, "runs": m, "rows": rows, "p": p})
     yield sentence(
         "void.rows",

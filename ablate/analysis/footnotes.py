@@ -9,7 +9,8 @@ from typing import Any
 
 from ablate.analysis import stats
 from ablate.analysis.english import footnotes as english
-from ablate.analysis.judging import JudgedRow, is_wide
+from ablate.analysis.judged_row import JudgedRow
+from ablate.analysis.judging import is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import LARGEST, Scores, blocks_of
 from ablate.planning import Cell, Plan, TuningWinner

@@ -8,10 +8,10 @@ precise once there are enough of them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
+from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.note import Sentence, sentence
-from ablate.analysis.scores import Scores, blocks_of, mean_by_replicate
 from ablate.planning import Plan
 
 PAIRED_FROM = 5  # seeds, where the baseline's runs vary as its rows' do
@@ -19,11 +19,12 @@ PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
 CORRELATED = 0.5  # with less the pairs' few degrees of freedom cost more than they gain
 
 
-def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[Sentence]:
+def advice(evidence: Evidence) -> Iterator[Sentence]:
     """Yield a sentence where seeds correlate in a column that one spread of all rows judges."""
+    plan = evidence.plan
     if plan.spread != "one way" or not plan.design.blocks:
         return
-    correlations = [correlation(plan, block) for _, block in blocks_of(plan, cells)]
+    correlations = [correlation(column) for column in evidence.columns]
     values = [value for value in correlations if value is not None]
     if values and worth_pairing(plan, max(values)):
         remedy = pairing_remedy(plan)
@@ -44,14 +45,16 @@ def pairing_remedy(plan: Plan) -> str:
     )
 
 
-def correlation(plan: Plan, block: Sequence[Scores]) -> float | None:
+def correlation(column: ColumnEvidence) -> float | None:
     """Compute the mean correlation, over seeds, of the rows of a column that have all of them; None
     where fewer than three rows or seeds have."""
     import numpy as np
 
     from ablate.analysis import stats
 
-    y = np.array([mean_by_replicate(scores.main, plan) for scores in block])
+    if not column.scores:
+        return None
+    y = column.plan.metric.sign * column.means(column.plan)
     complete_rows = y[~np.isnan(y).any(1)]
     if min(complete_rows.shape) < 3:
         return None

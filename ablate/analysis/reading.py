@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ablate.analysis.evidence import Evidence, RunFiles
+from ablate.analysis.judging import Detail
 from ablate.analysis.note import notes, sentence
 from ablate.analysis.own import with_own_metrics
 from ablate.analysis.scores import Results
-from ablate.analysis.sequential import courses_of, look_events
+from ablate.analysis.sequential import ColumnCourse, follow, look_events
 from ablate.analysis.table import Table
-from ablate.analysis.tabulate import make_table
+from ablate.analysis.tabulate import NO_EXTRAS, Extras, make_table
 from ablate.planning import Plan
 from ablate.store import InterimLook, Look, PastLooks, Store, Unrecorded, looks
 
@@ -32,16 +34,34 @@ class Reading(NamedTuple):
     withheld: str = ""
 
 
-def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
+def read_verdicts(
+    plan: Plan,
+    store: Store,
+    results: Results,
+    *,
+    withheld: Mapping[str, str] | None = None,
+    strict: bool = False,
+    extras: Extras = NO_EXTRAS,
+    files: RunFiles | None = None,
+) -> Reading:
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
-    recorded, gains have no intervals and no verdicts, and a note says so. `options`: of `tabulate`.
-    """
-    results, options = _prepared(plan, store, results, options)
+    recorded, gains have no intervals and no verdicts, and a note says so. `withheld`, `strict`,
+    `extras`: see `make_table`; `files`: readers of the runs' files, those of `store` if None."""
+    evidence = _read(plan, store, results, extras, withheld, files)
+    results = evidence.results
     recorded_looks = store.read_looks()
     while True:
         past = PastLooks(looks.parse_events(recorded_looks), looks.look(plan, results))
-        table = make_table(plan, results, past, words=True, **options)
-        events = list(_events(plan, table, results, options, past))
+        courses = follow(evidence, past)
+        table = make_table(
+            evidence,
+            past,
+            courses=courses,
+            detail=Detail.VERDICTS,
+            strict=strict,
+            extras=extras,
+        )
+        events = list(_events(evidence, table, courses, past))
         lacking = [event for event in events if event not in recorded_looks]
         try:
             for event in lacking:
@@ -49,9 +69,9 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
         except Unrecorded as error:
             if not table.is_look:
                 return Reading(table, past.related())
-            table = make_table(plan, results, past, means=True, **options)
-            withheld = notes("warning", [sentence("looks.unrecorded", reason=str(error))])
-            table = dataclasses.replace(table, notes=(*withheld, *table.notes))
+            table = make_table(evidence, past, detail=Detail.MEANS, strict=strict, extras=extras)
+            reason = notes("warning", [sentence("looks.unrecorded", reason=str(error))])
+            table = dataclasses.replace(table, notes=(*reason, *table.notes))
             return Reading(table, past.related(), str(error))
         current_looks = store.read_looks() if lacking else recorded_looks
         if len(current_looks) <= len(recorded_looks) + len(lacking):
@@ -63,34 +83,41 @@ def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) ->
         recorded_looks = current_looks
 
 
-def read_means(plan: Plan, store: Store, results: Results, **options: Any) -> Table:
+def read_means(
+    plan: Plan, store: Store, results: Results, withheld: Mapping[str, str] | None = None
+) -> Table:
     """Make the table of a sweep with means alone, which is recorded where it can be."""
-    results, options = _prepared(plan, store, results, options)
-    table = make_table(plan, results, means=True, **options)
+    evidence = _read(plan, store, results, NO_EXTRAS, withheld, None)
+    table = make_table(evidence, detail=Detail.MEANS)
     recorded_looks = store.read_looks()
     with contextlib.suppress(Unrecorded):
-        for event in _peek(plan, results):
+        for event in _peek(plan, evidence.results):
             if event not in recorded_looks:
                 store.add_look(event)
     return table
 
 
-def _prepared(
-    plan: Plan, store: Store, results: Results, options: Mapping[str, Any]
-) -> tuple[Results, dict[str, Any]]:
-    """Return the results with the user's own metrics, and the options with all readers of files."""
-    results = with_own_metrics(plan, results, store, options.get("also", ()))
-    readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
-    return results, {**readers, **options}
+def _read(
+    plan: Plan,
+    store: Store,
+    results: Results,
+    extras: Extras,
+    withheld: Mapping[str, str] | None,
+    files: RunFiles | None,
+) -> Evidence:
+    """Collect the results of a sweep with the user's own metrics."""
+    results = with_own_metrics(plan, results, store, extras.also)
+    if files is None:
+        files = RunFiles(store.metrics, store.probe, store.predictions)
+    return Evidence.collect(plan, results, files, extras.also, withheld)
 
 
 def _events(
-    plan: Plan, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
+    evidence: Evidence, table: Table, courses: Mapping[str, ColumnCourse], past: PastLooks
 ) -> Iterator[Look]:
     """Yield the events that record the reading of this table: its looks, and a peek if it is
     incomplete or no look."""
-    curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
-    courses = courses_of(plan, results, curves, probes, predictions, past)
+    plan, results = evidence.plan, evidence.results
     yield from (look.event() for look in look_events(plan, courses, past, results))
     if table.is_look and not courses:
         yield past.judged_look().event()

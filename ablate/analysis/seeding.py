@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.own import with_own_metrics
 from ablate.analysis.sequential import (
     ColumnCourse,
-    courses_of,
+    follow,
     latest_decisions,
     lines,
     look_events,
@@ -128,7 +129,8 @@ class Seeding:
     def _courses(self, metrics: MetricsReader, past: PastLooks) -> dict[str, ColumnCourse]:
         results = with_own_metrics(self._plan, self._results, self._store)
         store = self._store
-        return courses_of(self._plan, results, metrics, store.probe, store.predictions, past)
+        files = RunFiles(metrics, store.probe, store.predictions)
+        return follow(Evidence.collect(self._plan, results, files), past)
 
     def _tell(self, courses: dict[str, ColumnCourse]) -> None:
         for course in courses.values():

@@ -7,27 +7,16 @@ that a driver that was killed decides the same, and a table shows what the drive
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from ablate.analysis import stats
-from ablate.analysis.effects import judge_changes
+from ablate.analysis.change_gains import judge_changes
 from ablate.analysis.english import looks as english
+from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.note import Sentence, sentence
-from ablate.analysis.scores import (
-    Correct,
-    Curves,
-    Predictions,
-    Probes,
-    Results,
-    Scores,
-    all_scores,
-    blocks_of,
-    mean_by_replicate,
-    right_images,
-)
+from ablate.analysis.scores import Correct, Results
 from ablate.planning import Changes, Plan, Standing, effect_label
 from ablate.store import InterimLook, PastLooks, looks
 
@@ -35,8 +24,6 @@ GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
 
 UNLIKELY = " (a gain of the margin was unlikely)"  # after the verdict of a row that it stopped
-
-Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 
 
 @dataclass(frozen=True)
@@ -115,18 +102,25 @@ class ColumnCourse:
 
 
 @dataclass(frozen=True)
-class _Evidence:
-    """The data of the looks at a column: results `y` (R, n_max), positive if better, NaN where
-    missing; `unstable` (R, n_max), the runs that diverged, collapsed, or never reached the metric's
-    threshold; `right`, which reads the images that runs get right when it is called."""
+class _ColumnLooks:
+    """The evidence of a column as its looks take it: results `y` (R, n_max), positive if better,
+    NaN where missing; `unstable` (R, n_max), the runs that diverged, collapsed, or never reached
+    the metric's threshold; `order`: the rows of `column`, as `y` has them."""
 
     plan: Plan
-    label: str
-    rows: list[str]
+    column: ColumnEvidence
+    order: list[int]
     y: stats.Floats
     unstable: stats.Bools
     method: stats.Sequential
-    right: Callable[[], Correct]
+
+    @property
+    def label(self) -> str:
+        return self.column.column.label
+
+    @property
+    def rows(self) -> list[str]:
+        return [self.column.scores[index].cell.row for index in self.order]
 
     @property
     def ended(self) -> stats.Bools:
@@ -136,50 +130,33 @@ class _Evidence:
 
         return ~np.isnan(self.y) | self.unstable
 
+    def right(self) -> Correct:
+        """Read the images that runs get right, in the order of `y`."""
+        right, lacking = self.column.images
+        return Correct(None if right is None else right[self.order], lacking)
 
-def follow(
-    plan: Plan,
-    cells: Cells,
-    results: Results,
-    predictions: Predictions | None,
-    past: PastLooks | None = None,
-) -> dict[str, ColumnCourse]:
+
+def follow(evidence: Evidence, past: PastLooks | None = None) -> dict[str, ColumnCourse]:
     """Follow every column as far as results go; return its course by its label, {} without looks.
-    `predictions`: reads what runs predicted; `past`: the looks before."""
-    courses = {}
-    for column, block in blocks_of(plan, cells) if plan.design.seed_counts else ():
-        if plan.changes is None:
-            block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
-        evidence = _Evidence(
-            plan,
-            column.label,
-            [scored.cell.row for scored in block],
-            *_arrays(plan, block),
-            sequential_of(plan, column.label, past),
-            partial(right_images, plan, block, results, "", predictions),
-        )
+    `past`: the looks before."""
+    plan, courses = evidence.plan, {}
+    for column in evidence.columns if plan.design.seed_counts else ():
+        order = [*range(len(column.scores))]
+        if plan.changes is None:  # the baseline comes first
+            order.sort(key=lambda index: column.scores[index].cell.row != plan.baseline)
+        label = column.column.label
+        method = sequential_of(plan, label, past)
+        column_looks = _ColumnLooks(plan, column, order, *_arrays(column, order), method)
         changes = plan.changes
-        courses[column.label] = (
-            _follow_rows(evidence) if changes is None else _follow_changes(evidence, changes)
+        courses[label] = (
+            _follow_rows(column_looks)
+            if changes is None
+            else _follow_changes(column_looks, changes)
         )
     return courses
 
 
-def courses_of(
-    plan: Plan,
-    results: Results,
-    curves: Curves,
-    probes: Probes,
-    predictions: Predictions,
-    past: PastLooks | None = None,
-) -> dict[str, ColumnCourse]:
-    """Return the course of every column of a plan with these results, by label; {} for a plan
-    without looks."""
-    cells = all_scores(plan, results, (), curves, probes) if plan.design.seed_counts else {}
-    return follow(plan, cells, results, predictions, past)
-
-
-def _follow_rows(evidence: _Evidence) -> ColumnCourse:
+def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
     """Follow the rows of a column, the baseline first."""
     import numpy as np
 
@@ -230,7 +207,7 @@ def _follow_rows(evidence: _Evidence) -> ColumnCourse:
     return ColumnCourse(evidence.label, courses, column_gains, tuple(history), following, lacking)
 
 
-def _follow_changes(evidence: _Evidence, changes: Changes) -> ColumnCourse:
+def _follow_changes(evidence: _ColumnLooks, changes: Changes) -> ColumnCourse:
     """Follow the changes of a column. Every cell contributes to every change, so all cells have the
     seeds of a look, until each change is decided, or a gain of the margin is unlikely."""
     import numpy as np
@@ -293,7 +270,7 @@ def _course(
     return RowCourse(n, words.get(decision, undecided), gain)
 
 
-def _images(evidence: _Evidence) -> tuple[stats.ImagesAt | None, str]:
+def _images(evidence: _ColumnLooks) -> tuple[stats.ImagesAt | None, str]:
     """Return a function that gives a look the image flips of its rows, and ""; or None and the
     reason, where the images that runs get right are not known."""
     import numpy as np
@@ -308,17 +285,17 @@ def _images(evidence: _Evidence) -> tuple[stats.ImagesAt | None, str]:
     return images, ""
 
 
-def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bools]:
-    """Return `y` and `unstable` of `_Evidence`."""
+def _arrays(column: ColumnEvidence, order: Sequence[int]) -> tuple[stats.Floats, stats.Bools]:
+    """Return `y` and `unstable` of `_ColumnLooks`."""
     import numpy as np
 
-    shape = (len(block), plan.design.seed_counts[-1])
+    plan = column.plan
+    shape = (len(order), plan.design.seed_counts[-1])
     y, unstable = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     place = {seed: index for index, seed in enumerate(plan.design.reach(plan.seeds))}
-    for row, scores in enumerate(block):
-        for seed, value in scores.main.by_seed.items():
-            y[row, place[seed]] = plan.metric.sign * value
-        unstable[row, [place[seed] for seed in (*scores.unstable, *scores.main.never)]] = True
+    places = [place[seed] for seed in plan.seeds]
+    y[:, places] = column.y[order]
+    unstable[:, places] = column.failed[order]
     return y, unstable
 
 
@@ -434,42 +411,36 @@ def _runs_left(plan: Plan, course: ColumnCourse) -> int | None:
 
 
 def judged_gains(
-    plan: Plan,
-    block: Sequence[Scores],
+    column: ColumnEvidence,
     method: stats.Method,
     right: stats.Bools | None,
     course: ColumnCourse | None,
 ) -> stats.ColumnGains:
     """Compute the gains of a column with their intervals: of a sweep with looks as these judged
-    them, and without intervals on other sets. `right`: see `scores.correct`."""
-
+    them, and without intervals on other sets. `right`: see `ColumnEvidence.images`."""
+    plan = column.plan
     if not plan.design.seed_counts:
-        return _gains_of(plan, block, method, right)
-    gains = _gains_of(plan.design.compared(plan), block, method, None)
+        return _gains_of(plan, column, method, right)
+    gains = _gains_of(plan.design.compared(plan), column, method, None)
     means = means_alone(gains)
     if course is None or not course.rows:
         return means
-    row_courses = (course.rows.get(scored.cell.row) for scored in block)
+    row_courses = (course.rows.get(scored.cell.row) for scored in column.scores)
     rows = tuple(r.gain if r else mean for r, mean in zip(row_courses, means.rows, strict=True))
     return replace(course.spreads, rows=rows, kept_rows=gains.kept_rows, void=gains.void)
 
 
 def _gains_of(
-    plan: Plan, block: Sequence[Scores], method: stats.Method, right: stats.Bools | None
+    plan: Plan, column: ColumnEvidence, method: stats.Method, right: stats.Bools | None
 ) -> stats.ColumnGains:
-    """Compute the gains of a column, positive if better; none without a baseline."""
-    import numpy as np
-
-    labels = [scores.cell.row for scores in block]
+    """Compute the gains of a column over the replicates of `plan`, positive if better; none without
+    a baseline."""
+    labels = [scores.cell.row for scores in column.scores]
     if plan.baseline not in labels:
-        return stats.ColumnGains((None,) * len(block))
-    sign = plan.metric.sign
-    y = np.array(
-        [[sign * value for value in mean_by_replicate(scores.main, plan)] for scores in block]
-    )
-    unstable = np.array([bool(scores.unstable) for scores in block])
+        return stats.ColumnGains((None,) * len(labels))
     flips = None if right is None else stats.Flips((right,))
-    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
+    y, baseline = column.means(plan), labels.index(plan.baseline)
+    return stats.column_gains(y, baseline, method, column.unstable, flips)
 
 
 def means_alone(gains: stats.ColumnGains) -> stats.ColumnGains:

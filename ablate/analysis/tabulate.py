@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.analysis import captions, pairing, stats
-from ablate.analysis.across import Arrays, Summary, averages, blocks, p_values
+from ablate.analysis.across import Arrays, averages, blocks
 from ablate.analysis.captions import look_notes
 from ablate.analysis.effects import change_effects, placement_effects
+from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounding_notes
+from ablate.analysis.judged_row import JudgedRow
 from ablate.analysis.judging import (
-    JudgedRow,
+    Detail,
     gain_alpha,
     hide_empty,
     is_partial,
@@ -26,27 +28,14 @@ from ablate.analysis.judging import (
     shown_gain,
 )
 from ablate.analysis.note import Note, Sentence, notes
-from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
-from ablate.analysis.scores import (
-    Curves,
-    Predictions,
-    Probes,
-    Results,
-    Rights,
-    Scores,
-    Values,
-    all_scores,
-    blocks_of,
-    cell_scores,
-    mean_by_replicate,
-    on_set,
-    results_on,
-    sets_of,
-)
+from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
+from ablate.analysis.scores import Correct, Scores, Values, mean_by_replicate, sets_of
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.sequential import notes as course_notes
+from ablate.analysis.summary import Summary, p_values
 from ablate.analysis.table import (
     Against,
+    Beside,
     Cost,
     Entry,
     Other,
@@ -57,75 +46,81 @@ from ablate.analysis.table import (
     TableRow,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
-from ablate.planning import Column, Plan, WidePlace, wide_places
+from ablate.planning import Plan, WidePlace, wide_places
 from ablate.shared import Failure, Metric, task_of
 from ablate.store import PastLooks
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What a table shows beyond its metric and gains. `also`: further metrics; `sizes`: of cells
+    whose results lack them; `cost`: times and memory; `paper`: published figures by (row, column),
+    from `published_figures`; `population`: gains for new seeds and images."""
+
+    also: tuple[str, ...] = ()
+    sizes: Sizes = field(default_factory=dict)
+    cost: bool = False
+    paper: Mapping[tuple[str, str], Beside] = field(default_factory=dict)
+    population: bool = False
+
+
+NO_EXTRAS = Extras()
+
+
 def make_table(
-    plan: Plan,
-    results: Results,
+    evidence: Evidence,
     past: PastLooks | None = None,
     *,
-    words: bool = False,
-    means: bool = False,
+    courses: Mapping[str, ColumnCourse] | None = None,
+    detail: Detail = Detail.INTERVALS,
     strict: bool = False,
-    also: Sequence[str] = (),
-    curves: Curves | None = None,
-    probes: Probes | None = None,
-    sizes: Sizes | None = None,
-    cost: bool = False,
-    paper: Mapping[tuple[str, str], Beside] | None = None,
-    withheld: Mapping[str, str] | None = None,
-    predictions: Predictions | None = None,
-    population: bool = False,
+    extras: Extras = NO_EXTRAS,
 ) -> Table:
-    """Make the table of `plan`.
+    """Make the table of a sweep.
 
-    Verdicts are for `analysis.reading` alone, which records the look and passes `words`. `past`:
-    looks before. `means`: no intervals of gains. `strict` withholds the verdicts of a table that
-    has changed since a look at its runs, or was read at more seeds; it raises Failure where runs of
-    a column are of other machines or code. `also`: metrics in addition to the plan's. `curves`,
-    `probes` and `predictions` read these files. `sizes`: of cells whose results lack them. `cost`
-    adds times and memory. `paper`: from `analysis.paper.published_figures`. `withheld`: runs whose
-    results are not used, and why. `population` adds gains for new seeds and images.
+    Verdicts are for `analysis.reading` alone, which records the look. `past`: looks before;
+    `courses`: of its columns, if `follow` has computed them; `detail`: the most that is shown of
+    gains. `strict` withholds the verdicts of a table that has changed since a look at its runs, or
+    was read at more seeds; it raises Failure where runs of a column are of other machines or code.
     """
-    cells = all_scores(plan, results, also, curves, probes)
-    courses = {} if means else follow(plan, cells, results, predictions, past)
+    plan, cells, withheld = evidence.plan, evidence.cells, evidence.withheld
+    means = detail is Detail.MEANS
+    if means:
+        courses = {}
+    elif courses is None:
+        courses = follow(evidence, past)
     waits = any(scores.missing for scores in cells.values())
     complete = not waits and not any(course.next_seeds for course in courses.values())
     ready = not means and (complete or any(course.history for course in courses.values()))
     # Looks before stay looks, also where a run that they counted is withheld by now.
     noted = ready or (bool(withheld) and not means)
     look_texts, withheld_words = _looks_before(plan, past, strict) if noted else ([], False)
-    judge = words and ready and not (withheld_words or plan.conditions)
-    right = Rights(plan, results, predictions, ready and (population or plan.spread == "images"))
-    rows_told = ready and plan.changes is None  # of changes the effects are told, not the cells
+    if not ready:
+        detail = Detail.MEANS
+    elif withheld_words or plan.conditions:
+        detail = min(detail, Detail.INTERVALS)
+    # Changes have intervals, their cells have not.
+    row_detail = detail if plan.changes is None else Detail.MEANS
     row_courses = courses if plan.changes is None else {}
-    making = Making(
-        plan, sizes or {}, cost, paper or {}, right, population and rows_told, rows_told, past
-    )
+    reads_images = ready and (extras.population or plan.spread == "images")
+    making = Making(plan, extras, reads_images, row_detail, past)
     columns: list[TableColumn] = []
-    for column, block in blocks_of(plan, cells):
+    for column in evidence.columns:
+        label = column.column.label
         if strict:
-            _refuse_mixed(column.label, block)
-        columns.append(
-            _column(making, column, block, judge and rows_told, row_courses.get(column.label))
-        )
-        for name in sets_of(plan, column.label):  # the same runs on another set
-            tested = results_on(results, name)
-            scores = [cell_scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
-            set_column = _column(making, column, scores, judge and not courses, on=name)
+            _refuse_mixed(label, column.scores)
+        columns.append(_column(making, column, row_detail, row_courses.get(label)))
+        set_detail = min(row_detail, Detail.INTERVALS) if courses else row_detail
+        for same_runs in evidence.on_other_sets(column):
+            set_column = _column(making, same_runs, set_detail)
             columns.append(dataclasses.replace(set_column, beside=bool(courses)))
-    shared_plan = plan.design.compared(plan)
-    images = right.of_rows(cells, shared_plan.seeds)
-    arrays = Arrays.collect(
-        shared_plan, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
-    )
-    below = _summaries(plan, arrays, courses, cells)
+    variants_read = past.read_over_baselines() if past is not None else 0
+    images = evidence.images() if reads_images else None
+    arrays = Arrays(evidence, detail, images, bool(courses), variants_read)
+    below = _summaries(plan, arrays, courses)
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
-    has_blocks = bool(below) and rows_told
+    has_blocks = bool(below) and row_detail >= Detail.INTERVALS
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -142,19 +137,19 @@ def make_table(
         rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
         notes=(
-            *notes("warning", captions.withheld_notes(plan, withheld or {})),
-            *captions.warnings(plan, list(cells.values()), columns, ready),
+            *notes("warning", captions.withheld_notes(plan, withheld)),
+            *captions.warnings(plan, list(cells.values()), columns, detail),
             *notes("warning", look_texts),
             *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
-            *notes("warning", paper_notes(columns, making.paper)),
-            *notes("warning", recipe_notes(plan, making.paper)),
-            *notes("caption", _explanations(plan, cells, columns, rows_told)),
-            *(captions.spread_notes(plan, columns) if rows_told else ()),
+            *notes("warning", paper_notes(columns, extras.paper)),
+            *notes("warning", recipe_notes(plan, extras.paper)),
+            *notes("caption", _explanations(evidence, columns, row_detail)),
+            *(captions.spread_notes(plan, columns) if row_detail >= Detail.INTERVALS else ()),
             *dict.fromkeys(making.notes),
         ),
         blocks=below,
-        paper=next((figure.table for figure in making.paper.values()), ""),
-        withheld=withheld or {},
+        paper=next((figure.table for figure in extras.paper.values()), ""),
+        withheld=withheld,
         task=task_of(plan.cells[0].spec),
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
@@ -165,13 +160,12 @@ def _summaries(
     plan: Plan,
     arrays: Arrays,
     courses: Mapping[str, ColumnCourse],
-    cells: Mapping[tuple[str, str], Scores],
 ) -> tuple[Summary, ...]:
     """Return the blocks below the cells: the effects of changes, or averages over columns,
     contrasts and effects of placements. Without blocks of seeds there is none: no column shares a
     seed with another."""
     if plan.changes is not None:
-        return change_effects(arrays, plan.changes, courses, cells)
+        return change_effects(arrays, plan.changes, courses)
     if plan.design.blocks:
         return (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
     return ()
@@ -186,37 +180,34 @@ def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[lis
 
 
 def _explanations(
-    plan: Plan,
-    cells: Mapping[tuple[str, str], Scores],
-    columns: Sequence[TableColumn],
-    has_intervals: bool,
+    evidence: Evidence, columns: Sequence[TableColumn], detail: Detail
 ) -> Iterator[Sentence]:
-    """Yield the explanations of the numbers. `has_intervals`: whether the gains of rows have
-    intervals."""
-    yield from captions.caption(plan, columns, has_intervals)
+    """Yield the explanations of the numbers. `detail`: what is shown of the gains of rows."""
+    plan, cells = evidence.plan, evidence.cells
+    yield from captions.caption(plan, columns, detail)
     yield from by_column(plan, cells)
     yield from rounding_notes(plan, cells)
-    if has_intervals:
-        yield from pairing.advice(plan, cells)
+    if detail >= Detail.INTERVALS:
+        yield from pairing.advice(evidence)
 
 
 @dataclass(frozen=True)
 class Making:
-    """The inputs that all columns share, apart from their scores. `sizes`: of cells whose results
-    lack them; `cost`: whether to show times and memory; `paper`: published figures by (row,
-    column); `right`: which images runs get right; `population`: whether to give gains for new
-    images, too; `has_intervals`: whether gains have intervals and p-values; `past`: the looks
+    """The inputs that all columns share, apart from their scores. `reads_images`: whether to read
+    which images runs get right; `detail`: what is shown of the gains of rows; `past`: the looks
     before; `notes`: the footnotes so far."""
 
     plan: Plan
-    sizes: Sizes
-    cost: bool
-    paper: Mapping[tuple[str, str], Beside]
-    right: Rights
-    population: bool
-    has_intervals: bool
+    extras: Extras
+    reads_images: bool
+    detail: Detail
     past: PastLooks | None
     notes: list[Note] = field(default_factory=list)
+
+    @property
+    def has_intervals(self) -> bool:
+        """True if gains have intervals and p-values."""
+        return self.detail >= Detail.INTERVALS
 
 
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
@@ -237,19 +228,17 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
 
 def _column(
     making: Making,
-    column: Column,
-    block: Sequence[Scores],
-    judge: bool,
+    evidence: ColumnEvidence,
+    detail: Detail,
     course: ColumnCourse | None = None,
-    on: str = "",
 ) -> TableColumn:
-    """Make a column. `judge`: whether its gains have verdicts; `course`: of a sweep with looks;
-    `on`: the set of `eval.also` that the scores are of."""
-    plan, label = making.plan, block[0].cell.column if on else column.label
+    """Make a column. `detail`: what may be shown of its gains; `course`: of a sweep with looks."""
+    plan, column, block, on = making.plan, evidence.column, evidence.scores, evidence.on
+    label = block[0].cell.column if on else column.label
     making.notes.extend(column_notes(block, label))
-    right = making.right.column_images(block, on)
+    right = evidence.images if making.reads_images else Correct(None)
     method = method_of(plan, column.label, making.past)
-    gains = judged_gains(plan, block, method, right.right, course)
+    gains = judged_gains(evidence, method, right.right, course)
     if not making.has_intervals:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
@@ -257,13 +246,13 @@ def _column(
     everybodys = _population(making, block, method, gains, right.right)
     base = next((scores for scores in block if scores.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
-        judge = False  # over survivors: no fair contest
+        detail = min(detail, Detail.INTERVALS)  # over survivors: no fair contest
     entries = []
     alike = gains.likeness or (None,) * len(block)
     for scores, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
         looked = course.rows.get(scores.cell.row) if course else None
         against = _fisher(scores, base) if making.has_intervals else None
-        row = JudgedRow(plan, scores, base, gain, against, looked, judge, spread_kind == "images")
+        row = JudgedRow(plan, scores, base, gain, against, looked, detail, spread_kind == "images")
         making.notes.extend(entry_notes(row))
         entries.append(_entry(making, row, wider, like))
     tested = [result["test"] for scores in block for result in scores.results if "test" in result]
@@ -328,7 +317,11 @@ def _population(
     diverged or collapsed."""
     plan = making.plan
     labels = [scores.cell.row for scores in block]
-    if not making.population or plan.baseline not in labels or right is None:
+    if (
+        not (making.extras.population and making.has_intervals)
+        or plan.baseline not in labels
+        or right is None
+    ):
         return [None] * len(block)
     base_index = labels.index(plan.baseline)
     estimates: list[stats.Estimate | None] = []
@@ -365,7 +358,7 @@ def _entry(
     plan, scores, gain, against = making.plan, row.scores, row.gain, row.against
     accuracy = _estimate(plan, scores.main, plan.metric)
     noted = (result for result in scores.results if "parameters" in result)
-    size = next(noted, making.sizes.get(row.place, {}))
+    size = next(noted, making.extras.sizes.get(row.place, {}))
     return Entry(
         row=row.place[0],
         column=row.place[1],
@@ -389,9 +382,9 @@ def _entry(
         p_values=p_values(gain, against),
         parameters=size.get("parameters"),
         multiply_adds=size.get("multiply_adds"),
-        cost=_cost(scores.results) if making.cost else None,
+        cost=_cost(scores.results) if making.extras.cost else None,
         against=_against(
-            making.paper.get(row.place), accuracy, gain.gain if gain else None, row.judgeable
+            making.extras.paper.get(row.place), accuracy, gain.gain if gain else None, row.judgeable
         ),
         chosen=scores.cell.chosen,
         population=hide_empty(population, plan.metric) if population else None,

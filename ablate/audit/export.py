@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ablate.analysis import Results, measure_own, own_metrics, read_verdicts
+from ablate.analysis import Results, RunFiles, measure_own, own_metrics, read_verdicts
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
 from ablate.audit.lean import PACKED, excerpt_of, pack, thin
 from ablate.planning import Cell, Imported, Plan
@@ -187,7 +187,8 @@ def derived_files(
     The look at the verdicts is recorded in `store`.
     """
     runs = measured_records(plan, bundle, load_records(plan, bundle, histories))
-    reading = read_verdicts(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
+    files = RunFiles(bundle.metrics, bundle.probe, store.predictions)
+    reading = read_verdicts(plan, store, results, files=files)
     table = reading.table
     figures = draw_figures(plan, table, bundle.rundir)
     texts = {

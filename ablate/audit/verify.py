@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import Results, make_table, with_own_metrics
+from ablate.analysis import Evidence, Results, RunFiles, make_table, with_own_metrics
 from ablate.audit.sheet import check_sheets
 from ablate.planning import Plan, PlannedRun
 from ablate.report import render_table
@@ -381,9 +381,8 @@ class _Check:
     def _lines(self, results: Results) -> list[list[str]]:
         plan, store = self.plan, self.store
         results = with_own_metrics(plan, results, store)
-        table = make_table(
-            plan, results, curves=store.metrics, probes=store.probe, predictions=store.predictions
-        )
+        files = RunFiles(store.metrics, store.probe, store.predictions)
+        table = make_table(Evidence.collect(plan, results, files))
         return [*csv.reader(io.StringIO(render_table(table, "csv")))][1:]
 
     def say_what_was_not_checked(self) -> None:

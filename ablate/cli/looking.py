@@ -223,7 +223,14 @@ def plot(
     ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
-    from ablate.analysis import make_table, read_verdicts, with_own_metrics, withheld_notes
+    from ablate.analysis import (
+        Evidence,
+        RunFiles,
+        make_table,
+        read_verdicts,
+        with_own_metrics,
+        withheld_notes,
+    )
     from ablate.planning import output_name
     from ablate.report import (
         FIGURE_FORMATS,
@@ -251,14 +258,9 @@ def plot(
     if FIGURE_KINDS[kind].gives_intervals:
         table = read_verdicts(plan, store, results, withheld=withheld).table
     else:
-        table = make_table(
-            plan,
-            with_own_metrics(plan, results, store),
-            curves=store.metrics,
-            probes=store.probe,
-            predictions=store.predictions,
-            withheld=withheld,
-        )
+        own_results = with_own_metrics(plan, results, store)
+        files = RunFiles(store.metrics, store.probe, store.predictions)
+        table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
     for note in withheld_notes(plan, withheld):
         announce(note.text)
     figure = draw_figure(plan, table, kind, store.rundir, ending, form)

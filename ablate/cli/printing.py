@@ -154,7 +154,7 @@ def _read_table(
     plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> tuple[Table, tuple[str, ...]]:
     """Read the table of a sweep, which is a look; return it with the parts that `--show` names."""
-    from ablate.analysis import published_figures, read_verdicts
+    from ablate.analysis import Extras, published_figures, read_verdicts
     from ablate.report import DEFAULT_SHOW, SHOW, check_show
     from ablate.running import estimate_sizes
 
@@ -184,11 +184,13 @@ def _read_table(
         results,
         withheld=withheld,
         strict=view.strict,
-        also=also,
-        sizes=estimate_sizes(plan, store, results) if {"params", "macs"} & {*parts} else None,
-        cost="cost" in parts,
-        population="population" in parts,
-        paper=published_figures(plan, store.root) if "paper" in parts else None,
+        extras=Extras(
+            also=tuple(also),
+            sizes=estimate_sizes(plan, store, results) if {"params", "macs"} & {*parts} else {},
+            cost="cost" in parts,
+            paper=published_figures(plan, store.root) if "paper" in parts else {},
+            population="population" in parts,
+        ),
     ).table
     if recomputed is not None:
         table = dataclasses.replace(table, words=("--from", str(store.root)))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from ablate.analysis import (
     Arrays,
     Curves,
+    Detail,
+    Evidence,
     Predictions,
     Probes,
     Results,
-    Rights,
-    all_scores,
+    RunFiles,
     cell_rows,
     gain_alpha,
     judge_changes,
@@ -79,11 +80,10 @@ def effect_spreads(
     change if no seeds determine its spread."""
     if (changes := plan.changes) is None:
         return {}
-    cells = all_scores(plan, results, (), curves, probes)
-    rights = Rights(plan, results, predictions, plan.spread == "images")
-    plan = plan.design.compared(plan)
-    images = rights.of_rows(cells, plan.seeds)
-    arrays = Arrays.collect(plan, cells, False, images, None)
+    evidence = Evidence.collect(plan, results, RunFiles(curves, probes, predictions))
+    images = evidence.images()
+    arrays = Arrays(evidence, Detail.MEANS, images)
+    plan = evidence.compared
     rows = [*cell_rows(plan, changes).values()]
     by_column = {}
     for c, column in enumerate(plan.columns):

@@ -10,10 +10,10 @@ import numpy as np
 
 from ablate.analysis import (
     Curves,
+    Evidence,
     Probes,
     Results,
-    cell_scores,
-    mean_by_replicate,
+    RunFiles,
     method_of,
     pairing_remedy,
     plural,
@@ -149,18 +149,15 @@ def seed_spreads(
     """Return the spread of each column between seeds: `assumed` where it is given, else measured
     over every finished run of the column, else ASSUMED."""
     points = plan.metric.points
-    spreads = {}
-    for column in plan.columns:
-        label = column.label
-        if assumed is not None:
-            source = f"spread {assumed:g} {points} between seeds, given by --spread"
-            spreads[label] = SeedSpread(stats.Spread(assumed), None, source)
-            continue
-        cells = [cell for cell in plan.cells if cell.column == label]
-        values = [cell_scores(cell, plan, results, (), curves, probes).main for cell in cells]
-        y = np.array([mean_by_replicate(value, plan) for value in values])
-        spreads[label] = _measured(plan, y)
-    return spreads
+    if assumed is not None:
+        source = f"spread {assumed:g} {points} between seeds, given by --spread"
+        spread = SeedSpread(stats.Spread(assumed), None, source)
+        return {column.label: spread for column in plan.columns}
+    evidence = Evidence.collect(plan, results, RunFiles(curves, probes))
+    return {
+        column.column.label: _measured(plan, plan.metric.sign * column.means(plan))
+        for column in evidence.columns
+    }
 
 
 def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:

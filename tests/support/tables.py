@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import io
 
 import numpy as np
 from rich.console import Console
 
-from ablate.analysis import tabulate as making
+from ablate.analysis.evidence import Evidence, RunFiles
+from ablate.analysis.judging import Detail
+from ablate.analysis.tabulate import Extras, make_table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
 
-tabulate = functools.partial(making.make_table, words=True)  # as `report.reading` has it
+
+def tabulate(
+    plan, results, past=None, detail=Detail.VERDICTS, strict=False, withheld=None, **options
+):
+    """Make a table as `analysis.reading` does, without recording a look. `options`: readers of
+    files, by the fields of `RunFiles`, and the fields of `Extras`."""
+    files = RunFiles(**{key: options.pop(key) for key in RunFiles._fields if key in options})
+    extras = Extras(**options)
+    evidence = Evidence.collect(plan, results, files, extras.also, withheld)
+    return make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+
+
 SPEC = {
     "data": {"name": "digits", "size": 8, "classes": 10},
     "augment": {},

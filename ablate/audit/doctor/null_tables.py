@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import (
-    Results,
-    Scores,
-    all_scores,
-    mean_by_replicate,
+    ColumnEvidence,
+    Evidence,
+    RunFiles,
     method_of,
-    right_images,
     seeds_command,
+    stats,
     with_own_metrics,
 )
 from ablate.audit.doctor.machine import Finding, Findings
-from ablate.planning import Column, Plan
+from ablate.planning import Plan
 from ablate.report import count_text
 from ablate.shared import UserError
 from ablate.store import (
@@ -74,23 +73,21 @@ def _of_sweep(plan: Plan, store: Store) -> Findings:
     for fault in sound.withheld.values():
         yield Finding("problem", "verdicts", f"withheld: {fault}")
     results = with_own_metrics(plan, sound.results, store)
-    cells = all_scores(plan, results, (), store.metrics, store.probe)
-    for column in plan.columns:
-        block = [s for (_, label), s in cells.items() if label == column.label]
-        if plan.cell(plan.baseline, column.label) is not None:
-            yield from _of_column(plan, store, results, column, block)
+    files = RunFiles(store.metrics, store.probe, store.predictions)
+    for column in Evidence.collect(plan, results, files).columns:
+        if plan.cell(plan.baseline, column.column.label) is not None:
+            yield from _of_column(plan, column)
 
 
-def _of_column(
-    plan: Plan, store: Store, results: Results, column: Column, block: Sequence[Scores]
-) -> Findings:
+def _of_column(plan: Plan, evidence: ColumnEvidence) -> Findings:
     """Yield the finding on one column; nothing where no row has enough seeds."""
     import numpy as np
 
     from ablate.analysis import FEWEST_RUNS, mixed_error, null_error, null_shape
 
+    column = evidence.column
     method = method_of(plan, column.label)
-    y = plan.metric.sign * np.array([_stable(scores, plan) for scores in block])
+    y = _stable(plan, evidence)
     counts = (~np.isnan(y)).sum(1)
     enough = sorted(counts[counts >= FEWEST_RUNS].tolist())
     if not enough:
@@ -99,10 +96,7 @@ def _of_column(
     paired = dataclasses.replace(method, spread="paired")
     if method.comparisons == 1:  # as tables judge a single row
         method = paired
-    correct = None
-    if method.spread == "images":
-        correct = right_images(plan, block, results, "", store.predictions)
-    right, lacking = correct or (None, "")
+    right, lacking = evidence.images if method.spread == "images" else (None, "")
     rows = np.flatnonzero(counts >= (k + 1) * n)
     images = None if right is None else right[rows]
     error = null_error(y[rows], images, method, n, k)
@@ -153,16 +147,20 @@ def _of_column(
     yield JudgedColumn("warning" if beyond else "ok", "verdicts", text, numbers)
 
 
-def _stable(scores: Scores, plan: Plan) -> list[float]:
-    """Return the result of each replicate, NaN where a run is missing, diverged or collapsed.
+def _stable(plan: Plan, evidence: ColumnEvidence) -> stats.Floats:
+    """Return the result of each row and replicate, NaN where a run is missing, diverged or
+    collapsed.
 
     Tables judge such unstable runs separately.
     """
-    import math
+    import numpy as np
 
-    unstable = set(scores.unstable)
-    values = zip(mean_by_replicate(scores.main, plan), plan.replicates, strict=True)
-    return [math.nan if unstable & {*seeds} else value for value, seeds in values]
+    y = evidence.means(plan)
+    for row, scores in enumerate(evidence.scores):
+        for place, seeds in enumerate(plan.replicates):
+            if not {*seeds}.isdisjoint(scores.unstable):
+                y[row, place] = np.nan
+    return y
 
 
 def _percent(error: Any) -> str:
