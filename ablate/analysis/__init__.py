@@ -27,8 +27,6 @@ __all__ = [
     "Cost",  # what the finished runs of an entry cost
     "Note",  # a sentence about a place of the table
     "Sentence",  # a key and values, which English makes a text of
-    "sentence",  # make a sentence
-    "notes",  # place sentences in a table
     "Resolution",  # the gain that more seeds would resolve
     "WARNING_KINDS",  # kinds of notes that qualify a verdict
     "PValues",  # p-values for CSV and JSON; they decide nothing
@@ -114,7 +112,7 @@ if TYPE_CHECKING:
     from ablate.analysis.footnotes import MACHINE_FACTS, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
     from ablate.analysis.judging import Detail, gain_alpha, method_of, sequential_of
-    from ablate.analysis.note import WARNING_KINDS, Note, Sentence, notes, sentence
+    from ablate.analysis.note import WARNING_KINDS, Note, Sentence
     from ablate.analysis.own import measure_own, own_metrics, with_own_metrics
     from ablate.analysis.pairing import pairing_remedy, worth_pairing
     from ablate.analysis.paper import list_papers, published_figures

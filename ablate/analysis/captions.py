@@ -106,8 +106,9 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
     """State which columns are of the same runs."""
     sets = dict.fromkeys(column.on for column in columns if column.on)
     if sets:
-        judged = "own" if plan.analysis.family == "column" else "shared"
-        yield sentence("also", sets=[*sets], judged="not" if plan.design.seed_counts else judged)
+        family = "own" if plan.analysis.family == "column" else "shared"
+        family = family if plan.design.judges_other_sets else "none"
+        yield sentence("other-sets", sets=[*sets], family=family)
 
 
 def parent_words(spec: Mapping[str, Any]) -> str:
@@ -233,18 +234,18 @@ def _void(
     for score in block:
         if score is not base and score.results:
             groups.setdefault((len(score.unstable), len(score.results)), []).append(score.cell.row)
-    others = []
+    variants = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
         p = test.p if test.tested and detail >= Detail.INTERVALS else None
-        others.append({"unstable": k, "runs": m, "rows": rows, "p": p})
+        variants.append({"unstable": k, "runs": m, "rows": rows, "p": p})
     yield sentence(
         "void.rows",
         column=heading,
         baseline=plan.baseline,
         unstable=len(base.unstable),
         runs=n,
-        others=others,
+        variants=variants,
     )
     rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
@@ -302,7 +303,7 @@ def _by_column(
     for column in columns:
         if (fact := find(column)) is None:
             continue
-        headings = next((headings for other, headings in alike if other == fact), None)
+        headings = next((labels for noted, labels in alike if noted == fact), None)
         if headings is None:
             headings = []
             alike.append((fact, headings))
@@ -328,11 +329,11 @@ def _read_at(
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
             readings = _other_readings(seed_counts)
-            same = next((columns for other, columns in alike if other == readings), None)
-            if same is None:
+            labels = next((columns for noted, columns in alike if noted == readings), None)
+            if labels is None:
                 alike.append((readings, [column]))
             else:
-                same.append(column)
+                labels.append(column)
     for readings, columns in alike:
         errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
@@ -381,16 +382,18 @@ def _changed(past: PastLooks) -> list[Sentence]:
             sweep=first_look.sweep if first_look.sweep != past.present.sweep else "",
             n=first_look.n,
             changes=[*parts],
-            counted=all(part.startswith("rows: ") for part in parts),
+            counts_all=all(part.startswith("rows: ") for part in parts),
         )
     ]
 
 
 def _left_out(plan: Plan) -> list[Sentence]:
     """Return a note if the user skipped runs while curves of their seed could be seen."""
-    begun = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
-    seen = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
-    return [sentence("looks.skipped-in-view", begun=begun, seen=seen)] if begun or seen else []
+    begun_runs = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
+    seen_runs = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
+    if not begun_runs and not seen_runs:
+        return []
+    return [sentence("looks.skipped-in-view", begun_runs=begun_runs, seen_runs=seen_runs)]
 
 
 def _shared_baseline_note(

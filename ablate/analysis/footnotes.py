@@ -94,7 +94,7 @@ def _skipped_run(seed: int, detail: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "seed": seed,
         "status": detail["was"] if detail.get("was") in GIVEN_UP else "",
-        "begun": bool(detail.get("begun")),
+        "has_begun": bool(detail.get("begun")),
         "step": detail.get("step"),
     }
 
@@ -175,8 +175,8 @@ def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> 
         ratio=gain.ratio,
         seed=worst,
         gain=gains[worst],
-        decides=gain.decides,
-        most=stats.MOST_SEEDS,
+        needed_seeds=gain.decides,
+        most_seeds=stats.MOST_SEEDS,
     )
 
 
@@ -260,7 +260,7 @@ def data_notes(block: Sequence[Scores]) -> list[Sentence]:
         sentence(
             "data.decoded",
             data=name,
-            found=text,
+            finding=text,
             skipped=key == "left_out",
             rows=[] if len(rows) == row_count else [*rows],
         )

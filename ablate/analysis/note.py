@@ -1,9 +1,9 @@
-"""What a table says of itself: facts with a key, which `english` turns into sentences."""
+"""Facts that a table says of itself, each with a key, which `english` turns into sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ablate.analysis import english
@@ -42,6 +42,11 @@ class Note(Sentence):
     kind: NoteKind = "warning"
     place: Place = EVERYWHERE
 
+    def followed_by(self, sentences: Iterable[Sentence]) -> Note:
+        """Return the note with further sentences after its own, as a single text."""
+        facts = [{"key": fact.key, "values": fact.values} for fact in (self, *sentences)]
+        return replace(self, key="joined", values={"sentences": facts})
+
 
 def sentence(key: str, **values: Any) -> Sentence:
     return Sentence(key, values)
@@ -49,4 +54,4 @@ def sentence(key: str, **values: Any) -> Sentence:
 
 def notes(kind: NoteKind, sentences: Iterable[Sentence], place: Place = EVERYWHERE) -> list[Note]:
     """Place sentences in a table."""
-    return [Note(each.key, each.values, kind, place) for each in sentences]
+    return [Note(fact.key, fact.values, kind, place) for fact in sentences]

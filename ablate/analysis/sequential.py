@@ -365,7 +365,7 @@ def lines(plan: Plan, course: ColumnCourse) -> list[str]:
         ratio, more_runs = course.spreads.ratio, _runs_left(plan, course)
         noise = sentence("look.noise", column=course.label, ratio=ratio, more_runs=more_runs)
         sentences.append(noise)
-    return [each.text for each in sentences]
+    return [line.text for line in sentences]
 
 
 def _line(seeds: int, column: str, rows: Mapping[str, str]) -> Sentence:
@@ -398,7 +398,7 @@ def notes(
         elif seed_counts:
             yield sentence("looks.lost-result", column=heading, seeds=[*seed_counts])
         else:
-            yield sentence("looks.none-yet", column=heading, first=plan.design.seed_counts[0])
+            yield sentence("looks.none-yet", column=heading, first_seeds=plan.design.seed_counts[0])
     if courses and below:
         yield sentence("looks.below", seeds=len(plan.shared_seeds))
 

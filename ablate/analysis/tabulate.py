@@ -53,9 +53,9 @@ from ablate.store import PastLooks
 
 @dataclass(frozen=True)
 class Extras:
-    """What a table shows beyond its metric and gains. `also`: further metrics; `sizes`: of cells
-    whose results lack them; `cost`: times and memory; `paper`: published figures by (row, column),
-    from `published_figures`; `population`: gains for new seeds and images."""
+    """Further content of a table, beyond its metric and gains. `also`: further metrics; `sizes`: of
+    cells whose results lack them; `cost`: times and memory; `paper`: published figures by (row,
+    column), from `published_figures`; `population`: gains for new seeds and images."""
 
     also: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=dict)

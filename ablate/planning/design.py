@@ -40,7 +40,7 @@ class Fixed:
     seed_counts: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
     analysis: ClassVar[Mapping[str, Any]] = {}  # its own margin and spread, if any
     grows = False  # may it add seeds after results?
-    on_other_sets = ""  # "": other sets are judged as the run's own test set is
+    judges_other_sets: ClassVar[bool] = True  # as the runs' own test set?
     without_images = "one way"  # how a column is judged where images give no spread
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
@@ -159,7 +159,7 @@ class Looks:
     first_seed: Annotated[int, Key("the first seed of every cell", least=0)] = 0
 
     grows = True
-    on_other_sets = "without verdicts, for looks are at the run's own test set"
+    judges_other_sets = False  # looks are at the runs' own test set
     without_images = "paired"
     trains = True
     blocks = True

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow, notes, sentence
+from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow
 from ablate.planning import Cell, Plan, matches_value, parse_word, value_at, value_text
 from ablate.shared import UserError, unknown_value
 
@@ -71,11 +71,9 @@ def choose_part(
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
     part = _part_of(table, places, sort)
     caption = next(note for note in part.notes if note.kind == "caption")
-    sentences = [caption, *part_words(table, part, sort)]
-    joined = sentence("joined", sentences=[{"key": s.key, "values": s.values} for s in sentences])
-    [extended_caption] = notes("caption", [joined])
-    part_notes = (extended_caption if note is caption else note for note in part.notes)
-    return dataclasses.replace(part, notes=tuple(part_notes))
+    extended_caption = caption.followed_by(part_words(table, part, sort))
+    notes = (extended_caption if note is caption else note for note in part.notes)
+    return dataclasses.replace(part, notes=tuple(notes))
 
 
 def _rows(table: Table, plan: Plan, text: str) -> tuple[str, ...]:
@@ -196,19 +194,19 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
 
 def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence]:
     """Yield how much of a table is shown in a part of it, and what numbers are of."""
-    shown = [
-        {"number": len(subset), "of": len(superset), "noun": noun}
+    counts = [
+        {"noun": noun, "shown": len(subset), "total": len(superset)}
         for subset, superset, noun in (
             (part.rows, table.rows, "rows"),
             (part.columns, table.columns, "columns"),
         )
         if len(subset) < len(superset)
     ]
-    if len(part.entries) < len(table.entries) and not shown:
-        shown = [{"number": len(part.entries), "of": len(table.entries), "noun": "cells"}]
-    if shown:
-        yield sentence("part", shown=shown)
+    if len(part.entries) < len(table.entries) and not counts:
+        counts = [{"noun": "cells", "shown": len(part.entries), "total": len(table.entries)}]
+    if counts:
+        yield Sentence("part", {"counts": counts})
     if len(part.blocks) < len(table.blocks):
-        yield sentence("part.blocks")
+        yield Sentence("part.blocks")
     if sort:
-        yield sentence("part.sorted", columns=len(part.columns))
+        yield Sentence("part.sorted", {"columns": len(part.columns)})

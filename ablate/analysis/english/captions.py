@@ -113,17 +113,17 @@ def task_tested(text: str) -> str:
     return text
 
 
-@writes("also")
-def also(sets: Sequence[str], judged: str) -> str:
-    """`judged`: the family of the columns on other sets: "own", "shared" or, with looks, "not"."""
-    family = {
+@writes("other-sets")
+def other_sets(sets: Sequence[str], family: str) -> str:
+    """`family`: that of the gains on other sets: "own", "shared" or, with looks, "none"."""
+    judgement = {
         "own": "a family of its own",
         "shared": "in the same family",
-        "not": "without verdicts, for looks are at the run's own test set",
-    }[judged]
+        "none": "without verdicts, for looks are at the run's own test set",
+    }[family]
     return (
         f"The columns on {first_few(sets)} test the same runs on other images or labels. Each "
-        f"of these columns is {family}; averages and contrasts use the run's own test set only."
+        f"of these columns is {judgement}; averages and contrasts use the run's own test set only."
     )
 
 
@@ -201,13 +201,11 @@ def tuned(
 
 
 @writes("part")
-def part(shown: Sequence[Values]) -> str:
-    """`shown`: of "rows", "columns" or "cells" (`noun`) the `number` that is shown, and `of` how
-    many."""
-    counts = [f"{each['number']} of {each['of']} {each['noun']}" for each in shown]
+def part(counts: Sequence[Values]) -> str:
+    """`counts`: the numbers of rows, columns or cells (`noun`) that are `shown`, and in `total`."""
+    parts = [f"{count['shown']} of {count['total']} {count['noun']}" for count in counts]
     return (
-        f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
-        f"table."
+        f"{' and '.join(parts)} shown; intervals, verdicts and counts are those of the whole table."
     )
 
 
@@ -255,7 +253,7 @@ def unfinished(missing: int, planned: int, rows: Values, looks: bool) -> str:
     by_count: dict[int, list[str]] = {}
     for row, lacking in rows.items():
         by_count.setdefault(lacking, []).append(row)
-    parts = [f"{n} of {first_few(same)}" for n, same in sorted(by_count.items(), reverse=True)]
+    parts = [f"{n} of {first_few(labels)}" for n, labels in sorted(by_count.items(), reverse=True)]
     consequence = "Gains have no intervals and no verdicts before every run has a result."
     if looks:
         consequence = "The next look waits until every run of its column has a result."
@@ -329,14 +327,14 @@ def _diverged_fate(run: Values) -> str:
 
 @writes("void.rows")
 def void_rows(
-    column: str, baseline: str, unstable: int, runs: int, others: Sequence[Values]
+    column: str, baseline: str, unstable: int, runs: int, variants: Sequence[Values]
 ) -> str:
-    """`others`: for rows alike the number of `unstable` runs, of all `runs`, and Fisher's exact `p`
-    against the baseline, None where it isn't shown."""
+    """`variants`: of `rows` with equal counts, the number of `unstable` runs and of all `runs`, and
+    Fisher's exact `p` against the baseline, None where it isn't shown."""
     parts = [
-        f"{each['unstable']} of {each['runs']} of {first_few(each['rows'])}"
-        + (f", Fisher's exact p = {each['p']:.2g}" if each["p"] is not None else "")
-        for each in others
+        f"{group['unstable']} of {group['runs']} of {first_few(group['rows'])}"
+        + (f", Fisher's exact p = {group['p']:.2g}" if group["p"] is not None else "")
+        for group in variants
     ]
     return prefixed(
         column,
@@ -366,4 +364,4 @@ def looks_unrecorded(reason: str) -> str:
 @writes("joined")
 def joined(sentences: Sequence[Values]) -> str:
     """Write several sentences as one text. `sentences`: the `key` and `values` of each."""
-    return " ".join(write(each["key"], each["values"]) for each in sentences)
+    return " ".join(write(sentence["key"], sentence["values"]) for sentence in sentences)

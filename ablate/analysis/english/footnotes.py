@@ -32,13 +32,13 @@ def skipped_seeds(runs: Sequence[Values]) -> str:
     return f"Skipped by the user: {fates}."
 
 
-def _how_far(seed: int, status: str, begun: bool, step: int | None) -> str:
+def _how_far(seed: int, status: str, has_begun: bool, step: int | None) -> str:
     """Say how far a run had come when it was skipped. `status`: that of a run which had ended
     without a result, "" otherwise."""
     step_words = f" at step {step}" if step else ""
     if status:
         return f"which had ended as {status}{step_words}"
-    return f"which had begun, and stopped{step_words}" if begun else "before it began"
+    return f"which had begun, and stopped{step_words}" if has_begun else "before it began"
 
 
 @writes("overrides")
@@ -204,15 +204,20 @@ def spread_hardly_any_image() -> str:
 
 @writes("verdict.unstable")
 def verdict_unstable(
-    metric: Values, ratio: float | None, seed: int, gain: float, decides: int | None, most: int
+    metric: Values,
+    ratio: float | None,
+    seed: int,
+    gain: float,
+    needed_seeds: int | None,
+    most_seeds: int,
 ) -> str:
-    """`seed`, `gain`: those that lie farthest from the median; `decides`: the seeds that would
-    resolve such a gain, None for more than `most`."""
+    """`seed`, `gain`: those that lie farthest from the median; `needed_seeds`: those
+    that would resolve such a gain, None for more than `most_seeds`."""
     change = metric["change"]
     resolution = (
-        f"{decides} seeds of this spread would resolve a {change} as large"
-        if decides is not None
-        else f"{most} seeds of this spread would not resolve a {change} as large"
+        f"{needed_seeds} seeds of this spread would resolve a {change} as large"
+        if needed_seeds is not None
+        else f"{most_seeds} seeds of this spread would not resolve a {change} as large"
     )
     times = f"{ratio:.1f} times" if ratio is not None else "many times"
     return (
@@ -248,9 +253,9 @@ def mixed(name: str, values: Sequence[Values]) -> str:
     """`name`: the fact in which runs differ; `values`: each `value` with its `runs` and `rows`, the
     most frequent first."""
     parts = [
-        f"{each['value']} ({plural(each['runs'], 'run')}"
-        + (f": {first_few(each['rows'])})" if position else ")")
-        for position, each in enumerate(values)
+        f"{group['value']} ({plural(group['runs'], 'run')}"
+        + (f": {first_few(group['rows'])})" if position else ")")
+        for position, group in enumerate(values)
     ]
     return f"Runs differ in their {name}: {', '.join(parts)}."
 
@@ -269,9 +274,9 @@ def rounding(columns: Sequence[str], nondeterministic: bool, devices: Sequence[s
 
 
 @writes("data.decoded")
-def data_decoded(data: str, found: str, skipped: bool, rows: Sequence[str]) -> str:
-    """`found`: what decoding found; `skipped`: whether the images are left out on request; `rows`:
-    of which this holds, empty if of all."""
+def data_decoded(data: str, finding: str, skipped: bool, rows: Sequence[str]) -> str:
+    """`finding`: what decoding found; `skipped`: whether images are left out on request; `rows`: of
+    which this holds, empty if of all."""
     cause = " (data.broken=skip)" if skipped else ""
     place = f": {first_few(rows)}" if rows else ""
-    return f"data={data}: {found}{cause}{place}."
+    return f"data={data}: {finding}{cause}{place}."

@@ -68,17 +68,19 @@ def _other_readings(verdicts: Sequence[Values], means: Sequence[Values], subject
 
 def _numbers(readings: Sequence[Values]) -> str:
     return ", ".join(
-        f"{each['n']} (sweep{'s'[: len(each['sweeps']) > 1]} {first_few(each['sweeps'])})"
-        for each in readings
+        f"{reading['n']} (sweep{'s'[: len(reading['sweeps']) > 1]} {first_few(reading['sweeps'])})"
+        for reading in readings
     )
 
 
 @writes("looks.changed")
-def looks_changed(subject: str, sweep: str, n: int, changes: Sequence[str], counted: bool) -> str:
+def looks_changed(
+    subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
+) -> str:
     """`subject`: "means", "intervals" or "verdicts"; `sweep`: where they were read, "" for this
-    one; `counted`: whether all variants are counted, or the error is unknown."""
+    one; `counts_all`: whether all variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
-    consequence = "all variants are counted." if counted else "its error is unknown."
+    consequence = "all variants are counted." if counts_all else "its error is unknown."
     return (
         f"Changed since {subject} were first read{place}, at n = {n}: "
         f"{'; '.join(changes)}. The change was made with results in view: {consequence}"
@@ -86,11 +88,12 @@ def looks_changed(subject: str, sweep: str, n: int, changes: Sequence[str], coun
 
 
 @writes("looks.skipped-in-view")
-def looks_skipped_in_view(begun: int, seen: int) -> str:
-    """`begun`: skipped runs that had begun; `seen`: those whose seed had begun in another row."""
-    parts = [f"{begun} had begun"] if begun else []
-    if seen:
-        parts.append(f"of {seen} the seed had begun in another row")
+def looks_skipped_in_view(begun_runs: int, seen_runs: int) -> str:
+    """`begun_runs`: skipped runs that had begun; `seen_runs`: those whose seed had begun in another
+    row."""
+    parts = [f"{begun_runs} had begun"] if begun_runs else []
+    if seen_runs:
+        parts.append(f"of {seen_runs} the seed had begun in another row")
     return (
         f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
         f"curves in view, so the error of the verdicts is unknown."
@@ -179,8 +182,8 @@ def looks_lost_result(column: str, seeds: Sequence[int]) -> str:
 
 
 @writes("looks.none-yet")
-def looks_none_yet(column: str, first: int) -> str:
-    return prefixed(column, f"no look yet; the first is at {first} seeds.")
+def looks_none_yet(column: str, first_seeds: int) -> str:
+    return prefixed(column, f"no look yet; the first is at {first_seeds} seeds.")
 
 
 @writes("looks.next")
