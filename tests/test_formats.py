@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from conftest import records
 from support.planted_sweeps import golden, planted_sweep, whole
-from support.tables import entries, finished, make_plan, tabulate, text_of
+from support.tables import entries, finished, make_plan, note, tabulate, text_of
 
 from ablate.analysis import stats
-from ablate.analysis.table import notes
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT_SHOW, check_show, render_table
 from ablate.report.formats.latex import escape
@@ -89,7 +88,7 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     rows = ["pre", *LURES, "-1"]
     plan = make_plan(rows)
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
-    lures = tuple(notes("footnote", LURES, ("pre", "")))
+    lures = tuple(note("footnote", lure, ("pre", "")) for lure in LURES)
     table = replace(tabulate(plan, results), title=LURES[-1], notes=lures)
     read = {row["row"] for row in records(render_table(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
@@ -115,8 +114,8 @@ def test_latex_is_escaped():
 
 def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     said = "by -0.5 of 2. Others: less; 42 more runs: `ablate sweep a_b norm=<x> seeds=-1`."
-    several = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
-    table = replace(whole(), notes=tuple(several))
+    texts = (said, "Again: `ablate sweep b`.", "`norm=x` stays.")
+    table = replace(whole(), notes=tuple(note("warning", text) for text in texts))
     code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
     assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
     below = render_table(table, "latex").split(r"\begin{tablenotes}")[-1]

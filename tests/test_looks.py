@@ -21,7 +21,7 @@ from support.looks import reading as reading_of
 
 import ablate
 from ablate.analysis import reading
-from ablate.analysis.table import WARNING_KINDS
+from ablate.analysis.note import WARNING_KINDS
 from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify_plan

@@ -18,6 +18,7 @@ from ablate.analysis import reading, seeding, stats
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.headline import table_headline, wins
 from ablate.analysis.judging import sequential_of
+from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.sequential import (
     STOPPED,
@@ -26,7 +27,6 @@ from ablate.analysis.sequential import (
     look_events,
     recorded_decisions,
 )
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan

@@ -25,8 +25,8 @@ from support.tables import (
 from ablate.analysis import stats
 from ablate.analysis.captions import seeds_command
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.summary import PValues
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan

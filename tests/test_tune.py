@@ -25,8 +25,8 @@ from support.tuning import BEST, FILE, declare_tuning, planted_result, simulate
 
 import ablate
 from ablate.analysis import stats
+from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.scores import short_number
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan, before_searches

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import EVERYWHERE, Note
 from ablate.analysis.tabulate import Extras, make_table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
@@ -25,6 +26,11 @@ def tabulate(
     extras = Extras(**options)
     evidence = Evidence.collect(plan, results, files, extras.also, withheld)
     return make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+
+
+def note(kind, text, place=EVERYWHERE):
+    """Make a note of any text."""
+    return Note("metric.measured", {"text": text}, kind, place)
 
 
 SPEC = {
