@@ -261,7 +261,7 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> Sentence:
         "unfinished",
         missing=missing.total(),
         planned=sum(len(plan.planned(cell)) for cell in plan.cells),
-        rows={row: lacking for row, lacking in missing.items() if lacking},
+        rows=[{"row": row, "missing": lacking} for row, lacking in missing.items() if lacking],
         looks=bool(plan.design.seed_counts),
     )
 

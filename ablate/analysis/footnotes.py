@@ -184,18 +184,26 @@ def _tuned_settings(choices: Sequence[TuningWinner]) -> Sentence:
     """Name the settings that searches chose for a cell, their cost, and doubts about them."""
     names = ("name", "trials", "spent", "multiply_adds")
     described = [
-        {"params": {**choice.params}, **{name: getattr(choice, name) for name in names}}
+        {
+            "params": [{"key": key, "value": value} for key, value in choice.params.items()],
+            **{name: getattr(choice, name) for name in names},
+        }
         for choice in choices
     ]
     edges, noise = _doubts(choices)
     return sentence("tuned.settings", choices=described, edges=edges, noise=noise)
 
 
-def _doubts(choices: Sequence[TuningWinner]) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the searches whose choice lies at the edge of a range, or is noise, by key."""
+def _doubts(choices: Sequence[TuningWinner]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Count the searches whose choice lies at the edge of a range, and those whose choice is noise,
+    by key."""
     edges = Counter(key for choice in choices for key in choice.edges)
     noise = Counter(key for choice in choices for key in choice.noise)
-    return {**edges}, {**noise}
+    return _counts(edges), _counts(noise)
+
+
+def _counts(searches: Counter[str]) -> list[dict[str, Any]]:
+    return [{"key": key, "searches": number} for key, number in searches.items()]
 
 
 def winner_doubts(choices: Sequence[TuningWinner]) -> list[str]:

@@ -20,7 +20,7 @@ EVERYWHERE: Place = (None, None)
 @dataclass(frozen=True)
 class Sentence:
     """A fact. `key`: names the sentence, in dotted words; `values`: what the sentence is about, as
-    JSON has it: numbers, texts, lists and maps with texts as keys."""
+    JSON has it: numbers, texts, lists, and maps with texts as keys, whose order says nothing."""
 
     key: str
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -373,7 +373,12 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> Sentence:
     decisions: dict[str, list[str]] = {}
     for row, word in rows.items():
         decisions.setdefault(word, []).append(row)
-    return sentence("look.line", seeds=seeds, column=column, decisions=decisions)
+    return sentence(
+        "look.line",
+        seeds=seeds,
+        column=column,
+        decisions=[{"word": word, "rows": labels} for word, labels in decisions.items()],
+    )
 
 
 def notes(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 from rich.console import Console
 
+from ablate.analysis import english
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import EVERYWHERE, Note
@@ -25,7 +27,17 @@ def tabulate(
     files = RunFiles(**{key: options.pop(key) for key in RunFiles._fields if key in options})
     extras = Extras(**options)
     evidence = Evidence.collect(plan, results, files, extras.also, withheld)
-    return make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+    table = make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+    check_sentences(table)
+    return table
+
+
+def check_sentences(table):
+    """Check that JSON, whose maps have no order, has all that the table's sentences are made of."""
+    for each in table.notes:
+        values = json.loads(json.dumps(each.values, sort_keys=True))
+        assert values == each.values, each
+        assert english.write(each.key, values) == each.text, each
 
 
 def note(kind, text, place=EVERYWHERE):

@@ -248,11 +248,11 @@ def _of_column(column: str, clause: str) -> str:
 
 
 @writes("unfinished")
-def unfinished(missing: int, planned: int, rows: Values, looks: bool) -> str:
-    """`rows`: row -> its missing runs; rows with equal counts share a number."""
+def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) -> str:
+    """`rows`: each `row` with its `missing` runs; rows with equal counts share a number."""
     by_count: dict[int, list[str]] = {}
-    for row, lacking in rows.items():
-        by_count.setdefault(lacking, []).append(row)
+    for entry in rows:
+        by_count.setdefault(entry["missing"], []).append(entry["row"])
     parts = [f"{n} of {first_few(labels)}" for n, labels in sorted(by_count.items(), reverse=True)]
     consequence = "Gains have no intervals and no verdicts before every run has a result."
     if looks:

@@ -116,11 +116,13 @@ def beyond(metric: str, values: Sequence[Values], largest: float) -> str:
 
 
 @writes("tuned.settings")
-def tuned_settings(choices: Sequence[Values], edges: Values, noise: Values) -> str:
+def tuned_settings(
+    choices: Sequence[Values], edges: Sequence[Values], noise: Sequence[Values]
+) -> str:
     """`choices`: of each search its `params`, `name`, `trials`, `spent` and `multiply_adds`;
     `edges`, `noise`: see `tuned_doubts`."""
     params = "; ".join(
-        ", ".join(f"{key}={setting_text(value)}" for key, value in choice["params"].items())
+        ", ".join(f"{param['key']}={setting_text(param['value'])}" for param in choice["params"])
         + f" ({choice['name']})"
         for choice in choices
     )
@@ -136,9 +138,9 @@ def tuned_settings(choices: Sequence[Values], edges: Values, noise: Values) -> s
     return " ".join([text, *(f"{capitalized(doubt)}." for doubt in doubts)])
 
 
-def tuned_doubts(searches: int, edges: Values, noise: Values) -> list[str]:
-    """List doubts about a choice. `edges`, `noise`: in how many searches the value of each key lies
-    at the edge of its range, or is noise."""
+def tuned_doubts(searches: int, edges: Sequence[Values], noise: Sequence[Values]) -> list[str]:
+    """List doubts about a choice. `edges`, `noise`: the number of `searches` in which the value of
+    each `key` lies at the edge of its range, or is noise."""
     doubts = []
     if edges:
         doubts.append(
@@ -152,11 +154,14 @@ def tuned_doubts(searches: int, edges: Values, noise: Values) -> list[str]:
     return doubts
 
 
-def _often(keys: Values, searches: int) -> str:
+def _often(keys: Sequence[Values], searches: int) -> str:
     """Write in how many searches each key is counted: "optim.lr in 2 of 3 searches"; for a single
     search, the keys alone."""
     suffix = f" of {searches} searches"
-    return ", ".join(f"{key} in {n}{suffix}" if searches > 1 else key for key, n in keys.items())
+    return ", ".join(
+        f"{entry['key']} in {entry['searches']}{suffix}" if searches > 1 else entry["key"]
+        for entry in keys
+    )
 
 
 # --- Gains --------------------------------------------------------------------------------------

@@ -153,10 +153,12 @@ def _judged_by(judged_by: str) -> str:
 
 
 @writes("look.line")
-def look_line(seeds: int, column: str, decisions: Mapping[str, Sequence[str]]) -> str:
+def look_line(seeds: int, column: str, decisions: Sequence[Values]) -> str:
     """Write the line of a look, such as "look at 5 seeds: helps: dpn; goes on: post, pre+post".
-    `decisions`: the rows of each."""
-    parts = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in decisions.items())
+    `decisions`: each `word` with its `rows`."""
+    parts = "; ".join(
+        f"{decision['word']}: {', '.join(decision['rows'])}" for decision in decisions
+    )
     column_words = f" of {column}" if column else ""
     return f"look at {seeds} seeds{column_words}: {parts}"
 
