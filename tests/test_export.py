@@ -264,6 +264,15 @@ def test_last_digits_of_quantiles_are_those_of_a_processor_and_no_others(out, na
         assert found(out) == ([] if ok else [f"{name}: {DIFFERS}"])
 
 
+@pytest.mark.parametrize(("value", "may"), [("error", True), ("alpha", False)])
+def test_last_digits_of_an_error_in_a_sentence_are_those_of_a_processor(tmp_path, value, may):
+    path = tmp_path / "table.json"
+    for number, ok in ((0.0871234567891234, True), (0.0871234567891236, may), (0.0871235, False)):
+        path.write_text(json.dumps({"notes": [{"values": {value: number}}]}))
+        expected = json.dumps({"notes": [{"values": {value: 0.0871234567891234}}]})
+        assert bundle_check._is_reproduced(path, expected.encode()) == ok
+
+
 def test_curves_count_by_their_values(out):
     frame = pd.read_parquet(out / "curves.parquet")
     for more, said in ((0, []), (1e-9, [f"curves.parquet: {DIFFERS}"])):
