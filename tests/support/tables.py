@@ -106,6 +106,12 @@ PLANTED = {
 }
 
 
+def notes_of(table, key, place=None):
+    """Return the notes of a table that state this fact, each text once. `place`: on it alone."""
+    notes = (each for each in table.notes if each.key == key and place in (None, each.place))
+    return [*{each.text: each for each in notes}.values()]
+
+
 def entries(table):
     """Index a table's entries by row."""
     return {entry.row: entry for entry in table.entries}
