@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import records
 from support.planted_sweeps import golden, planted_sweep, whole
-from support.tables import entries, finished, make_plan, note, tabulate, text_of
+from support.tables import entries, finished, make_plan, note, notes_of, tabulate, text_of
 
 from ablate.analysis import stats
 from ablate.planning.cell import Column
@@ -270,11 +270,13 @@ def test_epochs_to_counts_who_never_gets_there():
     assert table.complete
     text = render_table(table, "md", show=(*DEFAULT_SHOW, "auc"))
     assert "; 1/3 never" in text
-    assert re.search(r"Seed 1 never reached the threshold. The mean leaves.*no verdict", text)
+    [never] = notes_of(table, "never")
+    assert (never.values, never.place) == ({"seeds": [1]}, ("stuck", ""))
+    assert never.text in text
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
     assert stuck.others["auc"].values[1] == pytest.approx(float(expected))
     assert TASKS["classify"].find("epochs_to:0.9").sign == -1
-    assert "lower being better" in table.texts("caption")[0]
+    assert notes_of(table, "metric")[0].values["metric"]["lower"]
     lacking = r"auc: run .* has 0 of the two validations that a curve needs"
     with pytest.raises(UserError, match=lacking):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])

@@ -281,7 +281,9 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     assert courses["64"].rows["DPN"].word == STOPPED
     assert courses["128"].next_seeds is None
     table = tabulate(found, results.results)
-    assert any("no further verdicts" in note for note in table.texts(*WARNING_KINDS))
+    [void] = notes_of(table, "void")
+    assert (void.values["baseline"], void.values["looks"]) == ("plain", True)
+    assert [run["seed"] for run in void.values["diverged"]] == [6]
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
 

@@ -414,7 +414,7 @@ def test_rows_with_their_own_spread_have_no_pool():
     own = np.sqrt(differences.var(1, ddof=1) / 2)
     assert table.columns[0].spreads == pytest.approx((own.min(), own.max()), abs=1e-9)
     assert table.columns[0].judged_by == "paired"
-    assert "; paired t]" in table.texts("caption")[0]
+    assert notes_of(table, "metric")[0].values["interval"]["methods"] == ["paired"]
 
 
 def test_confounds_overrides_and_mixed_machines_are_footnoted():
