@@ -442,7 +442,15 @@ def _spread_note(column: TableColumn, clause: str, with_heading: bool) -> Note:
 def _lacking_images(plan: Plan, column: TableColumn) -> str:
     """Say why images don't determine the spread of a column, where they might; return "" if they do
     or could not."""
-    if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
+    if plan.spread != "images" or not column.lacking:
+        return ""
+    if len(column.entries) == 2 and column.judged_by == "paired":
+        # The variance of a lone gain is at least that of its flips, where these are known.
+        return (
+            f"the interval of the gain doesn't allow for {plan.task.examples} that change between "
+            f"seeds, and may be too narrow, since {column.lacking}"
+        )
+    if len(column.entries) < 3:
         return ""
     return f"the spread is not from {plan.task.examples}, since {column.lacking}"
 
