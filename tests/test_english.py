@@ -149,6 +149,11 @@ EXAMPLES = [
         {"column": "", "examples": "pictures", "reason": "none is kept"},
         ["pictures", "none is kept"],
     ),
+    (
+        "noise.no-floor",
+        {"column": "Ti", "examples": "pictures", "reason": "none is kept"},
+        ["Ti: ", "pictures", "none is kept"],
+    ),
     ("interval.wide", {"limit": 100, "points": "points"}, ["100 points"]),
     (
         "looks.other-readings",

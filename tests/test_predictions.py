@@ -59,8 +59,13 @@ def by_images(right):
 
 def planted(**analysis):
     """A plan, its results, and a reader of what its runs predicted: one row flips far more."""
-    plan = make_plan(ROWS, **analysis)
     right = chancy(np.random.default_rng(9), [0.9, 1.1, 0.6, 0.9], 3, 300)
+    return predicted(make_plan(ROWS, **analysis), right)
+
+
+def predicted(plan, right):
+    """A plan, the results of its runs, a reader of their predictions, and these: `right` says which
+    images each run gets right (R, S, images)."""
     tables, results = {}, {}
     for row, cell in zip(right, plan.cells, strict=True):
         for seed, run in cell.ids.items():
@@ -168,6 +173,28 @@ def test_a_column_without_some_predictions_is_judged_without_images_and_says_so(
     table = tabulate(plan, results, predictions=predictions)
     [lacking] = notes_of(table, "noise.lacking")
     assert lacking.values["reason"] == "noisy was tested on other images"
+
+
+def test_one_variant_without_some_predictions_says_that_its_interval_may_be_too_narrow():
+    """Seeds of alike accuracy that get other images right: the flips are its interval's floor."""
+    rng = np.random.default_rng(4)
+    counts = [[60, 60, 60], [66, 66, 67]]  # right images of 100, by row and seed
+    right = np.array([[rng.permutation(100) < count for count in row] for row in counts])
+    plan, results, predictions, _, tables = predicted(make_plan(ROWS[:2]), right)
+    whole = tabulate(plan, results, predictions=predictions)
+    assert whole.columns[0].lacking == ""
+    del tables["quiet@#1"]
+    table = tabulate(plan, results, predictions=predictions)
+    [_, entry], [_, floored] = table.entries, whole.entries
+    assert entry.gain.high - entry.gain.low < (floored.gain.high - floored.gain.low) / 5
+    assert (entry.verdict, floored.verdict) == ("helps", "can't tell")
+    [lacking] = notes_of(table, "noise.no-floor")
+    assert (
+        lacking.values["reason"]
+        == table.columns[0].lacking
+        == "seed 1 of quiet has no predictions.npy"
+    )
+    assert all(lacking.text in text for text in every_text(table))
 
 
 def test_images_tell_of_shares_of_right_ones_alone():

@@ -412,25 +412,30 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
     intervals, and why images don't determine the spread, where they might. A reason that all
     columns share comes once, without their names."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
-    same_reason = len({*lacking.values()}) == 1
+    is_shared = len({*lacking.values()}) == 1
     for column in columns:
         place = (None, column.label)
         if column.tripped:
             noise = sentence("noise.baseline", column=column.heading, ratio=column.baseline_ratio)
             yield from notes("caption", [noise], place)
-        if reason := lacking[column.label]:
-            heading = "" if same_reason else column.heading
+        key, reason = lacking[column.label]
+        if reason:
+            heading = "" if is_shared else column.heading
             examples = plan.task.examples
-            fact = sentence("noise.lacking", column=heading, examples=examples, reason=reason)
+            fact = sentence(key, column=heading, examples=examples, reason=reason)
             yield from notes("caption", [fact], place)
 
 
-def _lacking_images(plan: Plan, column: TableColumn) -> str:
-    """Return why images don't determine the spread of a column, where they might; "" if they do or
-    could not."""
-    if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
-        return ""
-    return column.lacking
+def _lacking_images(plan: Plan, column: TableColumn) -> tuple[str, str]:
+    """Return the key of the sentence on what a column lacks without its images, and why they are
+    missing; the reason is "" if they are there or would change nothing."""
+    if plan.spread == "images" and column.lacking:
+        if len(column.entries) > 2:
+            return "noise.lacking", column.lacking
+        if column.judged_by == "paired":
+            # The variance of a lone gain is at least that of its flips, where these are known.
+            return "noise.no-floor", column.lacking
+    return "", ""
 
 
 def seeds_command(plan: Plan, n: int) -> str:

@@ -240,6 +240,16 @@ def noise_lacking(column: str, examples: str, reason: str) -> str:
     return _of_column(column, f"the spread is not from {examples}, since {reason}.")
 
 
+@writes("noise.no-floor")
+def noise_no_floor(column: str, examples: str, reason: str) -> str:
+    """`reason`: why the interval of a lone gain takes nothing from examples."""
+    return _of_column(
+        column,
+        f"the interval of the gain doesn't allow for {examples} that change between seeds, and "
+        f"may be too narrow, since {reason}.",
+    )
+
+
 def _of_column(column: str, clause: str) -> str:
     return prefixed(column, clause) if column else capitalized(clause)
 
