@@ -361,10 +361,10 @@ def flat(tree: Any, place: str = "") -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         return {place: tree}
-    leaves = {}
+    values: dict[str, Any] = {}
     for name, value in tree.items():
-        leaves |= flat(value, f"{place}.{name}" if place else name)
-    return leaves
+        values |= flat(value, f"{place}.{name}" if place else name)
+    return values
 
 
 def leaves(tree: Any) -> dict[str, str]:
