@@ -72,20 +72,23 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     for place in DROPPED:
         if _label_room(widths, places, gap, width) < LEAST_LABEL and place in places:
             places.remove(place)
-    edges = None if ascii_only else box.SIMPLE_HEAD  # which leaves a place between columns, too
-    table = Table(box=edges, pad_edge=False, padding=(0, gap - (not ascii_only), 0, 0))
-    room = _label_room(widths, places, gap, width)
+    if ascii_only:
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    else:  # the box leaves a place between columns, too
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    room = max(LEAST_LABEL, _label_room(widths, places, gap, width))
+    ellipsis = ".." if ascii_only else "…"
     for place in places:
         justify: Any = "right" if place > 2 and place != SPARK else "left"
         table.add_column(headings[place], justify=justify, no_wrap=True)
     for worker, line in zip(workers, lines, strict=True):
         cells: list[Any] = [Text(text) for text in line]  # labels hold brackets, no markup
-        cells[LABEL] = Text(
-            _shortened(line[LABEL], max(LEAST_LABEL, room), ".." if ascii_only else "…")
-        )
+        cells[LABEL] = Text(_shortened(line[LABEL], room, ellipsis))
         total = worker.notes.total
-        step = (worker.notes.step or 0) if total else 0
-        cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
+        if total:
+            cells[BAR] = ProgressBar(total=total, completed=worker.notes.step or 0, width=bar)
+        else:
+            cells[BAR] = ProgressBar(total=1, completed=0, width=bar)
         table.add_row(*(cells[place] for place in places))
     return table
 
@@ -100,9 +103,9 @@ def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]
     worker."""
     headings, lines = _texts(workers)
     places = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
-    return [headings[place] for place in places], [
-        [line[place] for place in places] for line in lines
-    ]
+    shown_headings = [headings[place] for place in places]
+    shown_lines = [[line[place] for place in places] for line in lines]
+    return shown_headings, shown_lines
 
 
 def _texts(
@@ -114,15 +117,23 @@ def _texts(
     common = max(counts, key=counts.__getitem__, default="")
     lines = []
     for worker in workers:
-        measured, metric = metrics_lines(worker.folder), first_metric(worker.run)
-        losses, scores = curve(measured, "train_loss"), curve(measured, f"val_{metric.key}")
+        metrics = metrics_lines(worker.folder)
+        metric = first_metric(worker.run)
+        losses = curve(metrics, "train_loss")
+        scores = curve(metrics, f"val_{metric.key}")
         score = metric.printed(scores[-1]) if scores else ""
+        if score and metric.key != common:
+            score = f"{metric.key} {score}"
         lines.append(
             [
-                *(worker.slot, worker.run.label, "", _step(worker.notes), _time_left(worker.notes)),
+                worker.slot,
+                worker.run.label,
+                "",  # the bar
+                _step(worker.notes),
+                _time_left(worker.notes),
                 f"{losses[-1]:#.4g}" if losses else "",
                 sparkline(losses, spark, bars),
-                score if metric.key == common or not score else f"{metric.key} {score}",
+                score,
             ]
         )
     return [*HEADINGS, common], lines
@@ -168,21 +179,23 @@ def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
 def standing_line(standing: Standing) -> str:
     """Write the decisions so far in a line: "decided: 2 of 5 rows: dpn helps, at 5 seeds; ...". The
     text is empty before the first look."""
-    ended = {
-        f"{row}@{column}" if column else row: look
-        for row, columns in standing.items()
-        for column, look in columns.items()
-        if look[1] != GOES_ON
-    }
-    total = sum(map(len, standing.values()))
+    total = 0
+    decisions = []  # (seeds, word, name of the row)
+    for row, columns in standing.items():
+        total += len(columns)
+        for column, (seeds, word) in columns.items():
+            if word != GOES_ON:
+                decisions.append((seeds, word, f"{row}@{column}" if column else row))
     if not total:
         return ""
-    newest = sorted(ended.items(), key=lambda item: -item[1][0])
-    decisions = [f"{row}: {_decision(*look)}" for row, look in newest[:NAMED_ROWS]]
-    remainder = [f"{len(newest) - NAMED_ROWS} more"] if len(newest) > NAMED_ROWS else []
-    return f"decided: {len(ended)} of {total}" + "".join(
-        f"; {text}" for text in (*decisions, *remainder)
-    )
+    decisions.sort(key=lambda decision: -decision[0])  # the newest first
+    texts = [f"decided: {len(decisions)} of {total}"]
+    for seeds, word, name in decisions[:NAMED_ROWS]:
+        texts.append(f"{name}: {_decision(seeds, word)}")
+    surplus = len(decisions) - NAMED_ROWS
+    if surplus > 0:
+        texts.append(f"{surplus} more")
+    return "; ".join(texts)
 
 
 def _decision(seeds: int, word: str) -> str:
@@ -221,7 +234,8 @@ class Clock:
         done_parts, total = parts_done(progress), progress.total
         if self._first_parts is None:
             self._first_parts = done_parts
-        seconds, parts = time.monotonic() - self._start, done_parts - self._first_parts
+        seconds = time.monotonic() - self._start
+        parts = done_parts - self._first_parts
         if parts < 0.02 * max(total - self._first_parts, 1) or seconds < 2:
             return None
         return seconds / parts * (total - done_parts)
@@ -241,9 +255,12 @@ def counts_line(progress: SweepProgress) -> str:
     """Write the states of runs in a line: "12 of 30 done, 2 running, 1 failed"."""
     counts = progress.counts
     words = [f"{progress.ended_count} of {progress.total} done"]
-    words += [f"{len(progress.workers)} running"] if progress.workers else []
-    states = ("diverged", "failed", "oom", "hung", "skipped")
-    return ", ".join([*words, *(f"{counts[s]} {s}" for s in states if counts.get(s))])
+    if progress.workers:
+        words.append(f"{len(progress.workers)} running")
+    for state in ("diverged", "failed", "oom", "hung", "skipped"):
+        if counts.get(state):
+            words.append(f"{counts[state]} {state}")
+    return ", ".join(words)
 
 
 class PlainView:
@@ -295,10 +312,14 @@ class RichView:
         done_parts, total = parts_done(progress), progress.total
         end_text = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
         width = self._drawing.console.width
-        head = _bar_line(counts_line(progress), done_parts, total, end_text, width)
-        table = workers_table(progress.workers, self._drawing.console)
+        parts = [_bar_line(counts_line(progress), done_parts, total, end_text, width)]
         decided = standing_line(progress.standing)
-        return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
+        if decided:
+            parts.append(Text(decided))
+        table = workers_table(progress.workers, self._drawing.console)
+        if table:
+            parts.append(table)
+        return Group(*parts)
 
 
 BAR_WIDTH = 30
@@ -312,9 +333,8 @@ def _bar_line(
     too little room, `label` has a line of its own."""
     room = width - cell_len(end_text) - 2  # a space at each end of the bar
     bar_room = room - cell_len(label)
-    bar = ProgressBar(
-        total=total, completed=completed, width=min(BAR_WIDTH, max(LEAST_BAR, bar_room))
-    )
+    bar_width = min(BAR_WIDTH, max(LEAST_BAR, bar_room))
+    bar = ProgressBar(total=total, completed=completed, width=bar_width)
     line = Table.grid(padding=(0, 1))
     if bar_room >= LEAST_BAR:
         line.add_row(Text(label), bar, Text(end_text))
@@ -336,10 +356,13 @@ class LiveDrawing(Live):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Put the commands that erase those rows before the ones of rich."""
         width, height = self.console.size
-        broken = 0 if self._last_frame is None else self._broken_rows(*self._last_frame, width)
+        broken = 0
+        if self._last_frame is not None:
+            broken = self._broken_rows(*self._last_frame, width)
         self._last_frame = self.get_renderable(), width, height
-        row = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
-        return [Control(*row * broken), *super().process_renderables(renderables)]
+        erase_row = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+        erase_rows = Control(*erase_row * broken)
+        return [erase_rows, *super().process_renderables(renderables)]
 
     def _broken_rows(self, frame: RenderableType, old_width: int, height: int, width: int) -> int:
         """Count the rows that lines drawn in `old_width` take beyond one each in `width`."""

@@ -51,39 +51,45 @@ from ablate.store import (
 def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     """Write labels, status, attempts, result, curves, provenance and configuration of a run."""
     record = load_record(store, ledger, run)
-    folder, tree = record.folder, configuration(record)
+    folder = record.folder
+    tree = configuration(record)
+    notes = worker_notes(store, run)
     status = "planned" if record.state is None else record.state.status
-    has_begun, ended = status != "planned", status in FINAL_STATUSES
+    has_begun = status != "planned"
+    has_ended = status in FINAL_STATUSES
+
+    # What a section says where it has no lines.
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
-    unsealed = (
-        f"withheld: {record.unsealed}" if record.unsealed else _absence(folder.env, has_begun)
-    )
+    no_result = withheld or _absence(folder.result, has_ended)
     elsewhere = trained_elsewhere([tree or {}])
+    no_curves = withheld or elsewhere or _absence(folder.metrics, has_ended)
+    no_facts = elsewhere or _absence(folder.env, has_begun)
+    if record.unsealed and not elsewhere:
+        no_facts = f"withheld: {record.unsealed}"
+
     metrics = [] if record.withheld else folder.read_metrics()
     curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
-    notes = worker_notes(store, run)
-    results, provenance = (
-        map(": ".join, grouped(texts).items())
-        for texts in (_pick(leaves(record.result), RESULT), facts(record))
-    )
-    planned = "" if _spec(record) else f", as planned ({_absence(folder.run, has_begun)})"
-    return "\n".join(
-        [
-            f"run {run}: {record.label}",
-            *(
-                f"  of {sweep}: {planned_run.label}{_trial(planned_run)}"
-                for sweep, planned_run in record.planned
-            ),
-            *_start(record, tree or {}),
-            f"  in {folder.path}{'' if folder.path.is_dir() else ' (missing)'}",
-            *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
-            *_section("attempts", _attempts(record, notes), elsewhere or unsealed),
-            *_section("result", results, withheld or _absence(folder.result, ended)),
-            *_section("curves", curves, withheld or elsewhere or _absence(folder.metrics, ended)),
-            *_section("provenance", provenance, elsewhere or unsealed),
-            *_section(f"configuration{planned}", yaml_lines(tree, _yaml_width())),
-        ]
-    )
+    heading = "configuration"
+    if not _spec(record):
+        heading += f", as planned ({_absence(folder.run, has_begun)})"
+
+    lines = [f"run {run}: {record.label}"]
+    for sweep, planned in record.planned:
+        lines.append(f"  of {sweep}: {planned.label}{_trial(planned)}")
+    lines += _start(record, tree or {})
+    lines.append(f"  in {folder.path}" if folder.path.is_dir() else f"  in {folder.path} (missing)")
+    lines += _section(f"status: {_status(record, notes)}", map(_event, record.events))
+    lines += _section("attempts", _attempts(record, notes), no_facts)
+    lines += _section("result", _grouped_lines(_pick(leaves(record.result), RESULT)), no_result)
+    lines += _section("curves", curves, no_curves)
+    lines += _section("provenance", _grouped_lines(facts(record)), no_facts)
+    lines += _section(heading, yaml_lines(tree, _yaml_width()))
+    return "\n".join(lines)
+
+
+def _grouped_lines(texts: Mapping[str, str]) -> list[str]:
+    """Return a line for each section: "packages: numpy 2.1, torch 2.13"."""
+    return [f"{section}: {text}" for section, text in grouped(texts).items()]
 
 
 def _trial(planned: PlannedRun) -> str:
@@ -93,19 +99,26 @@ def _trial(planned: PlannedRun) -> str:
 def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
     """Return the line that names the run or the weights that a run starts from; [] where it starts
     from scratch."""
-    parent = record.run.parent() if record.planned else None
-    parent_text = f"{parent.label}, run {parent.id}: " if parent is not None else ""
     words = parent_words(tree)
-    return [f"  starts from {parent_text}{words}"] if words else []
+    if not words:
+        return []
+    parent = record.run.parent() if record.planned else None
+    if parent is not None:
+        words = f"{parent.label}, run {parent.id}: {words}"
+    return [f"  starts from {words}"]
 
 
 def _section(title: str, lines: Iterable[str], placeholder: str = "") -> list[str]:
     indented_lines = [f"  {line}" for line in lines]
-    return ["", title, *(indented_lines or ([f"  {placeholder}"] if placeholder else []))]
+    if not indented_lines and placeholder:
+        indented_lines = [f"  {placeholder}"]
+    return ["", title, *indented_lines]
 
 
 def _absence(path: Path, expected: bool) -> str:
-    return f"{path.name}: missing or not whole" if expected or path.exists() else "none yet"
+    if expected or path.exists():
+        return f"{path.name}: missing or not whole"
+    return "none yet"
 
 
 def _spec(record: RunRecord) -> dict[str, Any] | None:
@@ -118,7 +131,10 @@ def _spec(record: RunRecord) -> dict[str, Any] | None:
 
 def configuration(record: RunRecord) -> dict[str, Any] | None:
     """Return the configuration in run.json, else as planned; None if neither is known."""
-    return _spec(record) or (record.run.spec() if record.planned else None)
+    tree = _spec(record)
+    if not tree and record.planned:
+        return record.run.spec()
+    return tree or None
 
 
 def _status(record: RunRecord, notes: Notes | None) -> str:
@@ -133,8 +149,9 @@ def _status(record: RunRecord, notes: Notes | None) -> str:
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
     moment, kind, detail = event
     facts = {key: value for key, value in detail.items() if key != "result_sha256"}
+    text = f"{_time(moment)} {kind}"
     facts_text = ", ".join(f"{key} {text}" for key, text in leaves(facts).items())
-    return f"{_time(moment)} {kind}" + (f": {facts_text}" if facts_text else "")
+    return f"{text}: {facts_text}" if facts_text else text
 
 
 def _attempts(record: RunRecord, notes: Notes | None) -> list[str]:
@@ -142,9 +159,11 @@ def _attempts(record: RunRecord, notes: Notes | None) -> list[str]:
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
         start, ended = attempt.get("at"), attempt.get("ended")
-        took = f", {duration(ended - start)}" if is_number(start) and is_number(ended) else ""
+        when = _time(start)
+        if is_number(start) and is_number(ended):
+            when += f", {duration(ended - start)}"
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
-        lines.append(f"{number}. {_time(start)}{took}, {place}: {_end(attempt, worker)}")
+        lines.append(f"{number}. {when}, {place}: {_end(attempt, worker)}")
     return lines
 
 
@@ -167,11 +186,15 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
     maximized = [f"val_{metric.key}" for metric in always if metric.sign > 0]
     rows = []
     for name in ("train_loss", *minimized, *maximized, "lr"):
-        extreme, best = ("lowest", min) if name in ("train_loss", *minimized) else ("highest", max)
         values = [line[name] for line in metrics if is_number(line.get(name))]
-        if values:
-            words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {extreme} {best(values):.4g}"
-            rows.append((name, sparkline(values), words))
+        if not values:
+            continue
+        if name == "train_loss" or name in minimized:
+            best = f"lowest {min(values):.4g}"
+        else:
+            best = f"highest {max(values):.4g}"
+        words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {best}"
+        rows.append((name, sparkline(values), words))
     return _columns(rows)
 
 
@@ -203,14 +226,30 @@ def yaml_lines(tree: Mapping[str, Any] | None, width: int = YAML_WIDTH) -> list[
 CODE = ("digest", "plugins", "packages", "python", "git")
 EDITED = "withheld: env.json is not the file that the run wrote"
 ENVIRONMENT = (
-    *("device", "driver", "threads", "kernel", "micro_batch", "execution"),
-    *("platform", "host"),
+    "device",
+    "driver",
+    "threads",
+    "kernel",
+    "micro_batch",
+    "execution",
+    "platform",
+    "host",
 )
 NEWEST = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
-    *("status", "step", "test", "also", "validation", "train_loss", "prior_loss", "collapsed"),
-    *("seconds", "images_per_s", "peak_bytes", "utilisation"),
+    "status",
+    "step",
+    "test",
+    "also",
+    "validation",
+    "train_loss",
+    "prior_loss",
+    "collapsed",
+    "seconds",
+    "images_per_s",
+    "peak_bytes",
+    "utilisation",
 )
 
 
@@ -218,41 +257,50 @@ def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) ->
     """Write the differences of two runs in configuration, data, code, environment; both results."""
     runs = [load_record(store, ledger, run) for run in (first_id, second_id)]
     sections = {
-        title: [{key: _text(key, value) for key, value in side.items()} for side in two]
-        for title, two in sides(runs).items()
+        title: [_texts(side) for side in both_sides] for title, both_sides in sides(runs).items()
     }
     results = sections.pop("result")
+    is_elsewhere = trained_elsewhere(configuration(run) or {} for run in runs)
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in sections.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
-        if title != "configuration" and trained_elsewhere(configuration(run) or {} for run in runs):
+        if title != "configuration" and is_elsewhere:
             continue
-        is_spec = title in ("configuration", "data")
-        files = [record.folder.run if is_spec else record.folder.env for record in runs]
-        lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
-        keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
-        differences = [f"{file}: missing or not whole" for file in lost] or _side_by_side(
-            texts, keys
-        )
+        differences = []
+        for record, side in zip(runs, texts, strict=True):
+            if not side:
+                is_spec = title in ("configuration", "data")
+                file = record.folder.run if is_spec else record.folder.env
+                differences.append(f"{file}: missing or not whole")
+        if not differences:
+            first, second = texts
+            keys = [key for key in first | second if first.get(key) != second.get(key)]
+            differences = _side_by_side(texts, keys)
         lines += _section(title, differences, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
-    lines += [
-        f"  withheld: {reason}"
-        for record in runs
-        for reason in (record.withheld, record.unsealed)
-        if reason
-    ]
+    for record in runs:
+        for reason in (record.withheld, record.unsealed):
+            if reason:
+                lines.append(f"  withheld: {reason}")
     return "\n".join(lines)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text(key, value) for key, value in values.items()}
 
 
 def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
     """Return the values of each run by section and dotted key, for `compare_runs`."""
     run_facts = [facts(record) for record in runs]
     specs = [flat(configuration(record)) for record in runs]
+    data = []
+    for spec in specs:
+        fingerprint = spec.pop("data.fingerprint", None)
+        data.append({} if fingerprint is None else {"data.fingerprint": fingerprint})
     return {
         "configuration": specs,
-        "data": [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs],
+        "data": data,
         "code": [_pick(texts, CODE) for texts in run_facts],
         "environment": [_pick(texts, ENVIRONMENT) for texts in run_facts],
         "result": [_pick(flat(record.result), RESULT) for record in runs],
@@ -260,7 +308,11 @@ def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> list[str]:
-    return _columns([(key, *(side.get(key, "-") for side in sides)) for key in keys])
+    rows = []
+    for key in keys:
+        texts = [side.get(key, "-") for side in sides]
+        rows.append([key, *texts])
+    return _columns(rows)
 
 
 def facts(record: RunRecord) -> dict[str, str]:
@@ -268,13 +320,16 @@ def facts(record: RunRecord) -> dict[str, str]:
     are joined by " + ". Facts in the result take precedence."""
     merged: dict[str, dict[str, None]] = {}
     for attempt in record.attempts:
-        origin = attempt.get("origin")
-        attempt_facts = {**attempt, **(origin if isinstance(origin, dict) else {})}
+        attempt_facts = dict(attempt)
+        if isinstance(attempt.get("origin"), dict):
+            attempt_facts |= attempt["origin"]
         for key, text in _pick(leaves(attempt_facts), NOTED).items():
             merged.setdefault(key, {})[text] = None
     newest = _pick(leaves(record.result), NEWEST)
     joined_texts = {key: " + ".join(texts) for key, texts in merged.items()} | newest
-    return joined_texts | ({"attempts": EDITED} if record.unsealed else {})
+    if record.unsealed:
+        joined_texts["attempts"] = EDITED
+    return joined_texts
 
 
 def count_provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
@@ -289,8 +344,12 @@ def count_provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
 def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
     """Pick the dotted keys that are in one of the sections, in the order of the sections; no hash
     of a file."""
-    facts = {key: text for key, text in texts.items() if not key.endswith("sha256")}
-    return {k: v for s in sections for k, v in facts.items() if k.partition(".")[0] == s}
+    picked = {}
+    for section in sections:
+        for key, text in texts.items():
+            if key.partition(".")[0] == section and not key.endswith("sha256"):
+                picked[key] = text
+    return picked
 
 
 # --- Values as text -----------------------------------------------------------------------------
@@ -298,13 +357,14 @@ def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
 
 def flat(tree: Any, place: str = "") -> dict[str, Any]:
     """Return every leaf of a plain tree by its dotted key, without nulls."""
-    if isinstance(tree, dict):
-        return {
-            key: leaf
-            for name, value in tree.items()
-            for key, leaf in flat(value, f"{place}.{name}" if place else name).items()
-        }
-    return {} if tree is None else {place: tree}
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        return {place: tree}
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        values |= flat(value, f"{place}.{name}" if place else name)
+    return values
 
 
 def leaves(tree: Any) -> dict[str, str]:
@@ -326,8 +386,9 @@ def _text(key: str, value: Any) -> str:
 
 
 def _time(moment: Any) -> str:
-    is_time = is_number(moment) and 0 <= moment < 1e11
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) if is_time else "?"
+    if not is_number(moment) or not 0 <= moment < 1e11:
+        return "?"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
@@ -345,10 +406,11 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 LINES, BYTES = 40, 8_000  # of the end of a log
@@ -367,7 +429,8 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
 
     Raises Failure for a run that has ended without a log.
     """
-    folder, place = store.rundir(run), 0
+    folder = store.rundir(run)
+    place = 0
     sweeps = {sweep for sweep, _ in sweeps_of_run(store, ledger, run)}
     goes_on = True
     while goes_on:

@@ -35,9 +35,11 @@ def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
 def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
     """Make a folder for a new attempt of a run, which continues from what the run has so far.
     Returns the folder and its number, which no other attempt of the run has had."""
-    names = os.listdir(store.attempts) if store.attempts.is_dir() else []
-    numbers = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
-    number = max(at_least, 1 + max(numbers, default=0))
+    number = max(at_least, 1)
+    if store.attempts.is_dir():
+        for name in os.listdir(store.attempts):
+            if name.isdecimal() and (store.attempts / name / run).exists():
+                number = max(number, 1 + int(name))
     folder = attempt_folder(store, run, number)
     make_folder(folder.path)
     _carry(store.rundir(run), folder)
@@ -103,9 +105,8 @@ def _carry(old: RunDir, new: RunDir) -> None:
     meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if SCRATCH_FOLDER in names and is_command(
-            old.read_spec()
-        ):  # its program may go on from there
+        if SCRATCH_FOLDER in names and is_command(old.read_spec()):
+            # Its program may go on from there.
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:
         if name.startswith(".") or name in _UNSHARED:

@@ -8,7 +8,6 @@ alike on a place.
 
 from __future__ import annotations
 
-import itertools
 import re
 import sqlite3
 import time
@@ -150,12 +149,13 @@ class Board:
 
     def freed_by(self, parent: str) -> list[str]:
         """Return the runs that waited for this one, once it is known whether they may start."""
-        later = turn_of_child(self.states[parent]) == "later"
-        return [] if later else self._waiting.pop(parent, [])
+        if turn_of_child(self.states[parent]) == "later":
+            return []
+        return self._waiting.pop(parent, [])
 
     def children(self, parent: str) -> list[str]:
         """Return the runs that start from this one."""
-        return [run for run, its in self.parents.items() if its == parent]
+        return [run for run, run_parent in self.parents.items() if run_parent == parent]
 
 
 class Folders:
@@ -223,9 +223,11 @@ def variant(run: PlannedRun) -> Variant:
 def blame(lost: Lost, run: str, place: str) -> Lost:
     """Return the losses by place after `run` lost its device on `place`. A run that loses
     devices on two places is itself to blame, and counts against no place."""
-    if any(run in runs for lost_place, runs in lost.items() if lost_place != place):
-        return {lost_place: runs - {run} for lost_place, runs in lost.items()}
-    return {**lost, place: lost.get(place, frozenset()) | {run}}
+    for lost_place, runs in lost.items():
+        if lost_place != place and run in runs:
+            return {each: runs_there - {run} for each, runs_there in lost.items()}
+    runs_here = lost.get(place, frozenset())
+    return {**lost, place: runs_here | {run}}
 
 
 def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
@@ -234,8 +236,11 @@ def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
     They are not where all are seeds of one variant, whose own code may break devices, unless the
     sweep has no other. `variants`: by run, for every run of the sweep.
     """
+    if len(runs) < LOSSES:
+        return False
     enough = min(LOSSES, len(set(variants.values())))
-    return len(runs) >= LOSSES and len({variants[run] for run in runs}) >= enough
+    losers = {variants[run] for run in runs}
+    return len(losers) >= enough
 
 
 # --- Runs that fail alike -----------------------------------------------------------------------
@@ -272,16 +277,32 @@ def failures_alike(
     row then end the sweep.
     """
     failure = endings[-1].failure
-    row = [*itertools.takewhile(lambda e: failure and e.failure == failure, reversed(endings))]
-    works = works or not all(ending.failure for ending in endings)
-    conclusive = [e for e in row if not e.spared and (not works or e.variant in proven)]
-    ends_sweep = any(
-        len({ending.run for ending in group}) >= runs
-        # one variant that fails with each of its seeds counts once
-        and len({ending.variant for ending in group}) >= min(IN_A_ROW, variants)
-        for group, runs in ((conclusive, IN_A_ROW), (row, AT_MOST))
-    )
-    return len({ending.run for ending in row}) if ends_sweep else 0
+    if not failure:
+        return 0
+    row: list[Ending] = []  # the newest endings, up to the first that is not alike
+    for ending in reversed(endings):
+        if ending.failure != failure:
+            break
+        row.append(ending)
+    has_worked = works or any(not ending.failure for ending in endings)
+    conclusive = []
+    for ending in row:
+        if not ending.spared and (ending.variant in proven or not has_worked):
+            conclusive.append(ending)
+    # A variant that fails with each of its seeds counts once.
+    enough_variants = min(IN_A_ROW, variants)
+    if _are_enough(conclusive, IN_A_ROW, enough_variants) or _are_enough(
+        row, AT_MOST, enough_variants
+    ):
+        return len({ending.run for ending in row})
+    return 0
+
+
+def _are_enough(endings: Sequence[Ending], runs: int, variants: int) -> bool:
+    """Return whether the endings are of so many different runs and variants, or more."""
+    ended_runs = {ending.run for ending in endings}
+    ended_variants = {ending.variant for ending in endings}
+    return len(ended_runs) >= runs and len(ended_variants) >= variants
 
 
 class PlaceHealth:
@@ -303,7 +324,8 @@ class PlaceHealth:
         """Note that `run` lost its device on this place."""
         self.lost = blame(self.lost, run, place)
         lost = self.lost.get(place, frozenset())
-        if gives_up(lost, {id: variant(planned) for id, planned in self._board.runs.items()}):
+        variants = {id: variant(planned) for id, planned in self._board.runs.items()}
+        if gives_up(lost, variants):
             self.give_up(place, f"{len(lost)} runs lost their device there")
 
     def give_up(self, place: str, reason: str) -> None:
@@ -316,7 +338,8 @@ class PlaceHealth:
         `died`: the end counted as an attempt; `has_attempts`: its run has further attempts."""
         if ended.slot is None:
             return
-        place, failure = ended.slot.place, ""
+        place = ended.slot.place
+        failure = ""
         if not ended.folder.has_result():
             if exit not in (FAILED, OOM) and (not died or exit in (DEVICE_LOST, DATA_DAMAGED)):
                 return
@@ -329,12 +352,15 @@ class PlaceHealth:
         if not failure:
             return
         runs, states = self._board.runs.values(), self._board.states
-        active = self._board.active.values()
+        works = False
+        for active in self._board.active.values():
+            if active.slot is not None and active.slot.place == place and active.stepped:
+                works = True
         row = failures_alike(
             endings,
-            len({variant(run) for run in runs}),
-            {variant(run) for run in runs if states[run.id].status in FINAL_STATUSES},
-            any(a.stepped for a in active if a.slot is not None and a.slot.place == place),
+            variants=len({variant(run) for run in runs}),
+            proven={variant(run) for run in runs if states[run.id].status in FINAL_STATUSES},
+            works=works,
         )
         if row:
             reason = f"failed at once on {place}, all alike ({ended.error})"

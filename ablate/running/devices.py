@@ -125,23 +125,30 @@ class Devices:
     def basis(self, precisions: list[str]) -> str:
         """Describe the assumptions of `seconds`."""
         peak = PEAKS[self.name]
-        rates = " and ".join(f"{peak.rates[p] / 1e12:g} TFLOP/s in {p}" for p in precisions)
-        at = f"at {100 * (self.mfu or ASSUMED_MFU):g} % of the peak of {rates}, dense"
+        rates = []
+        for precision in precisions:
+            teraflops = peak.rates[precision] / 1e12
+            rates.append(f"{teraflops:g} TFLOP/s in {precision}")
+        percent = 100 * (self.mfu or ASSUMED_MFU)
+        at = f"at {percent:g} % of the peak of {' and '.join(rates)}, dense"
         if self.mfu is None:
-            at += f", or as {peak.bandwidth / 1e12:g} TB/s of memory allow"
+            terabytes = peak.bandwidth / 1e12
+            at += f", or as {terabytes:g} TB/s of memory allow"
         return f"{at}; {peak.source}"
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
         """List a line where launches and starts take more of the remaining time than kernels."""
-        known_works = [work for work in works if work.multiply_adds is not None]
-        floor = sum(
-            work.trainings_left * (START_S + LAUNCH_S * work.launches) for work in known_works
-        )
-        if floor <= sum(work.trainings_left * self._kernels(work) for work in known_works):
+        launching_s = computing_s = 0.0
+        for work in works:
+            if work.multiply_adds is not None:
+                launching_s += work.trainings_left * (START_S + LAUNCH_S * work.launches)
+                computing_s += work.trainings_left * self._kernels(work)
+        if launching_s <= computing_s:
             return []
+        launch_us = 1e6 * LAUNCH_S
         return [
             f"the time on {self.name} is a lower bound: such small runs spend it on launching "
-            f"kernels ({1e6 * LAUNCH_S:g} us each) and on starting ({START_S:g} s each)"
+            f"kernels ({launch_us:g} us each) and on starting ({START_S:g} s each)"
         ]
 
     def _kernels(self, work: CellWork) -> float:

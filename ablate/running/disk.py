@@ -56,16 +56,17 @@ class Disk:
         return self._spare == MOST_SPARE_BYTES and not self.waiting and self._has_room(runs)
 
     def _has_room(self, runs: Iterable[str]) -> bool:
-        newest = (self._store.rundir(run).checkpoints()[:1] for run in runs)
-        size = max((path.stat().st_size for paths in newest for _, path in paths), default=0)
-        return has_room(self._store.root, self._spare + 2 * size)
+        largest_size = 0  # of the runs' newest checkpoints
+        for run in runs:
+            for _, path in self._store.rundir(run).checkpoints()[:1]:
+                largest_size = max(largest_size, path.stat().st_size)
+        return has_room(self._store.root, self._spare + 2 * largest_size)
 
     def has_store(self) -> bool:
         """Return whether ledger and lock of the store are the files that the drive began with."""
-        is_same_ledger = (
-            self._ledger is not None and file_identity(self._store.ledger) == self._ledger
-        )
-        return is_same_ledger and self._store.driver.is_in_place()
+        if self._ledger is None or file_identity(self._store.ledger) != self._ledger:
+            return False
+        return self._store.driver.is_in_place()
 
     def check_store(self) -> None:
         """Raise Failure where the store is not the one that the drive began with. Called in each

@@ -130,11 +130,15 @@ class Drive:
             self.places = PlaceHealth(self.view.say, self.board)
             with self._store_in_place():
                 self._train(retry)
-        self.view.show(progress := self._progress())
-        first_signal = next(iter(self.signals), None)
-        retired = tuple(self.places.retired)
+        progress = self._progress()
+        self.view.show(progress)
         return Outcome(
-            self.plan, progress, first_signal, retired, self.places.stopped, self.misread
+            self.plan,
+            progress,
+            signal=next(iter(self.signals), None),
+            retired=tuple(self.places.retired),
+            stopped=self.places.stopped,
+            misread=self.misread,
         )
 
     def _train(self, retry: Sequence[str]) -> None:
@@ -173,18 +177,24 @@ class Drive:
     def _grow(self) -> None:
         if self.search is None or self.signals:
             return
-        for run, active in self.board.active.items() if self.search.prunes else ():
-            size = active.folder.metrics_size()
-            if size != active.judged_bytes:
-                active.judged_bytes = size
-                step = self.search.prune(run, active.folder.read_metrics())
-                if step is not None:
-                    active.folder.write_prune(step)
+        if self.search.prunes:
+            self._prune(self.search)
         if self.results:
             self.results = 0
             bigger = self.search.grow(self._recorded_result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
+
+    def _prune(self, search: Grower) -> None:
+        """Let the search judge every run with a worker that has new metrics."""
+        for run, active in self.board.active.items():
+            size = active.folder.metrics_size()
+            if size == active.judged_bytes:
+                continue
+            active.judged_bytes = size
+            step = search.prune(run, active.folder.read_metrics())
+            if step is not None:
+                active.folder.write_prune(step)
 
     def _recorded_result(self, run: str) -> dict[str, Any] | None:
         """Return the result of a run, as it was recorded. Raises Failure where it was edited."""
@@ -269,14 +279,18 @@ class Drive:
         result itself is right, and stays: the declaration has to change."""
         for metric in self.plan.task.metrics:
             value = result.get("test", {}).get(metric.key)
-            if value is not None and (reason := metric.no_share(value)):
+            if value is None:
+                continue
+            reason = metric.no_share(value)
+            if reason:
                 self.misread = f"run {self.board.runs[run].label}: {reason}"
 
     def _check_earlier_units(self) -> None:
         """Check one result of an earlier drive, so that none trains in vain."""
-        finished = (run for run, state in self.board.states.items() if state.status == "finished")
-        if (run := next(finished, None)) is not None:
-            self._check_units(run, self.store.rundir(run).read_result() or {})
+        for run, state in self.board.states.items():
+            if state.status == "finished":
+                self._check_units(run, self.store.rundir(run).read_result() or {})
+                return
 
     def _refuse(self, run: str, folder: RunDir, event: str, problem: str) -> None:
         """Remove a file in a result's place that is no result, once that is recorded: after a crash
@@ -308,8 +322,11 @@ class Drive:
         """Start the runs that fit on free slots."""
         if self.disk.lacks(self.board.pending):
             return
-        while not self.signals and (pair := self._next_start()) is not None:
-            run, slot = pair
+        while not self.signals:
+            start = self._next_start()
+            if start is None:
+                return
+            run, slot = start
             self.board.pending.remove(run)
             current = self.store.rundir(run)
             if self.liveness.alive(current) or current.has_result():  # of another driver; given up
@@ -334,8 +351,9 @@ class Drive:
 
     def _offer(self) -> None:
         try:
-            waiting = self.board.pending
-            devices = sum(self._worlds().values()) if self.worlds else len(waiting)
+            devices = len(self.board.pending)
+            if self.worlds:
+                devices = sum(self._worlds().values())
             for line in self.launcher.offer(devices, self.places.retired):
                 self.view.say(line)
         except OSError as error:
@@ -344,11 +362,17 @@ class Drive:
             self.disk.ran_out()
 
     def _next_start(self) -> tuple[str, Slot] | None:
-        board, places = self.board, self.places
+        board = self.board
         held_slots = {run: active.slot for run, active in board.active.items() if not active.leaves}
-        slots, lost, retired = self.launcher.slots, places.lost, places.retired
-        situation = board.pending, held_slots, slots, board.states, lost, retired
-        return assign(*situation, self._worlds() if self.worlds else {})
+        return assign(
+            board.pending,
+            held_slots,
+            self.launcher.slots,
+            board.states,
+            lost=self.places.lost,
+            retired=self.places.retired,
+            worlds=self._worlds() if self.worlds else {},
+        )
 
     def _worlds(self) -> dict[str, int]:
         """Map each run that waits to the number of devices that it gets."""
@@ -386,7 +410,8 @@ class Drive:
         if code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
         exit = active.liveness.notes(folder).exit
-        exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
+        if not exit:
+            exit = DISK_FULL if code == EXIT_DISK_FULL else None
         if self.board.states[run].status == "skipped":  # as it was asked to
             self._settle(run, exit)
             return
@@ -399,7 +424,8 @@ class Drive:
             self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
         else:
             died = self._judge_end(run, active, exit)
-            exit = DIED if died and exit in (STOPPED, DISK_FULL) else exit
+            if died and exit in (STOPPED, DISK_FULL):
+                exit = DIED
         if not self.signals or folder.has_result():
             has_attempts = self.board.states[run].attempts < self.attempts
             self.places.judge(active, exit, died, has_attempts)
@@ -414,8 +440,10 @@ class Drive:
         room = exit == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
         died = is_death(exit, code, was_asked=was_asked, room=room)
         if died:
-            if exit in (None, STOPPED):
-                folder.lock.add(error=exit_words(code or 0) if exit is None else UNASKED)
+            if exit is None:
+                folder.lock.add(error=exit_words(code or 0))
+            elif exit == STOPPED:
+                folder.lock.add(error=UNASKED)
             details = {} if exit is None else {"reason": exit}
             self.board.record(run, "died", step=folder.newest_step(), code=code, **details)
             self._say(exit or "died", run, self._error(folder))
@@ -456,7 +484,8 @@ class Drive:
             for run in active.values():
                 with contextlib.suppress(OSError):
                     run.stop(now=True)
-            remaining, until = set(active), time.monotonic() + END_S
+            remaining = set(active)
+            until = time.monotonic() + END_S
             while remaining and not self.launcher.remote and time.monotonic() < until:
                 remaining -= self.launcher.poll(0.2).keys()
                 remaining -= {run for run in remaining if not active[run].child}
@@ -485,19 +514,24 @@ def exit_words(code: int) -> str:
     """Describe a worker's exit code."""
     if code >= 0:
         return f"exit code {code}"
-    memory = ", which the kernel sends where memory runs out" if -code == signal.SIGKILL else ""
-    return f"{signal_words(-code)}{memory}"
+    words = signal_words(-code)
+    if -code == signal.SIGKILL:
+        return f"{words}, which the kernel sends where memory runs out"
+    return words
 
 
 def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
     """Describe a run's end. `metric`: the name of the validation score in the line."""
     if result["status"] != "finished":
         return f"{result['status']} at step {result.get('step')}: {run.label}"
-    score = result.get("validation", {}).get(metric.key)
-    figure = "" if score is None else f", validation {metric.printed(score)}"
-    if not result.get("validation"):
+    scores = result.get("validation")
+    figure = ""
+    if not scores:
         figure = ", which logged no validation"
-    return f"finished: {run.label}{figure}, {result.get('seconds', 0):.0f} s"
+    elif scores.get(metric.key) is not None:
+        figure = f", validation {metric.printed(scores[metric.key])}"
+    seconds = result.get("seconds", 0)
+    return f"finished: {run.label}{figure}, {seconds:.0f} s"
 
 
 # --- The next run and its slot --------------------------------------------------------------------
@@ -526,7 +560,9 @@ def assign(
     devices of that group wait with it.
     """
     held_slots = [slot for slot in working.values() if slot is not None]
-    taken_devices = frozenset[str]().union(*(slot.takes for slot in held_slots))
+    taken_devices: set[str] = set()
+    for slot in held_slots:
+        taken_devices |= slot.takes
     busy = {slot.place for slot in held_slots}
     alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
     usable_slots = usable(slots, retired)
@@ -536,14 +572,15 @@ def assign(
 
     def choose(run: str) -> Iterator[Slot]:
         """Yield the slots that the run may have at some time."""
-        ranks = worlds.get(run, max(WORLD_SIZES))
-        ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= ranks), default=0)
+        most_ranks = worlds.get(run, max(WORLD_SIZES))
+        ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= most_ranks), default=0)
         alike = [slot for slot in usable_slots if slot.ranks == ranks]
+        has_one_place = len({slot.place for slot in alike}) == 1
         for slot in alike:
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:
                     yield slot
-            elif run not in lost.get(slot.place, ()) or {s.place for s in alike} == {slot.place}:
+            elif has_one_place or run not in lost.get(slot.place, ()):
                 yield slot
 
     if worlds:  # else they are many, and as they should be
@@ -551,10 +588,12 @@ def assign(
     fresh_runs = (run for run in pending if not _was_out_of_memory(states[run]))
     oom_runs = (run for run in pending if _was_out_of_memory(states[run]))
     for run in itertools.chain(fresh_runs, oom_runs):
-        candidates = [*choose(run)]
-        if fit := next((slot for slot in candidates if slot in free), None):
-            # Alone on its place, a run has all of the memory.
-            return run, replace(fit, share=1.0) if _was_out_of_memory(states[run]) else fit
+        candidates = list(choose(run))
+        fit = next((slot for slot in candidates if slot in free), None)
+        if fit is not None:
+            if _was_out_of_memory(states[run]):
+                fit = replace(fit, share=1.0)  # alone on its place, it has all of the memory
+            return run, fit
         if candidates:
             group = min(candidates, key=lambda slot: len(slot.takes & taken_devices))
             free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]

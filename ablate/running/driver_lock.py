@@ -59,8 +59,10 @@ def driver_session(
         store.driver.note(ended="was stopped by Ctrl-C")
         raise
     except Exception as error:
-        no = getattr(error, "exit_code", None) == 0  # somebody did not want the sweep
-        store.driver.note(ended="" if no else short_error(f"ended: {error}"))
+        ended = short_error(f"ended: {error}")
+        if getattr(error, "exit_code", None) == 0:  # somebody did not want the sweep
+            ended = ""
+        store.driver.note(ended=ended)
         raise
     finally:
         store.driver.release()
@@ -96,17 +98,21 @@ def stop_driver(
     later.
     """
     driven_sweep = None
-    if (driver := driver_of(store)) is not None:
+    driver = driver_of(store)
+    if driver is not None:
         driven_sweep = str(driver.sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
         workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
-        # until there is none, or another
-        while (current := driver_of(store)) is not None and current.pid == driver.pid:
+        while True:
+            current = driver_of(store)
+            if current is None or current.pid != driver.pid:
+                break
             heard = heard or store.ask_to_stop()
-            waiting.on({"": current.pid if store.driven_here() else None} | _alive(store, workers))
+            driver_pid = current.pid if store.driven_here() else None
+            waiting.on({"": driver_pid} | _alive(store, workers))
         if current is not None and not heard:  # the notes were those of a driver that is dead
             return stop_driver(store, sweep, say, timeout_s)
         if current is not None or not _alive(store, workers):
@@ -125,30 +131,37 @@ def stop_driver(
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, workers):
         waiting.on(alive)
-    if (began := driver_of(store)) is not None and sweep in (None, began.sweep):  # meanwhile
+    new_driver = driver_of(store)  # it may have begun meanwhile
+    if new_driver is not None and sweep in (None, new_driver.sweep):
         return stop_driver(store, sweep, say, timeout_s)
-    return driven_sweep or (plan.name if plan and workers else None)
+    if driven_sweep:
+        return driven_sweep
+    return plan.name if plan is not None and workers else None
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
     """Return the folders of the runs with a living worker, by label."""
     if plan is None or not store.ledger.exists():
         return {}
-    runs = {run.id: run.label for run in plan.runs()}
+    labels = {run.id: run.label for run in plan.runs()}
     with Ledger.reading(store) as ledger:
-        states = ledger.states(runs)
-    started = {runs[run]: store.rundir(run) for run, s in states.items() if s.status == "started"}
-    return {label: run for label, run in started.items() if store.liveness.alive(run)}
+        states = ledger.states(labels)
+    folders = {}
+    for run, state in states.items():
+        folder = store.rundir(run)
+        if state.status == "started" and store.liveness.alive(folder):
+            folders[labels[run]] = folder
+    return folders
 
 
 def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
     """Return the living workers by label, with their process ids if they are of this host."""
-    liveness = store.liveness
-    return {
-        label: liveness.notes(run).pid if run.attempt is None and _is_here(run) else None
-        for label, run in folders.items()
-        if liveness.alive(run)
-    }
+    pids: dict[str, Any] = {}
+    for label, folder in folders.items():
+        if store.liveness.alive(folder):
+            is_local = folder.attempt is None and _is_here(folder)
+            pids[label] = store.liveness.notes(folder).pid if is_local else None
+    return pids
 
 
 def _is_here(run: RunDir) -> bool:
@@ -170,13 +183,19 @@ class Waiting:
     def on(self, pids: Mapping[str, Any]) -> None:
         """Wait a moment for processes. `pids`: the living processes by the label of the run, "" for
         the driver. Raises Failure when the time is over."""
-        frozen = {pid: text for label, pid in pids.items() if (text := _frozen(label, pid))}
+        frozen = {}
+        for label, pid in pids.items():
+            remedy = _frozen(label, pid)
+            if remedy:
+                frozen[pid] = remedy
         for pid in frozen.keys() - self._frozen.keys():
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
         self._frozen |= frozen
         if time.monotonic() - self._since >= self._timeout_s:
             survivors = ", ".join(label or "the driver" for label in pids)
-            reason = "; ".join(frozen.values()) or f"asked to stop, but still alive: {survivors}"
+            reason = f"asked to stop, but still alive: {survivors}"
+            if frozen:
+                reason = "; ".join(frozen.values())
             raise Failure(f"stop: gave up after {self._timeout_s:g} s: {reason}")
         time.sleep(0.1)
 

@@ -69,9 +69,15 @@ class Costs:
 
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
     """Average the device-seconds of the finished runs of a cell; None without one."""
-    noted = (finished.get(run, {}) for run in cell.ids.values())
-    durations = [n["seconds"] * (n.get("ranks") or 1) for n in noted if is_number(n.get("seconds"))]
-    return sum(durations) / len(durations) if durations else None
+    durations: list[float] = []
+    for run in cell.ids.values():
+        detail = finished.get(run, {})
+        if is_number(detail.get("seconds")):
+            ranks = detail.get("ranks") or 1
+            durations.append(detail["seconds"] * ranks)
+    if not durations:
+        return None
+    return sum(durations) / len(durations)
 
 
 def own_costs(
@@ -89,12 +95,11 @@ def own_costs(
     slots, or the devices that would train, on which no time is known but that of runs here;
     `ranks`: the devices of each run.
     """
-    seconds = {
-        (cell.row, cell.column): None
-        if (alone := mean_seconds(cell, finished)) is None
-        else alone / ranks
-        for cell in plan.cells
-    }
+    seconds: dict[tuple[str, str], float | None] = {}
+    for cell in plan.cells:
+        device_seconds = mean_seconds(cell, finished)
+        a_run = None if device_seconds is None else device_seconds / ranks
+        seconds[cell.row, cell.column] = a_run
     durations = [duration for duration in seconds.values() if duration is not None]
     typical = sum(durations) / len(durations) if durations else 0.0
     remaining_s = plan.to_come * typical
@@ -105,12 +110,14 @@ def own_costs(
     seeds: dict[str, float | None] = {}
     for column in plan.columns:
         cells = [cell for cell in plan.cells if cell.column == column.label]
-        seed_costs = [
-            a_run * (1 + plan.trials_of(cell) / len(cell.seeds or plan.seeds))
-            for cell in cells
-            if (a_run := seconds[cell.row, cell.column]) is not None
-        ]
-        seeds[column.label] = ranks * sum(seed_costs) if len(seed_costs) == len(cells) else None
+        seed_costs = []
+        for cell in cells:
+            a_run = seconds[cell.row, cell.column]
+            if a_run is not None:
+                trials_a_seed = plan.trials_of(cell) / len(cell.seeds or plan.seeds)
+                seed_costs.append(a_run * (1 + trials_a_seed))
+        all_known = len(seed_costs) == len(cells)
+        seeds[column.label] = ranks * sum(seed_costs) if all_known else None
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -144,10 +151,13 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
         theirs = described[plan.baseline, column].get("initial")
         if not (whole_of(cell.spec) or whole_of(base.spec)) or ours is None or theirs is None:
             continue
-        weights = ours.items()
-        equal = sum(size for name, (hashed, size) in weights if theirs.get(name, [0])[0] == hashed)
+        equal = total = 0
+        for name, (digest, size) in ours.items():
+            total += size
+            if name in theirs and theirs[name][0] == digest:
+                equal += size
         lines[row] = (
-            f"{row}: {equal:,} of {sum(size for _, size in ours.values()):,} weights begin as the "
+            f"{row}: {equal:,} of {total:,} weights begin as the "
             f"baseline's of the same name; batches and augmentation are the same in all rows"
         )
     return list(lines.values())
@@ -179,22 +189,24 @@ def estimate_costs(
     an assumed rate, until runs have finished, whose own times are used. Raises UserError for a
     combination that can't be built, or can't be shared.
     """
-    worlds = launcher.worlds if on is None else on.worlds
-    device, places = launcher.device, launcher.most
-    if on is not None:
-        device, places = "cuda", on.count // worlds[0]
-    hardware = f"{on.count} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
+    if on is None:
+        worlds, device, places = launcher.worlds, launcher.device, launcher.most
+        hardware = f"{places} slot" if places == 1 else f"{places} slots"
+    else:
+        worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
+        hardware = f"{on.count} x {on.name}"
     if is_own(plan.cells[0].spec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(whole_of(cell.spec) for cell in cells))
-    notes = rounding_lines(cells, launcher) if on is None else []
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
-    beyond, basis, devices = False, "from finished runs", places * worlds[0]
+    devices = places * worlds[0]
+    beyond = False  # takes more than a month
+    basis = "from finished runs"
     for work in works:
         work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished)
         if on or work.seconds is None:
@@ -207,16 +219,16 @@ def estimate_costs(
         if launcher.remote and device != "cpu":  # there is none here to time
             basis = "a lower bound, at the highest rate of any GPU, until runs have finished"
             for work in unknown:
-                work.seconds = (
-                    None if work.multiply_adds is None else work.multiply_adds / FASTEST[device]
-                )
+                if work.multiply_adds is not None:
+                    work.seconds = work.multiply_adds / FASTEST[device]
         else:
             basis = "by a short calibration"
             if not beyond and time_left(works, SLOWEST) >= from_s:
                 answers.time(cells, finished)
                 for work in unknown:
                     work.seconds = answers.seconds(work, cells)
-        basis += f", shared evenly by {worlds[0]} ranks" if worlds[0] > 1 else ""
+        if worlds[0] > 1:
+            basis += f", shared evenly by {worlds[0]} ranks"
     stopped = beyond and any(work.seconds is None for work in works)
     shares = share(works, options, devices, FASTEST[device])
     wall_s = math.inf if stopped else end(works, devices, shares)
@@ -224,6 +236,8 @@ def estimate_costs(
         work.ranks = shares.get(group_of(work.cell), 1)
         work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
+    notes = shared_weights(plan, described)
+    notes += rounding_lines(cells, launcher) if on is None else on.bound(works)
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
@@ -233,7 +247,7 @@ def estimate_costs(
         wall_s=wall_s,
         searches=[work.search for work in works if work.search is not None],
         seed_s=time_a_seed(works),
-        notes=[*shared_weights(plan, described), *notes, *(on.bound(works) if on else ())],
+        notes=notes,
         worlds=shares if len(worlds) > 1 else {},
     )
 
@@ -244,7 +258,8 @@ def estimate_sizes(
     """Return parameters and multiply-adds of every cell whose results lack them."""
     if is_own(plan.cells[0].spec):  # nobody but its trainer knows
         return {}
-    cached, lacking = _cache(store).answers(), {}
+    cached = _cache(store).answers()
+    lacking = {}
     answers: dict[tuple[str, str], Mapping[str, Any]] = {}
     for cell in plan.cells:
         if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
@@ -289,14 +304,14 @@ class _Answers:
     def describe(self, cells: Sequence[Cell], initial: bool = False) -> None:
         """Ask about the cells that have no description yet. `initial`: also about their initial
         weights."""
-        keys = {_key(cell, self._device): cell for cell in cells}
-        # A hub set that was not fetched then may be fetched by now.
-        new = {
-            key: cell
-            for key, cell in keys.items()
-            if self._descriptions.get(key, {}).get("examples") is None
-            or (initial and "initial" not in self._descriptions[key])
-        }
+        new = {}
+        for cell in cells:
+            key = _key(cell, self._device)
+            description = self._descriptions.get(key, {})
+            if description.get("examples") is None:
+                new[key] = cell  # a hub set that was not fetched then may be fetched by now
+            elif initial and "initial" not in description:
+                new[key] = cell
         self._learn(new, initial=initial)
 
     def time(self, cells: Sequence[Cell], finished: Mapping[str, Any]) -> None:
@@ -308,12 +323,12 @@ class _Answers:
             for cell in cells
             if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None
         }
-        spread = [*unmeasured.items()][:: max(1, -(-len(unmeasured) // CALIBRATED))]
-        sample = {
-            key: cell
-            for key, cell in spread
-            if not any(0.5 <= size / self[cell]["multiply_adds"] <= 2 for size in timed)
-        }
+        interval = max(1, math.ceil(len(unmeasured) / CALIBRATED))
+        sample = {}
+        for key, cell in list(unmeasured.items())[::interval]:
+            size = self[cell]["multiply_adds"]
+            if not any(0.5 <= timed_size / size <= 2 for timed_size in timed):
+                sample[key] = cell
         initial = any("initial" in self[cell] for cell in sample.values())
         self._learn(sample, calibrate=sorted(sample), initial=initial)
 
@@ -329,14 +344,14 @@ class _Answers:
     def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
         """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
         in evaluation."""
-        return {
-            (size := answer["multiply_adds"]): (
-                answer["step_s"] / (size * cell.spec["train"]["batch"]),
-                answer["image_s"] / size,
-            )
-            for cell in cells
-            if "step_s" in (answer := self[cell]) and "image_s" in answer
-        }
+        rates = {}
+        for cell in cells:
+            answer = self[cell]
+            if "step_s" in answer and "image_s" in answer:
+                size = answer["multiply_adds"]
+                step_size = size * cell.spec["train"]["batch"]
+                rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
+        return rates
 
     def _learn(self, cells: Mapping[str, Cell], **details: Any) -> None:
         if cells:
@@ -352,8 +367,13 @@ def _question(
     **details: Any,
 ) -> dict[str, Any]:
     specs = {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)}
-    tree = {"specs": specs, "calibrate": [*calibrate], "cache": str(store.cache), "device": device}
-    return tree | details
+    return {
+        "specs": specs,
+        "calibrate": list(calibrate),
+        "cache": str(store.cache),
+        "device": device,
+        **details,
+    }
 
 
 def _cache(store: Store) -> AnswerCache:
@@ -369,8 +389,10 @@ def _is_answer(tree: Any) -> bool:
             "statistics": bool(),
             "examples": None | {"train": _} as examples,
         }:
-            numbers = [parameters, size, launches, (examples or {"train": 0})["train"]]
+            numbers = [parameters, size, launches]
             numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
+            if examples is not None:
+                numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)
             return all(map(is_number, numbers)) and size > 0 and warnings_are_list
     return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -98,7 +97,9 @@ def list_gpus() -> tuple[list[Gpu], str]:
             strays += f"{line}\n"
     if not gpus and NO_DEVICES not in output:
         raise NoAnswer(reason or f"{TOOL} -L: {_first_line(output)}")
-    return gpus, f"{TOOL}: {_first_line(strays)}" if gpus and strays.strip() else ""
+    if not strays.strip() or not gpus:
+        return gpus, ""
+    return gpus, f"{TOOL}: {_first_line(strays)}"
 
 
 # --- Which of them are used -----------------------------------------------------------------------
@@ -133,11 +134,14 @@ def find(devices: str, outer: str | None) -> GpuSet:
         return GpuSet(tuple(usable), tuple(remarks))
     selection: dict[Gpu, None] = {}
     for name in names:
-        if not (matches := _matching(name, usable)):
+        matches = _matching(name, usable)
+        if not matches:
             if _matching(name, gpus):
                 raise _hidden(name, outer)
-            alone = ["auto", "cpu"] if len(names) == 1 else []
-            raise unknown_value("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
+            choices = [gpu.index for gpu in usable]
+            if len(names) == 1:
+                choices = ["auto", "cpu", *choices]
+            raise unknown_value("launcher.devices", name, choices)
         selection |= dict.fromkeys(matches)
     return GpuSet(tuple(selection), tuple(remarks))
 
@@ -154,7 +158,8 @@ def _without_answer(names: list[str], outer: str | None, reason: str) -> GpuSet:
             return GpuSet()
         if not nodes:
             return GpuSet(remarks=(f"{reason}: {ON_CPU}",))
-        finding = f"{reason}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
+        verb = "is" if len(nodes) == 1 else "are"
+        finding = f"{reason}, but {', '.join(nodes)} {verb} there"
         return GpuSet(remarks=(f"{finding}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
     visible = names if outer is None else _visible(outer)
     if names == ["auto"]:
@@ -173,15 +178,24 @@ def _hidden(name: str, outer: str | None) -> UserError:
 
 def _visible(outer: str) -> list[str]:
     """List the names up to the first invalid one, from which on CUDA sees no device."""
-    names = outer.replace(" ", "").split(",")
-    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+    names = []
+    for name in outer.replace(" ", "").split(","):
+        if name in ("", "-1"):
+            break
+        names.append(name)
+    return names
 
 
 def _as_cuda(outer: str, candidates: Iterable[Gpu]) -> list[Gpu]:
     """Choose the GPUs that CUDA sees: those up to the first unknown name, and of a GPU with slices
     only the first slice."""
-    matches = (_matching(name, candidates) for name in _visible(outer))
-    return [gpus[0] for gpus in itertools.takewhile(bool, matches)]
+    gpus = []
+    for name in _visible(outer):
+        matches = _matching(name, candidates)
+        if not matches:
+            break
+        gpus.append(matches[0])
+    return gpus
 
 
 def _matching(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
@@ -189,10 +203,12 @@ def _matching(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
     GPU that has slices."""
     if not name.startswith(("GPU-", "MIG-")):
         return [gpu for gpu in gpus if name in (gpu.index, gpu.index.partition(":")[0])]
-    if slices := [gpu for gpu in gpus if gpu.uuid.startswith(name)]:
-        return slices if len(slices) == 1 else []
-    boards = [gpu for gpu in gpus if gpu.board.startswith(name)]
-    return boards if len({gpu.board for gpu in boards}) == 1 else []
+    matches = [gpu for gpu in gpus if gpu.uuid.startswith(name)]
+    if matches:
+        return matches if len(matches) == 1 else []
+    slices = [gpu for gpu in gpus if gpu.board.startswith(name)]
+    boards = {gpu.board for gpu in slices}
+    return slices if len(boards) == 1 else []
 
 
 # --- What they do now -----------------------------------------------------------------------------
@@ -206,13 +222,14 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
     boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
     if not boards:
         return []
+    our_pids = {str(pid) for pid in ours}
     processes: dict[str, list[str]] = {}
     for board, pid in rows("gpu_uuid", "pid", entity="compute-apps"):
         processes.setdefault(board, []).append(pid)
     lines = []
     for board, used, total in rows("uuid", "memory.used", "memory.total"):
         pids = processes.get(board, [])
-        foreign_pids = [pid for pid in pids if pid not in map(str, ours)]
+        foreign_pids = [pid for pid in pids if pid not in our_pids]
         is_hidden_use = not pids and used.isdigit() and int(used) >= BUSY_MIB
         has_ended = used == "0"  # a process that the tool still lists
         if board in boards and not has_ended and (foreign_pids or is_hidden_use):
@@ -228,15 +245,16 @@ def figures(indices: Collection[str]) -> list[str]:
     keys = "index", "utilization.gpu", "memory.used", "memory.total", "power.draw"
     lines = []
     for index, share, used, total, watts in rows(*keys):
-        parts = [
-            f"{share} % busy" if _is_number(share) else "",
-            f"{float(used) / 1024:.1f} of {float(total) / 1024:.1f} GiB"
-            if _is_number(used) and _is_number(total)
-            else "",
-            f"{float(watts):.0f} W" if _is_number(watts) else "",
-        ]
-        if index in indices and any(parts):
-            lines.append(f"gpu:{index}: {', '.join(filter(None, parts))}")
+        parts = []
+        if _is_number(share):
+            parts.append(f"{share} % busy")
+        if _is_number(used) and _is_number(total):
+            used_gib, total_gib = float(used) / 1024, float(total) / 1024
+            parts.append(f"{used_gib:.1f} of {total_gib:.1f} GiB")
+        if _is_number(watts):
+            parts.append(f"{float(watts):.0f} W")
+        if index in indices and parts:
+            lines.append(f"gpu:{index}: {', '.join(parts)}")
     return lines
 
 
@@ -245,8 +263,12 @@ def rows(*keys: str, entity: str = "gpu") -> list[list[str]]:
     `nvidia-smi --help-query-gpu`. A value that it doesn't have is "[N/A]" or another such text.
     Raises NoAnswer."""
     output = output_of(f"--query-{entity}={','.join(keys)}", "--format=csv,noheader,nounits")
-    table = ([part.strip() for part in line.split(",")] for line in output.splitlines())
-    return [row for row in table if len(row) == len(keys)]
+    table = []
+    for line in output.splitlines():
+        row = [part.strip() for part in line.split(",")]
+        if len(row) == len(keys):
+            table.append(row)
+    return table
 
 
 def _is_number(text: str) -> bool:

@@ -75,4 +75,8 @@ def is_death(exit: str | None, code: int | None, *, was_asked: bool, room: bool)
         return code not in (None, EXIT_AWAY) and not was_asked
     if exit in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
         return False
-    return {STOPPED: not was_asked, DISK_FULL: room}.get(exit, True)
+    if exit == STOPPED:
+        return not was_asked
+    if exit == DISK_FULL:
+        return room
+    return True

@@ -51,8 +51,10 @@ def effect_of(order: str, state: RunState, *, result: bool, had_result: bool) ->
         case "skip" if ended or had_result:
             reason = "has a result" if ended else "had a result once"
             return Effect(None, f"{reason}, and a seed whose result is known can't be left out")
+        case "skip" if state.status == "skipped":
+            return Effect(None)
         case "skip":
-            return Effect(None if state.status == "skipped" else "skipped")
+            return Effect("skipped")
     return Effect(None, f"{order}: is no order")
 
 
@@ -100,9 +102,12 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
     for run, label in runs.items():
         if run not in states:
             raise UserError(f"{label}: no sweep has planned this run")
-        if refusal := decide(store, ledger, order, run, states[run]).refusal:
-            raise UserError(f"{label}: {refusal}")
-    for plan in driven_plans(store, ledger, runs.keys()) if order == "skip" else ():
+        effect = decide(store, ledger, order, run, states[run])
+        if effect.refusal:
+            raise UserError(f"{label}: {effect.refusal}")
+    if order != "skip":
+        return
+    for plan in driven_plans(store, ledger, runs.keys()):
         dependents = plan.design.needed_runs(plan)
         for run in runs.keys() & dependents.keys():
             raise UserError(
@@ -114,19 +119,32 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
 def give_order(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
     """Have an order carried out: by the driver, else here in its turn. Returns once the events are
     recorded, and the workers that must stop have stopped."""
-    file, since = store.order(order, runs), time.monotonic()
+    file = store.order(order, runs)
+    since = time.monotonic()
     while file.exists():
         if store.take_turn():
             _obey(store)
-        elif time.monotonic() - since > PATIENCE_S and (driver := driver_of(store)) is not None:
-            since = math.inf
-            say(
-                f"waiting for process {driver.pid}, which drives {store.root}; after Ctrl-C the "
-                f"order stays with it"
-            )
+        elif time.monotonic() - since > PATIENCE_S:
+            driver = driver_of(store)
+            if driver is not None:
+                since = math.inf  # says so once
+                say(
+                    f"waiting for process {driver.pid}, which drives {store.root}; after Ctrl-C "
+                    f"the order stays with it"
+                )
         time.sleep(0.05)
-    waiting, folders = Waiting(say), [store.rundir(run) for run in runs if order == "skip"]
-    while alive := [folder for folder in folders if store.liveness.alive(folder)]:
+    if order == "skip":
+        _await_workers(store, runs, say)
+
+
+def _await_workers(store: Store, runs: list[str], say: Callable[[str], None]) -> None:
+    """Wait until no run has a worker."""
+    folders = [store.rundir(run) for run in runs]
+    waiting = Waiting(say)
+    while True:
+        alive = [folder for folder in folders if store.liveness.alive(folder)]
+        if not alive:
+            return
         waiting.on({folder.id: store.liveness.notes(folder).pid for folder in alive})
 
 

@@ -48,16 +48,17 @@ def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[s
         return
     slots = launcher.slots
     held_places = {name.rpartition(".")[0] for name in held}  # of slots that share a GPU
-    works = frozenset[str]().union(
-        *(s.takes | {s.place} for s in slots if s.name in held or s.place in held_places)
-    )
-    places = {s.place: s for s in slots if works.isdisjoint(s.takes | {s.place})}
-    reasons = launcher.unfit(list(places.values()))
-    unfit = {place: reasons[slot.name] for place, slot in places.items() if slot.name in reasons}
-    lines = [
-        f"{', '.join(place for place in unfit if unfit[place] == reason)}: {reason}"
-        for reason in dict.fromkeys(unfit.values())
-    ]
+    works: set[str] = set()  # slots and places
+    for slot in slots:
+        if slot.name in held or slot.place in held_places:
+            works |= slot.takes | {slot.place}
+    untried = {s.place: s for s in slots if works.isdisjoint(s.takes | {s.place})}
+    reasons = launcher.unfit(list(untried.values()))
+    unfit = {place: reasons[slot.name] for place, slot in untried.items() if slot.name in reasons}
+    places_by_reason: dict[str, list[str]] = {}
+    for place, reason in unfit.items():
+        places_by_reason.setdefault(reason, []).append(place)
+    lines = [f"{', '.join(places)}: {reason}" for reason, places in places_by_reason.items()]
     usable_slots = usable(slots, unfit)
     if not usable_slots:
         raise Failure(f"no device can be used: {'; '.join(lines)}")
@@ -77,10 +78,16 @@ def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]
 def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
     """Raise Failure where a run would start from weights that differ from those that were
     trained."""
-    unfinished = [run for run in runs if not store.rundir(run.id).has_result()]
-    parents = [parent for run in unfinished if (parent := run.parent()) is not None]
-    if reasons := [*store.results(parents, weights=True).withheld.values()]:
-        raise Failure(f"other runs start from damaged ones: {'; '.join(reasons)}; {RETRY_REMEDY}")
+    parents = []
+    for run in runs:
+        if not store.rundir(run.id).has_result():
+            parent = run.parent()
+            if parent is not None:
+                parents.append(parent)
+    withheld = store.results(parents, weights=True).withheld
+    if withheld:
+        reasons = "; ".join(withheld.values())
+        raise Failure(f"other runs start from damaged ones: {reasons}; {RETRY_REMEDY}")
 
 
 def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Iterator[str]:
@@ -167,24 +174,21 @@ def settle_auto_keys(
     cached = cache.answers()
     decisions: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in _columns(plan):
-        open_ = [
-            key for key in SETTLED_KEYS if any(cell.spec["train"][key] == "auto" for cell in cells)
-        ]
-        if slot.device == "cpu":
-            open_ = [key for key in open_ if key != "deterministic"]  # it costs nothing there
+        open_ = _open_keys(cells, slot.device)
         if not open_:
             continue
         baseline = next((cell for cell in cells if cell.row == plan.baseline), cells[0])
         name = _hash(f"{hardware} {shape(baseline.spec)}")
         decision = cached.get(name, {"shapes": []})
-        new = {
-            key: cell.spec
-            for cell in (baseline, *cells)
-            if (key := shape(cell.spec)) not in decision["shapes"]
-        }
+        new = {}
+        for cell in (baseline, *cells):
+            key = shape(cell.spec)
+            if key not in decision["shapes"]:
+                new[key] = cell.spec
         if new or any(key not in decision for key in open_):
+            specs = list(new.values()) or [baseline.spec]
             question = {
-                "specs": [seeded(spec, 0) for spec in (new or {"": baseline.spec}).values()],
+                "specs": [seeded(spec, 0) for spec in specs],
                 "wants": open_,
                 "known": {key: decision[key] for key in open_ if key in decision},
                 "cache": str(store.cache),
@@ -193,14 +197,25 @@ def settle_auto_keys(
                 "parts": LEAST_MICRO_BATCHES if max(launcher.worlds) > 1 else 1,
             }
             decision = {**decision, **launcher.ask("settle", question)}
-            decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
+            decision["shapes"] = list(dict.fromkeys([*decision["shapes"], *new]))
             cached = cache.add({name: decision})
             if "memory" in decision:
-                label = ", ".join(filter(None, (baseline.row, baseline.column)))
+                label = ", ".join(part for part in (baseline.row, baseline.column) if part)
                 say(_memory_line(label, decision, slot, cache))
         answer = {key: decision[key] for key in open_ if key in decision}
         decisions |= {(cell.row, cell.column): answer for cell in cells}
     return decisions
+
+
+def _open_keys(cells: Iterable[Cell], device: str) -> list[str]:
+    """List the keys of SETTLED_KEYS that one of the cells leaves open."""
+    keys = []
+    for key in SETTLED_KEYS:
+        if key == "deterministic" and device == "cpu":
+            continue  # it costs nothing there
+        if any(cell.spec["train"][key] == "auto" for cell in cells):
+            keys.append(key)
+    return keys
 
 
 # --- Runs that share a GPU ------------------------------------------------------------------------
@@ -232,13 +247,15 @@ def pack_gpus(
     if not all(task_in(cells[0].spec).trains for cells in columns):
         return
     slot, gpus = launcher.slots[0], launcher.devices.gpus
-    cores = max(1, (len(os.sched_getaffinity(0)) - 1) // max(1, len(gpus)))  # one for the driver
+    spare_cores = len(os.sched_getaffinity(0)) - 1  # one is for the driver
+    cores = max(1, spare_cores // max(1, len(gpus)))
+    model = gpus[0].model if gpus else ""
     cache = AnswerCache(store.cache / "packed.json", is_load)
-    cached, loads = cache.answers(), list[Mapping[str, Any]]()
+    cached = cache.answers()
+    loads: list[Mapping[str, Any]] = []
     for cells in columns:
         shapes = {shape(cell.spec): cell.spec for cell in cells}
         decided = decisions.get((cells[0].row, cells[0].column), {})
-        model = gpus[0].model if gpus else ""
         name = _hash(f"{model} {sorted(shapes)} {json.dumps(decided, sort_keys=True)}")
         if name not in cached:
             question = {
@@ -257,10 +274,12 @@ def pack_gpus(
     if runs == 1:
         return
     launcher.slots = packed(launcher.slots, runs)
-    step_s, device_s = (sum(load[key] for load in loads) for key in ("step_s", "device_s"))
+    step_s = sum(load["step_s"] for load in loads)
+    device_s = sum(load["device_s"] for load in loads)
+    busy_percent = 100 * device_s / step_s
     say(
         f"{runs} runs share each GPU, which one run keeps busy for "
-        f"{100 * device_s / step_s:.0f} % of its time (launcher.runs_per_gpu=auto)"
+        f"{busy_percent:.0f} % of its time (launcher.runs_per_gpu=auto)"
     )
 
 
@@ -273,8 +292,12 @@ def runs_that_share(load: Mapping[str, Any], cores: int) -> int:
 
 
 def is_load(tree: Any) -> bool:
-    keys = ("step_s", "device_s", "peak_bytes", "total_bytes")
-    return isinstance(tree, dict) and all(is_number(tree.get(k)) and tree[k] > 0 for k in keys)
+    if not isinstance(tree, dict):
+        return False
+    for key in ("step_s", "device_s", "peak_bytes", "total_bytes"):
+        if not is_number(tree.get(key)) or tree[key] <= 0:
+            return False
+    return True
 
 
 # --- The line about a micro-batch -----------------------------------------------------------------
@@ -286,14 +309,15 @@ def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: An
     """Describe the memory in which a micro-batch was tried, and the remedy where others used much
     of it."""
     free, total = decision["memory"]
+    free_gb, total_gb, used_gb = free / 1e9, total / 1e9, (total - free) / 1e9
     fits = (
         f"{column}: train.micro_batch=auto is {decision['micro_batch']} on {slot.place}, where "
-        f"{free / 1e9:.1f} of {total / 1e9:.1f} GB were free"
+        f"{free_gb:.1f} of {total_gb:.1f} GB were free"
     )
     if total - free <= OTHERS * total:
         return fits
     return (
-        f"warning: {fits}: others use {(total - free) / 1e9:.1f} GB; the column keeps it, so for a "
+        f"warning: {fits}: others use {used_gb:.1f} GB; the column keeps it, so for a "
         f"larger one stop the sweep, free the GPU and delete {cache.path}"
     )
 
@@ -301,9 +325,11 @@ def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: An
 def take_decisions(store: Store, source: Store) -> None:
     """Copy the decisions of another store that this one has not made, so that later runs on the
     same device are like the other's."""
-    mine, theirs = _cache(store), _cache(source).answers()
-    if new := {name: theirs[name] for name in theirs.keys() - mine.answers().keys()}:
-        mine.add(new)
+    cache = _cache(store)
+    theirs = _cache(source).answers()
+    new_names = theirs.keys() - cache.answers().keys()
+    if new_names:
+        cache.add({name: theirs[name] for name in new_names})
 
 
 def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
@@ -314,14 +340,17 @@ def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
 def shape(tree: Mapping[str, Any]) -> str:
     """Return a hash of everything that decides the memory and speed of a run; its length, rates and
     seed do not."""
-    data, lengths = tree["data"], {key for keys in LENGTH_KEYS for key in keys}
-    parts = [
-        *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
-        *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),
-        {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths},
-        *(tree["optim"].get(key) for key in ("name", "lr_mult")),
-        tree.get("text"),
-    ]
+    lengths = {key for keys in LENGTH_KEYS for key in keys}
+    parts = []
+    for key in ("model", "norm", "stem", "block", "augment", "probe", "task"):
+        parts.append(tree.get(key))
+    for key in ("fingerprint", "size", "channels", "classes"):
+        parts.append(tree["data"].get(key))
+    train = {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths}
+    parts.append(train)
+    for key in ("name", "lr_mult"):
+        parts.append(tree["optim"].get(key))
+    parts.append(tree.get("text"))
     return _hash(json.dumps(parts, sort_keys=True))
 
 

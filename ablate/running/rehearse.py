@@ -31,13 +31,32 @@ MOST_ROWS = 24  # rows of shipped parts alone
 # schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
 EARLY_KEYS = {
     "optim": {
-        *("name", "lr", "wd", "b1", "b2", "eps", "decay", "lr_mult", "beta2_decay", "momentum"),
-        *("adjust_lr", "settings", "version", "folder"),
+        "name",
+        "lr",
+        "wd",
+        "b1",
+        "b2",
+        "eps",
+        "decay",
+        "lr_mult",
+        "beta2_decay",
+        "momentum",
+        "adjust_lr",
+        "settings",
+        "version",
+        "folder",
     },
     "train": {"loss", "loss_settings", "loss_version", "loss_folder", "label_smoothing"},
     "augment": {
-        *("flip", "crop_pad", "randaug", "style", "jitter"),
-        *("extra", "extra_settings", "extra_version", "extra_folder"),
+        "flip",
+        "crop_pad",
+        "randaug",
+        "style",
+        "jitter",
+        "extra",
+        "extra_settings",
+        "extra_version",
+        "extra_folder",
     },
 }
 EARLY_GROUPS = ("norm", "stem", "block")  # groups all of whose keys act early
@@ -67,8 +86,9 @@ def rehearse_rows(
     Asks the launcher about the rows that have no answer yet; with `own_only` only about those with
     a class of the user's own. Raises UserError for such a class that can't take a step.
     """
-    has_own_trainer = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
-    cells = [] if has_own_trainer else [cell for cell in plan.cells if spec.trains(cell.spec)]
+    if is_own(plan.cells[0].spec):  # of such a trainer nobody knows what a step is
+        return Rehearsals({}, [])
+    cells = [cell for cell in plan.cells if spec.trains(cell.spec)]
     bases = [cell for cell in cells if cell.row == plan.baseline]
     if not bases:
         return Rehearsals({}, [])
@@ -79,9 +99,11 @@ def rehearse_rows(
     device = launcher.device if not launcher.remote else "cpu"
     keys = {cell.row: _key(cell, baseline, device) for cell in rows}
     cache = AnswerCache(store.cache / "rehearsed.json", _is_answer)
-    cached, tried = cache.answers(), _worth(baseline, rows, size, own_only)
+    cached = cache.answers()
+    tried = _worth(baseline, rows, size, own_only)
+    new = [cell for cell in tried if keys[cell.row] not in cached]
     untried: dict[str, str] = {}
-    if new := [cell for cell in tried if keys[cell.row] not in cached]:
+    if new:
         question = {
             "baseline": _question(baseline, size),
             "rows": {keys[cell.row]: _question(cell, size) for cell in new},
@@ -89,21 +111,16 @@ def rehearse_rows(
             "device": device,
         }
         new_answers = launcher.ask("rehearse", question)
-        untried = {
-            key: new_answers.pop(key)["untried"]
-            for key in [*new_answers]
-            if "untried" in new_answers[key]
-        }
+        for key in list(new_answers):
+            if "untried" in new_answers[key]:
+                untried[key] = new_answers.pop(key)["untried"]
         cached = cache.add(new_answers)
     answers = {row: cached[key] for row, key in keys.items() if key in cached}
-    return Rehearsals(
-        {(row, baseline.column): answer["step"] for row, answer in answers.items()},
-        [
-            *_unchanged(plan, baseline, rows, answers),
-            *_faults(answers),
-            *_failures({row: untried[key] for row, key in keys.items() if key in untried}),
-        ],
-    )
+    steps = {(row, baseline.column): answer["step"] for row, answer in answers.items()}
+    warnings = _unchanged(plan, baseline, rows, answers)
+    warnings += _faults(answers)
+    warnings += _failures({row: untried[key] for row, key in keys.items() if key in untried})
+    return Rehearsals(steps, warnings)
 
 
 def _worth(
@@ -111,14 +128,16 @@ def _worth(
 ) -> list[Cell]:
     """Return the rows that are worth trying: those with a class of the user's own, unless they are
     too large, and all rows where these are few and small."""
-    user_cells = [
-        cell
-        for cell in rows
-        if any((*parts_by_path(cell.spec), *parts_by_path(baseline.spec)))
-        and max(size[cell.row], size[baseline.row]) <= LARGEST_OWN
-    ]
-    small = max(size.values()) <= SHIPPED and len(rows) <= MOST_ROWS
-    return user_cells if own_only or not small else list(rows)
+    few_and_small = max(size.values()) <= SHIPPED and len(rows) <= MOST_ROWS
+    if few_and_small and not own_only:
+        return list(rows)
+    baseline_has_own = any(parts_by_path(baseline.spec))
+    user_cells = []
+    for cell in rows:
+        has_own = baseline_has_own or any(parts_by_path(cell.spec))
+        if has_own and max(size[cell.row], size[baseline.row]) <= LARGEST_OWN:
+            user_cells.append(cell)
+    return user_cells
 
 
 def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
@@ -131,30 +150,36 @@ def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
 def _unchanged(
     plan: Plan, baseline: Cell, rows: Sequence[Cell], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    settings = {
-        row.label: ", ".join(f"{key}={value_text(value)}" for key, value in row.settings.items())
-        for row in plan.rows
-    }
-    return [
-        f"{cell.row}: after 4 steps at the full rate every weight is that of {baseline.row}, bit "
-        f"for bit: {settings[cell.row]} changes nothing, or nothing so early"
-        for cell in rows
-        if cell.row != baseline.row
-        and answers.get(cell.row, {}).get("same")
-        and _act_early(_differing(cell.spec, baseline.spec))
-    ]
+    """List a line for each row whose weights remain the baseline's, though its settings act in the
+    first steps."""
+    row_settings = {row.label: row.settings for row in plan.rows}
+    lines = []
+    for cell in rows:
+        if cell.row == baseline.row or not answers.get(cell.row, {}).get("same"):
+            continue
+        if not _act_early(_differing(cell.spec, baseline.spec)):
+            continue
+        settings = row_settings[cell.row]
+        words = ", ".join(f"{key}={value_text(value)}" for key, value in settings.items())
+        lines.append(
+            f"{cell.row}: after 4 steps at the full rate every weight is that of {baseline.row}, "
+            f"bit for bit: {words} changes nothing, or nothing so early"
+        )
+    return lines
 
 
 def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """List a line for each fault, with the rows that have it."""
     idle, wrong = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for row, answer in answers.items():
-        paths = [*dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])]
+        # Blocks are numbered: a name of all of them is one path.
+        paths = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", n) for n in answer["idle"]))
         if paths:
-            rest = f" and {len(paths) - MOST_NAMES} more" if len(paths) > MOST_NAMES else ""
-            idle[f"no gradient reaches {', '.join(paths[:MOST_NAMES])}{rest} in 4 steps"].append(
-                row
-            )
+            names = ", ".join(paths[:MOST_NAMES])
+            surplus = len(paths) - MOST_NAMES
+            if surplus > 0:
+                names += f" and {surplus} more"
+            idle[f"no gradient reaches {names} in 4 steps"].append(row)
         if answer["bad"] is not None:
             steps = answer["bad"]
             wrong[f"the loss is not finite after {steps} steps at the full rate"].append(row)

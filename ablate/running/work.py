@@ -36,17 +36,16 @@ SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
 
 def searched(plan: Plan) -> list[Cell]:
     """Return a cell for each search of parents: the first trial's, with the ids of all trials."""
-    cells: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for trial in plan.trials if plan.tune is not None and plan.tune.parents else ():
-        cells[trial.cell.row, trial.cell.column].append(trial.cell)
-    return [
-        replace(
-            trials[0],
-            row=row + SEARCHED,
-            ids=dict(enumerate(run for trial in trials for run in trial.ids.values())),
-        )
-        for (row, _), trials in cells.items()
-    ]
+    if plan.tune is None or not plan.tune.parents:
+        return []
+    trial_cells: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for trial in plan.trials:
+        trial_cells[trial.cell.row, trial.cell.column].append(trial.cell)
+    searches = []
+    for (row, _), cells in trial_cells.items():
+        runs = [run for cell in cells for run in cell.ids.values()]
+        searches.append(replace(cells[0], row=row + SEARCHED, ids=dict(enumerate(runs))))
+    return searches
 
 
 def works_of(
@@ -57,14 +56,17 @@ def works_of(
 ) -> list[CellWork]:
     """Count the work of the plan's cells and of those that they start from. `answers`: the worker's
     description of each."""
-    works, searched_here = [], set()
+    works = []
+    searched_here = set()
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
         is_parent = n >= len(plan.cells)
-        # of seeds whose settings are not chosen yet the runs are to come
-        runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
-        ended = (*FINAL_STATUSES, "skipped")
-        runs_left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
-        works.append(work := CellWork(cell, runs_left))
+        runs_left = 0.0
+        for seed in cell.ids if is_parent else plan.planned(cell):
+            run = cell.ids.get(seed, "")  # "": its settings are not chosen yet, so it is to come
+            if not _has_ended(states, run) and _status_of(states, run) != "skipped":
+                runs_left += 1
+        work = CellWork(cell, runs_left)
+        works.append(work)
         if answer["examples"] is None:
             continue
         examples, size = answer["examples"], answer["multiply_adds"]
@@ -77,22 +79,24 @@ def works_of(
         tuned = plan.is_tuned(child)
         if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
             trials_of_search = _trial_trees(plan.tune, child)
-            if (trials_key := repr(trials_of_search)) in searched_here:
+            trials_key = repr(trials_of_search)
+            if trials_key in searched_here:
                 trials_of_search = []  # another cell has the same trials, which train once
             searched_here.add(trials_key)
             # In trainings of this cell: of one search, and of all trials to come.
-            ratio = (
-                sum(count * _images(tree, examples) for count, tree in trials_of_search) / images
-            )
+            search_images = sum(count * _images(tree, examples) for count, tree in trials_of_search)
+            ratio = search_images / images
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
-            tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == place]
-            trials = [run for trial in tried for run in trial.ids.values()]
-            # trials that were asked are runs of this cell, left or not
-            counts_all = plan.tune.parents
-            ended_trials = sum(
-                counts_all or states.get(r, RunState()).status in FINAL_STATUSES for r in trials
-            )
-            work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
+            ended_trials = 0
+            for trial in plan.trials:
+                if (trial.cell.row, trial.cell.column) != place:
+                    continue
+                for run in trial.cell.ids.values():
+                    # Those of parents are runs of this cell, left or not.
+                    if plan.tune.parents or _has_ended(states, run):
+                        ended_trials += 1
+            if trials_of_search:
+                work.search = 3.0 * images * ratio * searches * size
             work.trainings_left += ratio * (searches - ended_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
@@ -106,6 +110,15 @@ def works_of(
         gradient = 4.0 * answer["parameters"]
         work.exchanged = 2 * gradient * images / cell.spec["train"]["batch"]
     return works
+
+
+def _status_of(states: Mapping[str, RunState], run: str) -> str:
+    """Return the status of a run; that of a planned one where it has no state yet."""
+    return states.get(run, RunState()).status
+
+
+def _has_ended(states: Mapping[str, RunState], run: str) -> bool:
+    return _status_of(states, run) in FINAL_STATUSES
 
 
 def _has_trials(row: str, is_parent: bool, tune: Tune) -> bool:
@@ -127,23 +140,23 @@ def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
     sums: dict[str, float] = {}
     for work in works:
         if work.seed:
-            column, seconds = work.cell.column, math.nan if work.seconds is None else work.seconds
+            column = work.cell.column
+            seconds = math.nan if work.seconds is None else work.seconds
             sums[column] = sums.get(column, 0.0) + work.ranks * work.seed * seconds
-    return {column: None if math.isnan(s) else s for column, s in sums.items()}
+    return {column: None if math.isnan(total) else total for column, total in sums.items()}
 
 
 def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
     """Sum the device-seconds that are left. Cells of unknown time run at `rate` multiply-adds a
     second."""
-    return sum(
-        work.trainings_left
-        * (
-            work.ranks * work.seconds
-            if work.seconds is not None
-            else (work.multiply_adds or 0.0) / rate
-        )
-        for work in works
-    )
+    total_s = 0.0
+    for work in works:
+        if work.seconds is not None:
+            a_training = work.ranks * work.seconds
+        else:
+            a_training = (work.multiply_adds or 0.0) / rate
+        total_s += work.trainings_left * a_training
+    return total_s
 
 
 # --- Images -------------------------------------------------------------------------------------
@@ -155,17 +168,22 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     train, count_shown = tree["train"], spec.task_in(tree).shown
     if count_shown is not None:
         return count_shown(examples, spec.classes_of(tree)) / 3
+    if train["steps"]:
+        return float(train["steps"] * train["batch"])
+    if train["examples"]:
+        return float(train["examples"])
     epoch = examples["train"] // train["batch"] * train["batch"]
-    return float(
-        (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
-    )
+    return float(train["epochs"] * epoch)
 
 
 def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
     """Return for each stage of one search the number of its trials, nothing pruned, and the plain
     tree of a trial."""
-    trees = [(stage.trials, apply_settings(child.spec, stage.at)) for stage in tune.stages]
-    return [(count, tree["parent"] if tune.parents else tree) for count, tree in trees]
+    trees = []
+    for stage in tune.stages:
+        tree = apply_settings(child.spec, stage.at)
+        trees.append((stage.trials, tree["parent"] if tune.parents else tree))
+    return trees
 
 
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
@@ -189,8 +207,18 @@ A_CHANGE = 40  # of a step that changes its images so
 A_LAYER = 100  # of RandAugment
 A_DROPOUT = 6  # of a block: its three places, one kernel each way
 CHANGES = (
-    *("flip", "crop_pad", "crop_area", "jitter", "rotate", "translate", "zoom_out", "erase"),
-    *("mixup", "cutmix", "rescale", "photometric"),
+    "flip",
+    "crop_pad",
+    "crop_area",
+    "jitter",
+    "rotate",
+    "translate",
+    "zoom_out",
+    "erase",
+    "mixup",
+    "cutmix",
+    "rescale",
+    "photometric",
 )
 
 

@@ -74,7 +74,8 @@ def open_to(
             except UserError as error:
                 group.remove(world)
                 if not group:
-                    raise UserError(f"{error} ({' / '.join(filter(None, place))})") from error
+                    place_name = " / ".join(part for part in place if part)
+                    raise UserError(f"{error} ({place_name})") from error
     return groups
 
 
@@ -84,10 +85,11 @@ def narrow_worlds(
     """Return `worlds`, lowered where a column's settled micro-batch allows fewer devices. Raises
     UserError as `open_to`."""
     options = open_to(cells, launcher.worlds, settled)
-    return {
-        group: max(n for n in options.get(group, [1]) if n <= world)
-        for group, world in worlds.items()
-    }
+    narrowed = {}
+    for group, world in worlds.items():
+        allowed = [option for option in options.get(group, [1]) if option <= world]
+        narrowed[group] = max(allowed)
+    return narrowed
 
 
 def rounding_lines(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
@@ -102,17 +104,19 @@ def rounding_lines(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
     models = {gpu.model: None for gpu in launcher.devices.gpus}
     columns_by_reason: dict[str, dict[str, None]] = {}
     for cell in cells:
-        loose = cell.spec["train"]["deterministic"] is False and launcher.device != "cpu"
-        reasons = ["train.deterministic=false"] * loose
-        reasons += [f"GPUs differ: {', '.join(models)}"] * (len(models) > 1)
-        columns_by_reason.setdefault("; ".join(reasons), {})[cell.column] = None
+        reasons = []
+        if cell.spec["train"]["deterministic"] is False and launcher.device != "cpu":
+            reasons.append("train.deterministic=false")
+        if len(models) > 1:
+            reasons.append(f"GPUs differ: {', '.join(models)}")
+        if reasons:
+            columns_by_reason.setdefault("; ".join(reasons), {})[cell.column] = None
     ranks = f"{world} ranks" if len(launcher.worlds) == 1 else "several ranks"
-    return [
-        f"{' '.join([', '.join(columns), 'runs']).strip()} on {ranks} equal those on one up to "
-        f"rounding ({reasons})"
-        for reasons, columns in columns_by_reason.items()
-        if reasons
-    ]
+    lines = []
+    for reason, columns in columns_by_reason.items():
+        runs = f"{', '.join(columns)} runs".strip()  # a sole column has no name
+        lines.append(f"{runs} on {ranks} equal those on one up to rounding ({reason})")
+    return lines
 
 
 # --- A forecast -----------------------------------------------------------------------------------
@@ -135,12 +139,16 @@ def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
     """Return the seconds until all remaining runs have ended: the longest first, each on the
     devices that are free first. Runs of unknown time take none."""
     free = [0.0] * devices
-    shares = ((work, worlds.get(group_of(work.cell), 1)) for work in works)
-    runs = [(run_seconds(work, world) or 0.0, world, work.trainings_left) for work, world in shares]
+    runs = []
+    for work in works:
+        world = worlds.get(group_of(work.cell), 1)
+        seconds = run_seconds(work, world) or 0.0
+        runs.append((seconds, world, work.trainings_left))
     for seconds, world, remaining in sorted(runs, reverse=True):
         number = math.ceil(remaining)  # short trials count in part
         for _ in range(number):
-            free[:world] = [free[world - 1] + seconds * remaining / number] * world
+            ends_at = free[world - 1] + seconds * remaining / number
+            free[:world] = [ends_at] * world
             free.sort()
     return free[-1]
 
@@ -155,30 +163,38 @@ def share(
     tenth of the earliest end of any limit. `rate`: multiply-adds a second of a device, for runs
     whose time is unknown.
     """
-    works = [
-        replace(work, seconds=work.multiply_adds / rate)
-        if work.seconds is None and work.multiply_adds
-        else work
-        for work in works
-    ]
     takes: dict[Group, dict[int, float]] = {
         group: dict.fromkeys(sorted(worlds), 0.0) for group, worlds in options.items()
     }
+    works = [_timed_at(rate, work) for work in works]
     for work in works:
         for world, longest in takes.get(group_of(work.cell), {}).items():
             seconds = run_seconds(work, world) or 0.0
             takes[group_of(work.cell)][world] = max(longest, seconds)
     ends: dict[float, tuple[float, Worlds]] = {}
-    for limit in {seconds for group in takes.values() for seconds in group.values()}:
-        worlds = {
-            group: next(
-                (world for world, s in seconds_by_world.items() if s <= limit),
-                min(seconds_by_world, key=seconds_by_world.__getitem__),
-            )
-            for group, seconds_by_world in takes.items()
-        }
+    limits = {seconds for group in takes.values() for seconds in group.values()}
+    for limit in limits:
+        worlds = {group: _smallest(takes_s, limit) for group, takes_s in takes.items()}
         ends[limit] = end(works, devices, worlds), worlds
     if not ends:
         return {}
     soonest = min(end_s for end_s, _ in ends.values())
-    return ends[max(limit for limit, (end_s, _) in ends.items() if end_s <= NEAR * soonest)][1]
+    good_limits = [limit for limit, (end_s, _) in ends.items() if end_s <= NEAR * soonest]
+    _, chosen_worlds = ends[max(good_limits)]
+    return chosen_worlds
+
+
+def _timed_at(rate: float, work: CellWork) -> CellWork:
+    """Return the work with the time that it takes at `rate`, where its time is unknown."""
+    if work.seconds is None and work.multiply_adds:
+        return replace(work, seconds=work.multiply_adds / rate)
+    return work
+
+
+def _smallest(seconds_by_world: Mapping[int, float], limit: float) -> int:
+    """Return the smallest number of devices that keeps a run within the limit; where none does, the
+    number that makes it fastest."""
+    for world, seconds in seconds_by_world.items():
+        if seconds <= limit:
+            return world
+    return min(seconds_by_world, key=seconds_by_world.__getitem__)

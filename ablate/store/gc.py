@@ -97,7 +97,8 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
     forgotten = {store.plan_path(name) for name in forget}
     sweeps = ledger.sweeps()
     by_path = {store.plan_path(name): name for name in sweeps}
-    names, plans = [*sweeps], []
+    names = list(sweeps)
+    plans = []
     unreadable_paths = {path for path in by_path if not path.exists()} - forgotten
     for path in store.plans():
         try:
@@ -126,15 +127,15 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
         is_missing = name not in names and not store.plan_path(name).exists()
         if is_missing and not ledger.knew(name):  # else a gc that was killed has forgotten it
             raise unknown_value("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
-    return KeptSweeps(
-        plans, {by_path[path]: _recorded(ledger, by_path[path]) for path in unreadable_paths}
-    )
+    unreadable_sweeps = [by_path[path] for path in unreadable_paths]
+    return KeptSweeps(plans, {name: _recorded(ledger, name) for name in unreadable_sweeps})
 
 
 def _recorded(ledger: Ledger, sweep: str) -> set[str]:
     """Return all runs that the ledger has for a sweep, of its last plan and of earlier ones."""
     earlier = ledger.earlier(sweep)
-    return {*earlier.kept_runs, *earlier.given_up, *(run for _, run in ledger.planned(sweep))}
+    runs = {run for _, run in ledger.planned(sweep)}
+    return runs | earlier.kept_runs.keys() | earlier.given_up.keys()
 
 
 def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
@@ -146,11 +147,13 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
     plan_ids = {run.id for run in plan.runs()}
     lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in plan_ids))
     if lost:
-        suffix = ", ..." if len(lost) > MOST_SHOWN else ""
+        shown = ", ".join(lost[:MOST_SHOWN])
+        if len(lost) > MOST_SHOWN:
+            shown += ", ..."
+        command = shlex.join(["ablate", "gc", plan.name])
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
-            f"({', '.join(lost[:MOST_SHOWN])}{suffix}), so nothing is removed: {WRITES_AGAIN}, "
-            f"`{shlex.join(['ablate', 'gc', plan.name])}` forgets that sweep"
+            f"({shown}), so nothing is removed: {WRITES_AGAIN}, `{command}` forgets that sweep"
         )
 
 
@@ -164,13 +167,20 @@ def linked_folders(store: Store) -> list[Path]:
 def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
     """List files that ablate didn't write in the folders of runs that no plan contains. They
     stay."""
-    runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(
-        *sweeps.unreadable.values()
-    )
-    folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
-    return [
-        path / name for path in folders if path.name not in runs for name in RunDir(path).foreign()
-    ]
+    runs = _planned_runs(sweeps)
+    foreign = []
+    for path in _entries(store.runs):
+        if re.fullmatch(ID, path.name) and path.name not in runs:
+            foreign += [path / name for name in RunDir(path).foreign()]
+    return foreign
+
+
+def _planned_runs(sweeps: KeptSweeps) -> set[str]:
+    """Return the runs of the plans, and those that the ledger has for sweeps without one."""
+    runs: set[str] = set()
+    for plan in sweeps.plans:
+        runs.update(run.id for run in plan.runs())
+    return runs.union(*sweeps.unreadable.values())
 
 
 def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
@@ -178,19 +188,23 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
 
     Decoded data stay while a plan can't be read: its future runs may need them.
     """
-    runs: set[str] = set().union(*sweeps.unreadable.values())
+    runs = _planned_runs(sweeps)
     data: set[str] = set()
     given_up: dict[str, str] = {}
     for plan in sweeps.plans:
-        runs |= {run.id for run in plan.runs()}
-        data |= set().union(*(_fingerprints(cell.spec) for cell in plan.cells))
+        for cell in plan.cells:
+            data |= _fingerprints(cell.spec)
         earlier = ledger.earlier(plan.name)
         runs |= earlier.kept_runs.keys()
-        data |= set().union(*(_data_of(store.rundir(run)) for run in earlier.kept_runs))
+        for run in earlier.kept_runs:
+            data |= _data_of(store.rundir(run))
         given_up |= {run: f"{plan.name}, {seeds}" for run, seeds in earlier.given_up.items()}
     folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
-    free, stay = [], []
-    for path in filter(Path.is_dir, folders):
+    free = []
+    stay = []
+    for path in folders:
+        if not path.is_dir():
+            continue
         linked = store.runs.is_symlink() or (path.is_symlink() and RunDir(path).attempt is None)
         is_run_folder = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
         if linked or path.name in runs or not is_run_folder:
@@ -201,15 +215,16 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
         else:
             free.append(path)
     rubbish = [_rubbish_at("trash", path) for path in _trash_entries(store)]
-    rubbish += [
-        _rubbish_at("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))
-    ]
+    rubbish += [_rubbish_at("temporary", path) for path in _temporary(store, stay)]
+    rubbish += [_rubbish_at("temporary", path) for path in _half_done(store)]
     rubbish += [_rubbish_at("diffs", path) for path in _diffs(store, stay)]
     rubbish += _reruns(store)
     rubbish += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
-    rubbish += () if sweeps.unreadable else _data(store, data)
+    if not sweeps.unreadable:
+        rubbish += _data(store, data)
     for path in free:
-        item = _rubbish_at("runs", path, None if path.is_symlink() else RunDir(path).lock)
+        lock = None if path.is_symlink() else RunDir(path).lock
+        item = _rubbish_at("runs", path, lock)
         rubbish.append(replace(item, plan=given_up.get(path.name, "")))
     return rubbish
 
@@ -234,11 +249,11 @@ def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
 
     Young files and those of living processes are left out. `folders`: the run folders to search.
     """
-    cached = [path for path in _entries(store.cache) if path.is_dir()]
-    entries = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
-    trained = () if store.runs.is_symlink() else folders
-    inside = [path for folder in (*cached, *trained) for path in _entries(folder)]
-    for path in (*_entries(store.root.resolve()), *entries, *inside):
+    searched = [store.root.resolve(), store.root / "sweeps", store.diffs, store.cache]
+    searched += [path for path in _entries(store.cache) if path.is_dir()]
+    if not store.runs.is_symlink():
+        searched += folders
+    for path in [entry for folder in searched for entry in _entries(folder)]:
         match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
         if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
             yield path
@@ -273,12 +288,14 @@ def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
 def _reruns(store: Store) -> list[Rubbish]:
     if store.rerunning.is_held():
         return []
-    folders = [path for path in _entries(store.reruns) if re.fullmatch(ID, path.name)]
-    return [
-        _rubbish_at("reruns", path, RunDir(path).lock)
-        for path in folders
-        if not store.liveness.alive(RunDir(path)) and not RunDir(path).foreign()
-    ]
+    reruns = []
+    for path in _entries(store.reruns):
+        if not re.fullmatch(ID, path.name):
+            continue
+        folder = RunDir(path)
+        if not store.liveness.alive(folder) and not folder.foreign():
+            reruns.append(_rubbish_at("reruns", path, folder.lock))
+    return reruns
 
 
 def _attempts(
@@ -336,8 +353,7 @@ def collect_rubbish(
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
     freed += remove_rubbish(store, [item for item in rubbish if item.kind == "runs"])
-    planned = {run.id for plan in sweeps.plans for run in plan.runs()}
-    planned = planned.union(*sweeps.unreadable.values())
+    planned = _planned_runs(sweeps)
     for run, state in ledger.states().items():
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
             ledger.record(run, "collected")
@@ -350,7 +366,8 @@ def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish
     `label`: the name of the run in errors. Raises UserError where the run is skipped or being
     trained, has no folder, is behind a link, or has files that ablate didn't write.
     """
-    path, state = store.rundir(run).path, ledger.states([run]).get(run, RunState())
+    path = store.rundir(run).path
+    state = ledger.states([run]).get(run, RunState())
     if state.status == "skipped":
         raise UserError(f"{label}: is skipped; --undo comes before --delete")
     if not path.is_dir():
@@ -359,7 +376,8 @@ def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish
         raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
     if store.liveness.alive(store.rundir(run)):
         raise UserError(f"{label}: is being trained; `ablate stop` stops it")
-    if foreign := store.rundir(run).foreign():
+    foreign = store.rundir(run).foreign()
+    if foreign:
         raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
     return _rubbish_at("runs", path, store.rundir(run).lock)
 
@@ -404,7 +422,10 @@ def _trash_entries(store: Store) -> list[Path]:
 
 def _empty(store: Store) -> None:
     for path in _trash_entries(store):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _move(item: Rubbish, place: Path) -> bool:
@@ -420,7 +441,10 @@ def _move(item: Rubbish, place: Path) -> bool:
             if error.errno != errno.EXDEV or item.kind != "data":
                 raise
             # cache/ is on another disk. A set counts only while all of it is there.
-            shutil.rmtree(item.path) if item.path.is_dir() else item.path.unlink()
+            if item.path.is_dir():
+                shutil.rmtree(item.path)
+            else:
+                item.path.unlink()
     return True
 
 
@@ -431,7 +455,9 @@ def rubbish_summary(rubbish: Iterable[Rubbish]) -> Iterator[str]:
 
     groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
     for item in rubbish:
-        group = f"runs of {item.plan}, which --replace gave up" if item.plan else WORDS[item.kind]
+        group = WORDS[item.kind]
+        if item.plan:
+            group = f"runs of {item.plan}, which --replace gave up"
         groups.setdefault(group, []).append(item)
     for words, items in groups.items():
         if items:
@@ -443,8 +469,9 @@ def rubbish_summary(rubbish: Iterable[Rubbish]) -> Iterator[str]:
 
 def _rubbish_at(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
     files = [path]
-    for folder, _, names in () if path.is_symlink() else os.walk(path):
-        files += [Path(folder, name) for name in names]
+    if not path.is_symlink():
+        for folder, _, names in os.walk(path):
+            files += [Path(folder, name) for name in names]
     return Rubbish(kind, path, sum(file.lstat().st_size for file in files), lock)
 
 

@@ -70,7 +70,7 @@ class ReadColumn:
     @property
     def variants(self) -> list[ReadRow]:
         """The rows except the baseline."""
-        return [*self.rows.values()][1:]
+        return list(self.rows.values())[1:]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ class InterimLook:
         only if `include_unread`. In a crossed design they are the names of the main effects, with a
         hash of the rows' specs.
         """
-        if effects := self.analysis.get(EFFECTS):
+        effects = self.analysis.get(EFFECTS)
+        if effects:
             cells = _hash([row.spec for row in column.rows.values()])
             return {f"{name} {cells}" for name in effects}
         return {row.spec for row in column.variants if row.runs or include_unread}
@@ -113,8 +114,9 @@ class InterimLook:
 
     def is_of(self, other_look: InterimLook) -> bool:
         """Return whether both looks are at the same rows, columns, metric and analysis."""
-        mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other_look))
-        return mine == theirs
+        if self.metric != other_look.metric or self.analysis != other_look.analysis:
+            return False
+        return self.specs == other_look.specs
 
     def event(self) -> dict[str, Any]:
         """Return the look as the ledger stores it: a tree of JSON values."""
@@ -126,15 +128,15 @@ def parse_events(
     events: Iterable[Mapping[str, Any]], sweep: str | None = None
 ) -> list[InterimLook]:
     """Read the looks of all sweeps, or of one, from the trees that a ledger or a bundle has."""
-    ours = (event for event in events if sweep in (None, event["sweep"]))
+    ours = [event for event in events if sweep in (None, event["sweep"])]
     return [read_section(InterimLook, event, LOOK) for event in ours]
 
 
 def is_look(tree: Any) -> bool:
     """Return whether a tree is a look in the form of `InterimLook.event`."""
-    return fits_type(tree, InterimLook) and all(
-        column["rows"] for column in tree["columns"].values()
-    )
+    if not fits_type(tree, InterimLook):
+        return False
+    return all(column["rows"] for column in tree["columns"].values())
 
 
 def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
@@ -153,15 +155,14 @@ def peek(plan: Plan, results: Results) -> InterimLook:
     ended = {run for run, result in results.items() if result}
     columns = {}
     for label, column in full_look.columns.items():
-        ended_seeds = {
-            row: {s for s, run in read_row.runs.items() if run in ended}
-            for row, read_row in column.rows.items()
-        }
-        rows = {
-            row: read_row if ended_seeds[row] else ReadRow(read_row.spec, {})
-            for row, read_row in column.rows.items()
-        }
-        columns[label] = ReadColumn(len(set.intersection(*ended_seeds.values())), 0, {}, rows)
+        rows = {}
+        seeds_of_rows = []  # the seeds that each row has a result of
+        for row, read_row in column.rows.items():
+            seeds = {seed for seed, run in read_row.runs.items() if run in ended}
+            seeds_of_rows.append(seeds)
+            rows[row] = read_row if seeds else ReadRow(read_row.spec, {})
+        common_seeds = set.intersection(*seeds_of_rows)
+        columns[label] = ReadColumn(len(common_seeds), 0, {}, rows)
     planned = plan.design.seed_counts or tuple(sorted({full_look.n, *plan.analysis.looks}))
     return replace(full_look, columns=columns, planned=planned)
 
@@ -185,16 +186,15 @@ def until_look(
         row_labels |= {row.label for row in plan.rows}
 
     def runs(cell: Cell) -> dict[int, str]:
-        is_counted = cell.column == column_label and cell.row in row_labels
-        return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * is_counted]}
+        if cell.column != column_label or cell.row not in row_labels:
+            return {}
+        return {seed: cell.ids[seed] for seed in plan.seeds[:seeds]}
 
     whole_look = _look(plan, runs, results)
-    columns = {
-        label: ReadColumn(seeds, contrasts, decided, column.rows)
-        if label == column_label
-        else ReadColumn(0, 0, {}, column.rows)
-        for label, column in whole_look.columns.items()
-    }
+    columns = {label: ReadColumn(0, 0, {}, c.rows) for label, c in whole_look.columns.items()}
+    if column_label in columns:
+        rows = columns[column_label].rows
+        columns[column_label] = ReadColumn(seeds, contrasts, decided, rows)
     return replace(whole_look, columns=columns)
 
 
@@ -205,30 +205,27 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
         analysis[CODE] = plan.metric.own
     analysis |= plan.design.of_look()
     if plan.changes is not None and plan.changes.crossed:
-        analysis[EFFECTS] = [*plan.changes.names]
+        analysis[EFFECTS] = list(plan.changes.names)
     if plan.tune is not None:
         analysis[TUNE] = _hash(asdict(plan.tune))
-    if skipped := plan.unevenly_skipped:
+    skipped = plan.unevenly_skipped
+    if skipped:
         analysis[SKIPPED] = skipped
     specs = trained_identity(plan)["rows"]
-
-    def _row(cell: Cell, spec: str) -> ReadRow:
-        counted_runs = runs(cell)
-        return ReadRow(spec, counted_runs, result_marks(plan, cell, counted_runs, results))
-
-    blocks: dict[str, list[Cell]] = {column.label: [] for column in plan.columns}
+    cells_by_column: dict[str, list[Cell]] = {column.label: [] for column in plan.columns}
     for cell in sorted(plan.cells, key=lambda cell: cell.row != plan.baseline):
-        blocks[cell.column].append(cell)
-    columns = {
-        label: ReadColumn(
-            len(plan.counted_seeds),
-            len(cells) - 1,
-            {},
-            {cell.row: _row(cell, specs[cell.row][label]) for cell in cells},
-        )
-        for label, cells in blocks.items()
-        if len(cells) > 1 and cells[0].row == plan.baseline
-    }
+        cells_by_column[cell.column].append(cell)
+    columns = {}
+    for label, cells in cells_by_column.items():
+        if len(cells) < 2 or cells[0].row != plan.baseline:
+            continue  # it has no gains
+        rows = {}
+        for cell in cells:
+            counted_runs = runs(cell)
+            marks = result_marks(plan, cell, counted_runs, results)
+            rows[cell.row] = ReadRow(specs[cell.row][label], counted_runs, marks)
+        contrasts = len(cells) - 1
+        columns[label] = ReadColumn(len(plan.counted_seeds), contrasts, {}, rows)
     return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
 
 
@@ -247,11 +244,13 @@ def trained_identity(plan: Plan) -> dict[str, Any]:
 def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
     """Return the changed labels of rows and those of columns, each as {old label: new label}.
     `was`, `is_`: the `trained_identity` before and now."""
-    matches = (_matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in ("rows", "columns"))
-    return tuple(
-        {label: new_label for label, new_label in pairs.items() if label != new_label}
-        for pairs in matches
-    )
+    renamed = []
+    for axis in ("rows", "columns"):
+        pairs = _matched(_specs_of(was, axis), _specs_of(is_, axis))
+        renamed.append(
+            {label: new_label for label, new_label in pairs.items() if label != new_label}
+        )
+    return tuple(renamed)
 
 
 def _specs_of(identity: Mapping[str, Any], axis: str) -> dict[str, set[str]]:
@@ -269,18 +268,19 @@ def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[s
     for label, specs in is_.items():
         for row_spec in specs:
             labels.setdefault(row_spec, []).append(label)
-    overlaps = Counter(
-        (a, b)
-        for a, specs in was.items()
-        for row_spec in sorted(specs)
-        for b in labels.get(row_spec, ())
-    )
+    overlaps: Counter[tuple[str, str]] = Counter()  # of (old label, new label)
+    for old_label, specs in was.items():
+        for row_spec in sorted(specs):
+            for new_label in labels.get(row_spec, ()):
+                overlaps[old_label, new_label] += 1
     matches: dict[str, str] = {}
     new_labels: set[str] = set()
-    for a, b in sorted(overlaps, key=lambda pair: (-overlaps[pair], pair[0] != pair[1])):
-        if a not in matches and b not in new_labels:
-            matches[a] = b
-            new_labels.add(b)
+    for old_label, new_label in sorted(
+        overlaps, key=lambda pair: (-overlaps[pair], pair[0] != pair[1])
+    ):
+        if old_label not in matches and new_label not in new_labels:
+            matches[old_label] = new_label
+            new_labels.add(new_label)
     return matches
 
 
@@ -290,18 +290,16 @@ def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any
     names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
 
     def new_label(axis: str, label: str) -> str:
-        fallback = f"{label} (before)" if label in names[axis].values() else label
-        return names[axis].get(label, fallback)
+        if label in names[axis]:
+            return names[axis][label]
+        return f"{label} (before)" if label in names[axis].values() else label
 
-    return {
-        "columns": [new_label("columns", label) for label in was["columns"]],
-        "rows": {
-            new_label("rows", row): {
-                new_label("columns", c): row_spec for c, row_spec in cells.items()
-            }
-            for row, cells in was["rows"].items()
-        },
-    }
+    columns = [new_label("columns", label) for label in was["columns"]]
+    rows = {}
+    for row, cells in was["rows"].items():
+        new_cells = {new_label("columns", column): cell for column, cell in cells.items()}
+        rows[new_label("rows", row)] = new_cells
+    return {"columns": columns, "rows": rows}
 
 
 def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
@@ -319,10 +317,8 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     parts += _cells(was, is_)
     old_seeds, seeds = _seeds(old_look), _seeds(new_look)
     if not (old_seeds <= seeds or old_seeds >= seeds):
-        signs = [
-            *(f"+{s}" for s in sorted(seeds - old_seeds)),
-            *(f"-{s}" for s in sorted(old_seeds - seeds)),
-        ]
+        signs = [f"+{seed}" for seed in sorted(seeds - old_seeds)]
+        signs += [f"-{seed}" for seed in sorted(old_seeds - seeds)]
         parts.append(f"seeds: {', '.join(signs)}")
     if old_look.metric != new_look.metric:
         parts.append(f"metric: {old_look.metric} -> {new_look.metric}")
@@ -351,7 +347,7 @@ def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
 
 def _seeds(look: InterimLook) -> set[int]:
     """Return the seeds of all runs that a look counted."""
-    rows = (row for column in look.columns.values() for row in column.rows.values())
+    rows = [row for column in look.columns.values() for row in column.rows.values()]
     return {seed for row in rows for seed in row.runs}
 
 
@@ -359,14 +355,19 @@ def _cells(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> 
     """List the differences in rows and columns that both looks have: a line on the cells that are
     new or gone, and one on the rows that are now trained otherwise."""
     columns = [column for column in new_identity["columns"] if column in old_identity["columns"]]
-    cells, changed_rows = [], []
+    cells = []
+    changed_rows = []
     for row, trained in new_identity["rows"].items():
-        were = old_identity["rows"].get(row, trained)
+        earlier = old_identity["rows"].get(row, trained)
+        is_changed = False
         for column in columns:
-            sign = "+" * (column in trained) + "-" * (column in were)
-            if len(sign) == 1:
-                cells.append(f"{sign}{row}@{column}")
-        if any(were.get(c) != trained.get(c) for c in columns if c in were and c in trained):
+            if column in trained and column not in earlier:
+                cells.append(f"+{row}@{column}")
+            elif column in earlier and column not in trained:
+                cells.append(f"-{row}@{column}")
+            elif earlier.get(column) != trained.get(column):
+                is_changed = True
+        if is_changed:
             changed_rows.append(row)
     parts = {"cells": cells, "what is trained": changed_rows}
     return [f"{heading}: {', '.join(labels)}" for heading, labels in parts.items() if labels]
@@ -374,8 +375,9 @@ def _cells(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> 
 
 def _value_text(value: Any) -> str:
     if value and isinstance(value, list) and all(isinstance(element, str) for element in value):
-        suffix = f" and {len(value) - MOST_SHOWN} more" if len(value) > MOST_SHOWN else ""
-        return ", ".join(value[:MOST_SHOWN]) + suffix
+        text = ", ".join(value[:MOST_SHOWN])
+        surplus = len(value) - MOST_SHOWN
+        return f"{text} and {surplus} more" if surplus > 0 else text
     return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 
@@ -474,50 +476,53 @@ class PastLooks:
         table_column = self.present.columns[column]
         rows = {row.spec for row in table_column.rows.values()}
         until = set(self.present.analysis.get(UNTIL, ()))
-        present_counts, declared_counts = (
-            (set(), until) if until else ({table_column.n}, {*self.present.analysis["looks"]})
-        )
+        if until:
+            present_counts, declared_counts = set(), until
+        else:
+            present_counts = {table_column.n}
+            declared_counts = set(self.present.analysis["looks"])
         verdicts: dict[int, list[str]] = {}
         means: dict[int, list[str]] = {}
         for look, read_column in self._family(column):
-            planned = {*look.planned}
-            as_planned = (present_counts or until) <= planned and rows == {
-                r.spec for r in read_column.rows.values()
-            }
-            if (
-                read_column.n >= FEWEST_FOR_SPREAD
-                and read_column.n not in present_counts
-                and not as_planned
-            ):
-                sweeps = (means if planned else verdicts).setdefault(read_column.n, [])
-                sweeps += [look.sweep] * (look.sweep not in sweeps)
+            if read_column.n < FEWEST_FOR_SPREAD or read_column.n in present_counts:
+                continue
+            planned = set(look.planned)
+            read_rows = {row.spec for row in read_column.rows.values()}
+            if read_rows == rows and (present_counts or until) <= planned:
+                continue  # as planned
+            numbers = means if planned else verdicts
+            sweeps = numbers.setdefault(read_column.n, [])
+            if look.sweep not in sweeps:
+                sweeps.append(look.sweep)
         all_counts = {n for n in (*present_counts, *verdicts, *means) if n >= FEWEST_FOR_SPREAD}
         return SeedCounts(verdicts, means, tuple(sorted(all_counts)), all_counts <= declared_counts)
 
     def count_over_baseline(self, column: str) -> tuple[int, list[str]]:
         """Return how many variants were read against the baseline's runs, including the variants of
         the column and of its family, and in which sweeps outside the family."""
-        baseline = {*self.present.columns[column].baseline.runs.values()}
+        baseline = set(self.present.columns[column].baseline.runs.values())
         family = self._indices(column)
-        outside_readings = [
-            self._readings[index]
-            for index in self._reading(baseline)
-            if index not in family
-            and self._readings[index].is_verdict_on(self.present.metric)
-            and baseline & {*self._readings[index].column.baseline.runs.values()}
-        ]
-        gains = (reading.gains for reading in (*self._family(column), *outside_readings))
-        return len(self.ours(column).union(*gains)), _sweeps(outside_readings)
+        outside_readings = []
+        for index in self._reading(baseline):
+            reading = self._readings[index]
+            if index in family or not reading.is_verdict_on(self.present.metric):
+                continue
+            if not baseline.isdisjoint(reading.column.baseline.runs.values()):
+                outside_readings.append(reading)
+        gains = self.ours(column)
+        for reading in self._family(column) + outside_readings:
+            gains |= reading.gains
+        return len(gains), _sweeps(outside_readings)
 
     def read_over_baselines(self) -> int:
         """Return the largest number of variants that were read over a baseline of the table, 0
         where that is no more than the table itself has."""
-        counts = [
-            count
-            for label in self.present.columns
-            if (count := self.count_over_baseline(label)[0]) > len(self.ours(label))
-        ]
-        return max(counts, default=0)
+        largest = 0
+        for label in self.present.columns:
+            count, _ = self.count_over_baseline(label)
+            if count > len(self.ours(label)):
+                largest = max(largest, count)
+        return largest
 
     def decided_at(self, column: str) -> list[int]:
         """List the numbers of seeds at which looks of this same sweep decided on rows of the
@@ -531,8 +536,8 @@ class PastLooks:
     def first_look(self) -> InterimLook | None:
         """Return the first look, at any metric, that counted a run of a variant of the table; None
         where there is none. Peeks don't count."""
-        runs = (run for c in self.present.columns.values() for run in _runs(c.variants))
-        looks = (self._readings[index].look for index in self._reading(runs))
+        runs = [run for column in self.present.columns.values() for run in _runs(column.variants)]
+        looks = [self._readings[index].look for index in self._reading(runs)]
         return next((look for look in looks if not look.planned), None)
 
     def judged_look(self) -> InterimLook:
@@ -549,10 +554,8 @@ class PastLooks:
         has these looks makes the same table."""
         runs = [run for c in self.present.columns.values() for run in _runs(c.rows.values())]
         indices = self._transitively(runs, any_metric=True)
-        looks_by_id = {
-            id(self._readings[index].look): self._readings[index].look for index in indices
-        }
-        return [self._look_of[look] for look in looks_by_id]
+        look_ids = dict.fromkeys(id(self._readings[index].look) for index in indices)
+        return [self._look_of[look_id] for look_id in look_ids]
 
     def ours(self, column: str) -> set[str]:
         """Return the names of all gains that the table gives over the baseline of a column."""
