@@ -47,7 +47,7 @@ def read_verdicts(
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
     recorded, gains have no intervals and no verdicts, and a note says so. `withheld`, `strict`,
     `extras`: see `make_table`; `files`: readers of the runs' files, those of `store` if None."""
-    evidence = _read(plan, store, results, extras, withheld, files)
+    evidence = _collect_evidence(plan, store, results, extras, withheld, files)
     results = evidence.results
     recorded_looks = store.read_looks()
     while True:
@@ -87,7 +87,7 @@ def read_means(
     plan: Plan, store: Store, results: Results, withheld: Mapping[str, str] | None = None
 ) -> Table:
     """Make the table of a sweep with means alone, which is recorded where it can be."""
-    evidence = _read(plan, store, results, NO_EXTRAS, withheld, None)
+    evidence = _collect_evidence(plan, store, results, NO_EXTRAS, withheld, None)
     table = make_table(evidence, detail=Detail.MEANS)
     recorded_looks = store.read_looks()
     with contextlib.suppress(Unrecorded):
@@ -97,7 +97,7 @@ def read_means(
     return table
 
 
-def _read(
+def _collect_evidence(
     plan: Plan,
     store: Store,
     results: Results,
