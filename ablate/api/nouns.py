@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,17 @@ from ablate.analysis import Table as GainTable
 from ablate.analysis import read_verdicts
 from ablate.api import training
 from ablate.audit import Bundle, open_sweep
+from ablate.planning import (
+    Change,
+    Composer,
+    Plan,
+    Recall,
+    plan_declared,
+    read_line,
+    read_options,
+    words_of,
+)
 from ablate.planning import Design as Design
-from ablate.planning import Plan, Recall, value_text
-from ablate.planning import plan_from_words as declare
 from ablate.report import render_table
 from ablate.shared import UserError
 from ablate.store import Ledger, RunRecord, load_records
@@ -81,10 +89,11 @@ class Store:
 class Sweep:
     """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.
 
-    `words` are those of `ablate sweep`, each a text; `keys` are words, too: `train={"epochs": 3}`
-    is `train.epochs=3`, and the tuple in `stem=("none", "dpn")` has several values, while a list is
-    one. `changes`: of a design, `{"dpn": {"stem": "dpn"}, ...}`. The options are those of the
-    command. Raises UserError for every mistake in them, one line.
+    `words` are those of `ablate sweep`, each a text that is read as there. `keys` are values, which
+    are taken as they are: `train={"epochs": 3}` is `train.epochs=3`, and the tuple in
+    `stem=("none", "dpn")` has several values, while a list is one. `changes`: of a design,
+    `{"dpn": {"stem": "dpn"}, ...}`. The options are those of the command. Raises UserError for
+    every mistake in them, one line.
     """
 
     def __init__(
@@ -102,16 +111,20 @@ class Sweep:
         **keys: Any,
     ) -> None:
         self._store = OpenStore(Store(store).path)
-        texts = [*words, *_words(keys)]
-        options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
+        settings = words_of(keys)
         change = [
-            f"{name}: {' '.join(_words(settings))}" for name, settings in (changes or {}).items()
+            Change(label, tuple(words_of(change_settings)))
+            for label, change_settings in (changes or {}).items()
         ]
+        options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
         options |= {"change": change, "design": design, "until": until, "margin": margin}
-        texts, options = training.recalled_words(texts, options, self._store)
+        declared = training.recall_declared(words, options, self._store, settings)
+        if declared is None:
+            groups = Composer(self._store.root).groups
+            declared = read_line(words, groups, read_options(groups, **options), settings)
 
         def declare_plan(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
-            return declare(texts, store=self._store.root, recall=recall, **options)
+            return plan_declared(declared, store=self._store.root, recall=recall)
 
         self._declare = declare_plan
         self.plan: Plan = declare_plan(training.make_recall(self._store))[0]
@@ -210,16 +223,6 @@ class Sweep:
 def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
         print(f"warning: {warning}")
-
-
-def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Return the words that set these keys: "train.epochs=3", "stem=none,dpn" for a tuple."""
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            yield from _words(value, f"{section}{key}.")
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            yield f"{section}{key}={','.join(map(value_text, values))}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,6 +13,12 @@ from ablate.doors import lazy
 __all__ = [
     # Plans
     "plan_from_words",  # make a plan from a command line
+    "plan_declared",  # make a plan from what was declared
+    "Declared",  # what was asked for of a sweep, as a value; `texts` prints it
+    "DeclaredImport",  # what was asked for of a sweep that was trained elsewhere
+    "Options",  # the options that declare a sweep
+    "Change",  # a change of a design, by its settings
+    "words_of",  # the settings of Python as words
     "Plan",  # a sweep, expanded: every cell and every run, in order
     "Row",  # a variant: the keys it sets
     "Column",  # a value of `across`
@@ -64,15 +70,14 @@ __all__ = [
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
     # Words
-    "Word",  # `key=value` as Hydra's grammar reads it
+    "Word",  # `key=value` of a declaration
     "SettingsLayer",  # settings, and where they were written
     "parse_word",  # read one word
     "read_line",  # sort the words of a command line
     "single_values",  # values by key; a key may come once
     "value_at",  # the value of a dotted key
     "value_text",  # a value as labels and command lines have it
-    "same_sweep",  # would two command lines make the same sweep?
-    "split_options",  # separate a plan's words from its options
+    "read_options",  # read the options of a command line
     "split_launcher",  # separate the launcher's settings
     "split_logger_words",  # separate the words of loggers and notifications
     "edit_notes",  # a warning where a sweep file was edited since
@@ -130,6 +135,7 @@ if TYPE_CHECKING:
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
     from ablate.planning.declaration import change_analysis, matches_value
+    from ablate.planning.declared import Change, Declared, DeclaredImport, Options, words_of
     from ablate.planning.design import (
         ONE_SEARCH,
         Design,
@@ -139,7 +145,14 @@ if TYPE_CHECKING:
         Standing,
         with_seeds,
     )
-    from ablate.planning.expand import Recall, find_cell, first_run, list_sweeps, plan_from_words
+    from ablate.planning.expand import (
+        Recall,
+        find_cell,
+        first_run,
+        list_sweeps,
+        plan_declared,
+        plan_from_words,
+    )
     from ablate.planning.launcher import DRIVER_KEYS, LAUNCHERS, launcher_line
     from ablate.planning.logger import (
         LOGGERS,
@@ -175,6 +188,6 @@ if TYPE_CHECKING:
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.unite import unite_plans
-    from ablate.planning.words import read_line, same_sweep, split_analysis_words, split_options
+    from ablate.planning.words import read_line, read_options, split_analysis_words
 else:
     __getattr__ = lazy(__name__, __file__)

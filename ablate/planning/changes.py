@@ -7,11 +7,13 @@ all. `Changes` says which cells a design has; `ablate.analysis.effects` computes
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
+from ablate.planning.declared import Change
 from ablate.planning.settings import parse_word, value_text
 from ablate.shared import Key, UserError, unknown_value
 
@@ -250,17 +252,37 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     return DeclaredChanges(settings, ordered, place)
 
 
-def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DeclaredChanges:
-    """Read the words of `--change`, of the form WORD. Raises UserError, one line."""
+def read_changes(
+    texts: Iterable[str | Change], groups: Mapping[str, Sequence[str]]
+) -> tuple[Change, ...]:
+    """Read the texts of `--change`, of the form WORD; a change that is a value stays as it is.
+
+    Raises UserError, one line.
+    """
+    changes = list[Change]()
+    for text in texts:
+        if isinstance(text, Change):
+            changes.append(text)
+            continue
+        name, colon, settings = text.partition(":")
+        words = tuple(parse_word(word, groups) for word in _OUTSIDE_QUOTES.findall(settings))
+        if not colon or not name.strip() or not words:
+            raise UserError(f"--change {text!r}: expected {WORD}")
+        changes.append(Change(name.strip(), words))
+    return tuple(changes)
+
+
+# The words of a change, which spaces part that are in no quotes.
+_OUTSIDE_QUOTES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S)+""")
+
+
+def changes_of(declared: Iterable[Change]) -> DeclaredChanges:
+    """Return the changes of a command line. Raises UserError, one line."""
     content: dict[str, dict[str, Any]] = {}
-    for word in words:
-        name, colon, settings = word.partition(":")
-        parsed = [parse_word(text, groups) for text in settings.split()]
-        if not colon or not name.strip() or not parsed:
-            raise UserError(f"--change {word!r}: expected {WORD}")
-        if name.strip() in content:
-            raise UserError(f"--change {name.strip()}: given twice")
-        content[name.strip()] = {setting.key: setting.value for setting in parsed}
+    for change in declared:
+        if change.name in content:
+            raise UserError(f"--change {change.name}: given twice")
+        content[change.name] = {setting.key: setting.value for setting in change.settings}
     return changes_at(content, "--change")
 
 

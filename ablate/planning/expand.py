@@ -25,42 +25,42 @@ from ablate.planning.declaration import (
     paper_of,
     show_settings,
 )
+from ablate.planning.declared import Declared
 from ablate.planning.design import DESIGNS, seeds_value
 from ablate.planning.plan import Plan
 from ablate.planning.settings import Word, check_sweep_name, value_at, value_text
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
-from ablate.planning.words import CommandLine, Options, from_words, read_line, split_options
+from ablate.planning.words import from_words, read_line, read_options
 from ablate.shared import UserError, is_command, program, spec, trainer_name, unknown_value
 
-# (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
-Recall = Callable[[str, Sequence[str]], Plan | None]
+# (name, what is declared) -> the plan by which that sweep was driven last; None: it was not, or it
+# is another.
+Recall = Callable[[str, Declared], Plan | None]
 
 
 @dataclass(frozen=True)
 class Recalled:
     """A sweep with its seeds.
 
-    `words`: the command line that makes it again. `notes`: a line where the seeds are those of last
-    time.
+    `declared`: what makes it again. `notes`: a line where the seeds are those of last time.
     """
 
     sweep: Sweep
-    words: Sequence[str]
+    declared: Declared
     notes: tuple[str, ...] = ()
 
 
-def recall_crossed(line: CommandLine, last_plan: Plan | None, composer: Composer) -> list[Word]:
+def recall_crossed(line: Declared, last_plan: Plan | None) -> list[Word]:
     """Return the words that `last_plan` was crossed with, and that the command line lacks."""
-    if last_plan is None or line.file is None:
+    if last_plan is None or line.file is None or not isinstance(last_plan.declared, Declared):
         return []
-    words = read_line(last_plan.words, composer.groups).crossed
     keys = {word.key for word in line.settings}
-    return [word for word in words if word.key not in keys]
+    return [word for word in last_plan.declared.crossed if word.key not in keys]
 
 
 def check_crossed(
-    line: CommandLine,
+    line: Declared,
     sweep: Sweep,
     last_plan: Plan | None,
     composer: Composer,
@@ -100,7 +100,7 @@ def check_crossed(
 
 
 def recall_seeds(
-    declared_sweep: Sweep, line: CommandLine, last_plan: Plan | None, by_default: bool
+    declared_sweep: Sweep, line: Declared, last_plan: Plan | None, by_default: bool
 ) -> Recalled:
     """Return the declared sweep under what the command line says, with its seeds.
 
@@ -114,16 +114,17 @@ def recall_seeds(
     )
     sweep = design.apply_to(replace(declared_sweep, design=design), line.sweep, line.options.margin)
     if last_plan is None or _covers(sweep, last_plan, line.says_seeds):
-        return Recalled(sweep, line.texts)
+        return Recalled(sweep, line)
     if line.says_seeds:
         raise _lacking(sweep, last_plan, line)
     source = "the default is" if by_default else "the file says"
     otherwise = f"as last time; {source} {sweep.design.seeds_text(sweep.seeds)}"
     sweep, summary = last_plan.design.recall(declared_sweep, last_plan, line.sweep)
-    looks = split_options(last_plan.words)[1]  # without these words, a file declared the looks
-    look_words = Options(until=looks.until, margin=looks.margin).texts
-    words = [*sweep.design.words(line.texts, sweep.seeds), *look_words]
-    return Recalled(sweep, words, (f"{summary}, {otherwise}",))
+    declared = sweep.design.declare_seeds(line, sweep.seeds)
+    if isinstance(last_plan.declared, Declared):  # without these, a file declared the looks
+        last_options = last_plan.declared.options
+        declared = declared.with_options(until=last_options.until, margin=last_options.margin)
+    return Recalled(sweep, declared, (f"{summary}, {otherwise}",))
 
 
 def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
@@ -138,7 +139,7 @@ def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
     return {*seeds} >= {*driven_seeds}
 
 
-def _lacking(sweep: Sweep, last_plan: Plan, line: CommandLine) -> UserError:
+def _lacking(sweep: Sweep, last_plan: Plan, line: Declared) -> UserError:
     if (last_seed := line.options.until) is not None:
         text, way = f"--until {last_seed}", f"--until {max(last_plan.seeds) + 1}"
     else:
@@ -166,22 +167,31 @@ def plan_from_words(
 
     Nothing is trained or recorded. `recall`: finds the plan by which the sweep was driven last.
     `allow_missing`: see `data_section.complete`; the ids are then those of no run. `options`:
-    fields of `Options`. Raises UserError, one line, for every mistake in words and files.
+    see `read_options`. Raises UserError, one line, for every mistake in words and files.
     """
     composer = Composer(store, allow_missing)
-    line_options = Options(**options)
-    line = read_line(words, composer.groups, line_options)
+    line = read_line(words, composer.groups, read_options(composer.groups, **options))
+    return _plan_line(line, composer, recall)
+
+
+def plan_declared(
+    declared: Declared, *, store: Path, recall: Recall | None = None, allow_missing: bool = False
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan of a declaration, and the launcher's settings: see `plan_from_words`."""
+    return _plan_line(declared, Composer(store, allow_missing), recall)
+
+
+def _plan_line(
+    line: Declared, composer: Composer, recall: Recall | None
+) -> tuple[Plan, dict[str, Any]]:
+    line_options = line.options
     launcher = composer.launcher(line.launcher)
     if line_options.name is not None:
         check_sweep_name(line_options.name)
     name = line_options.name or line.name
-    previous_plan = None if recall is None else recall(name, line.texts)
-    recalled_words = recall_crossed(line, previous_plan, composer)
-    line = replace(
-        line,
-        settings=(*line.settings, *recalled_words),
-        words=(*line.words, *(word.text for word in recalled_words)),
-    )
+    previous_plan = None if recall is None else recall(name, line)
+    recalled_words = recall_crossed(line, previous_plan)
+    line = replace(line, words=(*line.words, *recalled_words))
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
@@ -198,7 +208,7 @@ def plan_from_words(
         levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     recollection = recall_seeds(sweep, line, previous_plan, by_default)
-    plan = expand(recollection.sweep, composer, name, recollection.words)
+    plan = expand(recollection.sweep, composer, name, recollection.declared)
     word_notes = (f"{word.text}, as last time" for word in recalled_words)
     plan = replace(plan, notes=(*plan.notes, *word_notes, *recollection.notes))
     if line.file is not None:
@@ -227,7 +237,7 @@ def list_sweeps() -> list[tuple[str, str, Path]]:
 # --- Expansion ----------------------------------------------------------------------------------
 
 
-def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) -> Plan:
+def expand(sweep: Sweep, composer: Composer, name: str, declared: Declared) -> Plan:
     """Return the plan of a sweep: every cell is composed once, seeds come last.
 
     Raises UserError for cells that can't be built, and for parts of the sweep that apply to no
@@ -260,7 +270,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     plan = Plan(
         name=name,
         title=sweep.title or name,
-        words=tuple(words),
+        declared=declared,
         rows=tuple(rows),
         columns=tuple(column.column for column in columns),
         cells=tuple(cells),
