@@ -318,7 +318,7 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
         figure(unasked, table, "gradnorm", store.rundir)
     assert str(caught.value) == (
         "mine: its runs did not measure gradnorm; run "
-        "`ablate sweep figure1 --scale digits 'probe=[gradnorm,scales]'`"
+        "`ablate sweep figure1 'probe=[gradnorm,scales]' --scale digits`"
     )
     nowhere = Store(Path("nowhere")).rundir
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
