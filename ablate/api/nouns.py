@@ -12,17 +12,8 @@ from ablate.analysis import Table as GainTable
 from ablate.analysis import read_verdicts
 from ablate.api import training
 from ablate.audit import Bundle, open_sweep
-from ablate.planning import (
-    Change,
-    Composer,
-    Plan,
-    Recall,
-    plan_declared,
-    read_line,
-    read_options,
-    words_of,
-)
 from ablate.planning import Design as Design
+from ablate.planning import Plan, Recall, plan_declared, plan_from_words
 from ablate.report import render_table
 from ablate.shared import UserError
 from ablate.store import Ledger, RunRecord, load_records
@@ -111,20 +102,15 @@ class Sweep:
         **keys: Any,
     ) -> None:
         self._store = OpenStore(Store(store).path)
-        settings = words_of(keys)
-        change = [
-            Change(label, tuple(words_of(change_settings)))
-            for label, change_settings in (changes or {}).items()
-        ]
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
-        options |= {"change": change, "design": design, "until": until, "margin": margin}
-        declared = training.recall_declared(words, options, self._store, settings)
-        if declared is None:
-            groups = Composer(self._store.root).groups
-            declared = read_line(words, groups, read_options(groups, **options), settings)
+        options |= {"change": changes or {}, "design": design, "until": until, "margin": margin}
+        line = training.recall_declared(words, options, self._store, keys)
 
         def declare_plan(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
-            return plan_declared(declared, store=self._store.root, recall=recall)
+            root = self._store.root
+            if line is not None:
+                return plan_declared(line, store=root, recall=recall)
+            return plan_from_words(words, store=root, recall=recall, settings=keys, **options)
 
         self._declare = declare_plan
         self.plan: Plan = declare_plan(training.make_recall(self._store))[0]

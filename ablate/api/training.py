@@ -45,7 +45,6 @@ from ablate.shared import (
 from ablate.store import BLOCKED, GIVEN_UP, Ledger, RunState, Store, living_notes
 
 if TYPE_CHECKING:
-    from ablate.planning import Word
     from ablate.running import Observers, Outcome, Worlds
 
 
@@ -162,12 +161,15 @@ OPTIONS_OF_NAME = ("name", "until", "margin")
 
 
 def recall_declared(
-    words: Sequence[str], options: Mapping[str, Any], store: Store, settings: Sequence[Word] = ()
+    words: Sequence[str],
+    options: Mapping[str, Any],
+    store: Store,
+    settings: Mapping[str, Any] | None = None,
 ) -> Declared | None:
     """Return what a sweep declares that was driven and has no sweep file, changed by what is given
     here; None where the first word is not the name of one.
 
-    `options`, `settings`: see `planning.read_options` and `planning.read_line`.
+    `options`, `settings`: see `planning.plan_from_words`.
 
     Raises UserError for words and options that alter the runs of such a sweep, for an imported
     sweep, and for one whose file is not found; Failure where its plan was edited.
@@ -189,20 +191,20 @@ def recall_declared(
         )
     with Ledger.reading(store) as ledger:
         plan = ledger.sealed_plan(store, name) or plan
-    last_declared = plan.declared
-    assert isinstance(last_declared, Declared)
+    last_line = plan.declared
+    assert isinstance(last_line, Declared)
     refused = [f"--{key}" for key in options if key not in OPTIONS_OF_NAME and options[key]]
     added_words = read_line(words, Composer(store.root).groups, settings=settings).words
     refused += [w.text for w in added_words if w.key.partition(".")[0] not in WORDS_OF_NAME]
     if refused:
-        renamed = last_declared.with_options(name=None)
+        renamed = last_line.with_options(name=None)
         raise UserError(
             f"{refused[0]}: {name} is driven again as it was, and its name takes only seeds=N, "
             f"analysis.KEY=VALUE, launcher words, --until and --margin; with other words it is "
             f"another sweep, `{store.command('sweep', *renamed.texts)}` with these and --as NAME"
         )
     given_options = {k: options[k] for k in OPTIONS_OF_NAME if options.get(k) is not None}
-    return last_declared.with_words(*added_words).with_options(**{"name": name} | given_options)
+    return last_line.with_words(*added_words).with_options(**{"name": name} | given_options)
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
@@ -226,12 +228,12 @@ def make_recall(store: Store) -> Recall:
     """Return a function that gives the plan by which the store drove a sweep last, None where its
     words made another sweep, or where that plan is not the one that was recorded."""
 
-    def recall(name: str, declared: Declared) -> Plan | None:
+    def recall(name: str, line: Declared) -> Plan | None:
         if not (store.ledger.exists() or store.plans()):
             return None
         with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
             last_plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if last_plan is not None and declared.is_same_sweep(last_plan.declared):
+            if last_plan is not None and line.is_same_sweep(last_plan.declared):
                 return last_plan
         return None
 

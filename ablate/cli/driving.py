@@ -92,10 +92,10 @@ def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, 
     from ablate.planning import plan_declared, read_logger_words
 
     read_logger_words(selection.logger_words)
-    declared = recall_declared(selection.words, selection.options, store)
-    if declared is None:
+    line = recall_declared(selection.words, selection.options, store)
+    if line is None:
         return selection.plan
-    return partial(plan_declared, declared, store=store.root)
+    return partial(plan_declared, line, store=store.root)
 
 
 def _say(line: str) -> None:

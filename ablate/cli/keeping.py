@@ -441,7 +441,7 @@ def import_(
     declaration = SheetDeclaration(
         name if name is not None else source.stem or source.resolve().name,
         *(row, metric, column, seed, baseline, predictions, result),
-        declared=DeclaredImport(str(source), tuple(arguments)),
+        command=DeclaredImport(str(source), tuple(arguments)),
     )
     report = import_under_lock(store_at(store), read_sheet(source, result), declaration)
     if format == "json":

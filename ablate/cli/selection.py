@@ -229,15 +229,15 @@ def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequen
     from ablate.planning import Declared
     from ablate.shared import datasets_of
 
-    declared = requested_plan.declared
-    assert isinstance(declared, Declared)  # of words, and so of no sheet
-    if not declared.is_same_sweep(plan.declared):  # by --as
+    requested_line = requested_plan.declared
+    assert isinstance(requested_line, Declared)  # of words, and so of no sheet
+    if not requested_line.is_same_sweep(plan.declared):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
             f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
         )
-    texts = {word.key: word.text for word in declared.words}
-    until = "--until" if declared.options.until is not None else ""
+    texts = {word.key: word.text for word in requested_line.words}
+    until = "--until" if requested_line.options.until is not None else ""
     both, wider = (requested_plan, plan), {*requested_plan.seeds} > {*plan.seeds}
     columns = [{column.label for column in sweep_plan.columns} for sweep_plan in both]
     looks = [(sweep_plan.design, sweep_plan.analysis.margin) for sweep_plan in both]

@@ -13,12 +13,9 @@ from ablate.doors import lazy
 __all__ = [
     # Plans
     "plan_from_words",  # make a plan from a command line
-    "plan_declared",  # make a plan from what was declared
-    "Declared",  # what was asked for of a sweep, as a value; `texts` prints it
-    "DeclaredImport",  # what was asked for of a sweep that was trained elsewhere
-    "Options",  # the options that declare a sweep
-    "Change",  # a change of a design, by its settings
-    "words_of",  # the settings of Python as words
+    "plan_declared",  # make a plan from a declaration
+    "Declared",  # the declaration of a sweep, as a value; `texts` prints it
+    "DeclaredImport",  # the declaration of a sweep that was trained elsewhere
     "Plan",  # a sweep, expanded: every cell and every run, in order
     "Row",  # a variant: the keys it sets
     "Column",  # a value of `across`
@@ -77,7 +74,6 @@ __all__ = [
     "single_values",  # values by key; a key may come once
     "value_at",  # the value of a dotted key
     "value_text",  # a value as labels and command lines have it
-    "read_options",  # read the options of a command line
     "split_launcher",  # separate the launcher's settings
     "split_logger_words",  # separate the words of loggers and notifications
     "edit_notes",  # a warning where a sweep file was edited since
@@ -135,7 +131,7 @@ if TYPE_CHECKING:
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
     from ablate.planning.declaration import change_analysis, matches_value
-    from ablate.planning.declared import Change, Declared, DeclaredImport, Options, words_of
+    from ablate.planning.declared import Declared, DeclaredImport
     from ablate.planning.design import (
         ONE_SEARCH,
         Design,
@@ -146,7 +142,6 @@ if TYPE_CHECKING:
         with_seeds,
     )
     from ablate.planning.expand import (
-        Recall,
         find_cell,
         first_run,
         list_sweeps,
@@ -163,6 +158,7 @@ if TYPE_CHECKING:
     )
     from ablate.planning.parents import FROM_PREFIX
     from ablate.planning.plan import Plan, before_searches
+    from ablate.planning.recall import Recall
     from ablate.planning.search import (
         Grower,
         MetricLines,
@@ -188,6 +184,6 @@ if TYPE_CHECKING:
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.unite import unite_plans
-    from ablate.planning.words import read_line, read_options, split_analysis_words
+    from ablate.planning.words import read_line, split_analysis_words
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
-from ablate.planning.declared import Change
+from ablate.planning.declared import Change, words_of
 from ablate.planning.settings import parse_word, value_text
 from ablate.shared import Key, UserError, unknown_value
 
@@ -253,17 +253,19 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
 
 
 def read_changes(
-    texts: Iterable[str | Change], groups: Mapping[str, Sequence[str]]
+    declarations: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
 ) -> tuple[Change, ...]:
-    """Read the texts of `--change`, of the form WORD; a change that is a value stays as it is.
+    """Read the texts of `--change`, of the form WORD, or changes of Python: name -> settings.
 
     Raises UserError, one line.
     """
     changes = list[Change]()
-    for text in texts:
-        if isinstance(text, Change):
-            changes.append(text)
-            continue
+    if isinstance(declarations, Mapping):
+        for name, values in declarations.items():
+            changes.append(Change(str(name), tuple(words_of(values))))
+        return tuple(changes)
+    for text in declarations:
         name, colon, settings = text.partition(":")
         words = tuple(parse_word(word, groups) for word in _OUTSIDE_QUOTES.findall(settings))
         if not colon or not name.strip() or not words:
@@ -276,10 +278,15 @@ def read_changes(
 _OUTSIDE_QUOTES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S)+""")
 
 
-def changes_of(declared: Iterable[Change]) -> DeclaredChanges:
-    """Return the changes of a command line. Raises UserError, one line."""
+def changes_of(changes: Iterable[Change]) -> DeclaredChanges:
+    """Return the changes of a command line, checked. Raises UserError, one line."""
     content: dict[str, dict[str, Any]] = {}
-    for change in declared:
+    for change in changes:
+        if ":" in change.name or change.name != change.name.strip():
+            raise UserError(
+                f"--change: {change.name!r}: expected a name without a colon, and without a space "
+                f"at either end; rename the change"
+            )
         if change.name in content:
             raise UserError(f"--change {change.name}: given twice")
         content[change.name] = {setting.key: setting.value for setting in change.settings}

@@ -1,4 +1,4 @@
-"""What was asked for of a sweep, as a value, and its printer.
+"""The declaration of a sweep as a value, and its printer.
 
 A `Declared` is read from a command line by `planning.words`, or given by Python, and plans keep it.
 `texts` prints the command line that declares the same again. Nothing reads printed words back.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.parents import bare
-from ablate.planning.settings import Word, single_values, value_text
+from ablate.planning.settings import Word, plain, single_values, value_text
 from ablate.shared import UserError, read_value
 
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
@@ -66,13 +66,13 @@ class Options:
             if value is not None:
                 words += [option, str(value)]
         if self.margin is not None:
-            words += ["--margin", f"{self.margin:g}"]
+            words += ["--margin", value_text(self.margin).removesuffix(".0")]
         return words
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What was asked for of a sweep that is trained here.
+    """The declaration of a sweep that is trained here.
 
     `file`: the name or the path of its sweep file, if it has one. `words`: its settings, those of
     the sweep and of the launcher among them, in the order in which they were given.
@@ -132,18 +132,18 @@ class Declared:
         stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
         return "+".join([f"{stem}@{scale}" if (scale := self.options.scale) else stem, *labels])
 
-    def is_same_sweep(self, other: Declared | DeclaredImport) -> bool:
+    def is_same_sweep(self, declaration: Declared | DeclaredImport) -> bool:
         """Return whether the plans of both would have the same name, `--as` aside.
 
         They then differ at most in seeds, launcher, analysis and where their data lies.
         """
-        return isinstance(other, Declared) and self.name == other.name
+        return isinstance(declaration, Declared) and self.name == declaration.name
 
     def with_words(self, *words: Word) -> Declared:
         """Return the declaration with these words last, in place of those with the same keys."""
         keys = [word.key for word in words]
-        others = (word for word in self.words if word.key not in keys)
-        return replace(self, words=(*others, *words))
+        unchanged = (word for word in self.words if word.key not in keys)
+        return replace(self, words=(*unchanged, *words))
 
     def with_seeds(self, seeds: int | Sequence[int]) -> Declared:
         """Return the declaration with this count, or list, of seeds."""
@@ -151,8 +151,8 @@ class Declared:
         if "seeds" in self.sweep:
             words = tuple(word if old.key == word.key else old for old in self.words)
         else:  # behind the first word, whether that is the file or a setting
-            first = 0 if self.file is not None else 1
-            words = (*self.words[:first], word, *self.words[first:])
+            index = 0 if self.file is not None else 1
+            words = (*self.words[:index], word, *self.words[index:])
         return replace(self, words=words)
 
     def with_options(self, **options: Any) -> Declared:
@@ -167,7 +167,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class DeclaredImport:
-    """What was asked for of a sweep that was trained elsewhere: a call of `ablate import`.
+    """The declaration of a sweep that was trained elsewhere: a call of `ablate import`.
 
     `sheet`: the file that it read. `arguments`: its options and their values, in their order.
     """
@@ -188,8 +188,8 @@ class DeclaredImport:
 def declared_of(tree: Mapping[str, Any]) -> Declared | DeclaredImport:
     """Return the declaration that a plan's file has. Raises UserError for any other JSON."""
     kind = DeclaredImport if "sheet" in tree else Declared
-    declared: Declared | DeclaredImport = read_value(tree, kind, "declared")
-    return declared
+    declaration: Declared | DeclaredImport = read_value(tree, kind, "declared")
+    return declaration
 
 
 def word_of(key: str, value: Any) -> Word:
@@ -225,9 +225,9 @@ def _plain_value(value: Any, key: str) -> Any:
     from numbers import Integral, Real
     from os import PathLike, fspath
 
-    if value == "pre_post":  # a shell-friendly spelling, as `settings.plain` reads it
-        return "pre+post"
-    if value is None or isinstance(value, bool | str):
+    if isinstance(value, str):
+        return plain(value, key)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, list | tuple):
         return [_plain_value(item, key) for item in value]

@@ -88,9 +88,9 @@ class Fixed:
         """Return the text on seeds that follows a plan's rows and columns: " x 3 seeds"."""
         return f" x {seeds}"
 
-    def declare_seeds(self, declared: Declared, seeds: Sequence[int]) -> Declared:
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
         """Return what a sweep declares, changed to give these seeds."""
-        return declared.with_seeds(len(seeds) if _is_count(seeds) else seeds)
+        return line.with_seeds(len(seeds) if _is_count(seeds) else seeds)
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         """Return whether the seeds that words give differ from those that were driven."""
@@ -216,8 +216,8 @@ class Looks:
     def seeds_suffix(self, seeds: str) -> str:
         return f", up to {seeds} so far"
 
-    def declare_seeds(self, declared: Declared, seeds: Sequence[int]) -> Declared:
-        return declared
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         return False
@@ -372,8 +372,8 @@ class Imported(Fixed):
     def seeds_suffix(self, seeds: str) -> str:
         return ", with the runs of the sheet"
 
-    def declare_seeds(self, declared: Declared, seeds: Sequence[int]) -> Declared:
-        return declared
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
         return tuple(cell.ids)

@@ -246,8 +246,8 @@ class Plan:
             return f"`{shlex.join(['ablate', *self.command])}`"
         probes = {name for cell in self.cells for name in cell.spec.get("probe", ())}
         word = Word("probe", (sorted({*probes, probe}),))
-        declared = self.declared.with_words(word).with_options(name=None)  # it is another sweep
-        return f"`{shlex.join(['ablate', 'sweep', *declared.texts])}`"
+        line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
+        return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
         """Return the plan with the current declarations of its metric and of `names`.

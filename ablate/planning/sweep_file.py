@@ -444,11 +444,11 @@ def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     A file that is not in reach, as the plan declares it, brings none. `command`: makes a command
     line for the plan's store.
     """
-    declared = plan.declared
-    if not plan.file or not isinstance(declared, Declared) or declared.file is None:
+    line = plan.declared
+    if not plan.file or not isinstance(line, Declared) or line.file is None:
         return
     try:
-        path = find_sweep_file(declared.file)
+        path = find_sweep_file(line.file)
         sha256 = sha256_of(path)
     except (UserError, OSError):  # not in reach; this may be another folder
         return

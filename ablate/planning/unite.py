@@ -114,7 +114,7 @@ def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
         cell_seeds = tuple(sorted({*cell.seeds, *their.seeds}))
         return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=cell_seeds)
 
-    declared = ours.declared
-    if isinstance(declared, Declared):
-        declared = ours.design.declare_seeds(declared, seeds)
-    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), declared=declared)
+    line = ours.declared
+    if isinstance(line, Declared):
+        line = ours.design.declare_seeds(line, seeds)
+    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), declared=line)

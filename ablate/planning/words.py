@@ -22,7 +22,7 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
-from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options
+from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
 from ablate.planning.settings import Word, parse_word, single_values, value_text
 from ablate.planning.sweep_paths import sweep_files
 from ablate.shared import TRAINER, UserError, nearest_name
@@ -32,7 +32,10 @@ COLUMNS = ("data", "model.arch")  # keys that are columns by default
 
 
 def read_options(groups: Mapping[str, Sequence[str]], **options: Any) -> Options:
-    """Return the options of a command line. Raises UserError for a `change` that can't be read."""
+    """Return the options of a command line. `change`: see `read_changes`.
+
+    Raises UserError for a change that can't be read.
+    """
     changes = read_changes(options.pop("change", ()), groups)
     return Options(across=tuple(options.pop("across", ())), change=changes, **options)
 
@@ -41,18 +44,19 @@ def read_line(
     words: Sequence[str],
     groups: Mapping[str, Sequence[str]],
     options: Options | None = None,
-    settings: Sequence[Word] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> Declared:
     """Return what the words `[NAME] k=v ...` declare.
 
-    `settings`: more words, which are values already. Raises UserError for words that can't be read
-    or come twice.
+    `settings`: more of them, as values of Python. Raises UserError for words that can't be read or
+    come twice.
     """
     has_name = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[has_name:]:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
-    parsed = [*(parse_word(word, groups) for word in words[has_name:]), *settings]
+    parsed = [parse_word(word, groups) for word in words[has_name:]]
+    parsed += words_of(settings or {})
     for key, count in Counter(word.key for word in parsed).items():
         if count > 1:
             raise UserError(f"{key}: given twice")
@@ -150,6 +154,11 @@ def _nothing_to_sweep(line: Declared, groups: Mapping[str, Sequence[str]]) -> Us
             return UserError(
                 f"{word.text}: is one value, a list; several values have no brackets: "
                 f"{word.key}={values} (in Python they are a tuple)"
+            )
+        if word.key != "data.path" and isinstance(word.value, str) and "," in word.value:
+            return UserError(
+                f"{word.text}: is one value, a text; several values have no quotes: "
+                f"{word.key}={word.value} (in Python they are a tuple)"
             )
     return UserError(
         f"nothing to sweep: give values with commas, such as stem=none,dpn, "
