@@ -19,6 +19,7 @@ from conftest import Shell, contents
 import ablate
 from ablate.audit import bundle_check, export
 from ablate.audit.bundle import Bundle
+from ablate.planning.declared import word_of
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
@@ -391,8 +392,8 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
         dataclasses.replace(cell, spec={**cell.spec, "data": cell.spec["data"] | where})
         for cell in plan.cells
     )
-    words = (*plan.words, "data.path=/data/of-zaphod", "launcher.devices=zaphod")
-    moved = dataclasses.replace(plan, cells=cells, words=words)
+    words = word_of("data.path", "/data/of-zaphod"), word_of("launcher.devices", "zaphod")
+    moved = dataclasses.replace(plan, cells=cells, declared=plan.declared.with_words(*words))
     export.export_bundle(moved, store, told, out, anonymous=True)
     assert not [name for name, content in contents(out).items() if b"zaphod" in content]
     assert found(out) == []

@@ -338,7 +338,7 @@ def test_twenty_rows_are_told_apart_by_colour(view, few, all_of_them):
 
 def test_rows_are_told_apart_in_grey_by_their_place():
     rows = tuple(Row(f"row {n}", {}) for n in range(20))
-    plan = Plan("p", "", (), rows, (), (), "row 3", (0,))
+    plan = Plan("p", "", rows, (), (), "row 3", (0,))
     found = inks(plan)
     assert found["row 3"].colour == "#000000"
     assert len({(ink.marker, ink.filled) for ink in found.values()}) == 20

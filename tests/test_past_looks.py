@@ -251,7 +251,7 @@ def planned(
         for at in columns
     )
     made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
-    return Plan("p", "p", (), *made, cells, rows[0], tuple(range(seeds)))
+    return Plan("p", "p", *made, cells, rows[0], tuple(range(seeds)))
 
 
 def done(*runs: str) -> dict[str, dict]:

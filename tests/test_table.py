@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from support.declared import declare
 from support.looks import spec as own_spec
 from support.tables import (
     BLOCKS,
@@ -141,7 +142,7 @@ def test_details_of_the_spread_are_in_json_alone():
 def test_the_command_for_more_seeds_is_the_one_that_was_typed():
     plan = dataclasses.replace(
         make_plan(list(PLANTED)),
-        words=("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
+        declared=declare("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
     )
     command = "ablate sweep placement optim.lr=0.1 seeds=6 --scale digits"
     assert seeds_command(plan, 6) == command
@@ -334,7 +335,7 @@ def test_an_unstable_baseline_voids_its_column(scored, fate):
 def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     plan = make_plan(list(PLANTED))
     cells = [dataclasses.replace(c, spec={**c.spec, "optim": {"lr": 0.003}}) for c in plan.cells]
-    plan = dataclasses.replace(plan, cells=tuple(cells), words=("mine",))
+    plan = dataclasses.replace(plan, cells=tuple(cells), declared=declare("mine"))
     results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
     table = tabulate(plan, results)
     [lower] = notes_of(table, "void.lower-rate")

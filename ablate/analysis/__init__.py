@@ -83,7 +83,6 @@ __all__ = [
     "family_words",  # the family of simultaneous intervals
     "withheld_notes",  # a note on each run whose files were changed later
     "winner_doubts",  # reasons to doubt a tuning choice
-    "replaced_words",  # the words of a plan, with some replaced
     "seeds_command",  # the command that gives a sweep more seeds
     "MACHINE_FACTS",  # the facts of a machine, in words
     "gain_label",  # a gain with its interval, n and verdict
@@ -96,7 +95,6 @@ if TYPE_CHECKING:
     from ablate.analysis.captions import (
         family_words,
         parent_words,
-        replaced_words,
         seeds_command,
         withheld_notes,
     )

@@ -17,7 +17,7 @@ from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
 from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
-from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Plan, Tune
+from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
@@ -150,19 +150,11 @@ def _tuned(plan: Plan, tune: Tune) -> Sentence:
     )
 
 
-def with_words(plan: Plan, *replacements: str) -> str:
+def with_words(plan: Plan, *replacements: Word) -> str:
     """Return the command that drove the plan, with some words replaced; of an import none."""
-    if not plan.design.trains:
+    if not isinstance(plan.declared, Declared):
         return shlex.join(["ablate", *plan.command])
-    return shlex.join(["ablate", "sweep", *replaced_words(plan, *replacements)])
-
-
-def replaced_words(plan: Plan, *replacements: str) -> list[str]:
-    """Return the words that drove the plan, with some replaced."""
-    keys = [word.partition("=")[0] for word in replacements]
-    words = [word for word in plan.words if word.partition("=")[0] not in keys]
-    place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    return [*words[:place], *replacements, *words[place:]]
+    return shlex.join(["ablate", "sweep", *plan.declared.with_words(*replacements).texts])
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -251,7 +243,7 @@ def _void(
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield sentence("void.compares-rates", column=heading)
     elif rate is not None:
-        command = with_words(plan, f"optim.lr={rate / 3:.2g}")
+        command = with_words(plan, Word("optim.lr", (float(f"{rate / 3:.2g}"),)))
         yield sentence("void.lower-rate", column=heading, command=command)
 
 
@@ -442,5 +434,5 @@ def seeds_command(plan: Plan, n: int) -> str:
     """Return the command of the sweep with n seeds, its present seeds among them."""
     new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
-    text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
-    return with_words(plan, f"seeds={text}")
+    value = n if sorted(seeds) == [*range(n)] else seeds
+    return with_words(plan, Word("seeds", (value,)))

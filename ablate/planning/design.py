@@ -17,8 +17,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
 from ablate.shared import Key, UserError, check_keys, ids_of, parts, read_field, read_value
 
-if TYPE_CHECKING:  # both have a design
+if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
+    from ablate.planning.declared import Declared
     from ablate.planning.plan import Plan
 
 FEWEST = 5  # seeds at the first look: fewer hide a noisy baseline or two noisy rows
@@ -83,12 +84,9 @@ class Fixed:
         """Return the text on seeds that follows a plan's rows and columns: " x 3 seeds"."""
         return f" x {seeds}"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        """Return the words of a sweep, changed to give these seeds."""
-        if not any(word.startswith("seeds=") for word in words):
-            words = [*words[:1], "seeds=", *words[1:]]
-        seeds_word = self.drive_text(seeds)
-        return tuple(seeds_word if word.startswith("seeds=") else word for word in words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        """Return what a sweep declares, changed to give these seeds."""
+        return line.with_seeds(len(seeds) if _is_count(seeds) else seeds)
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         """Return whether the seeds that words give differ from those that were driven."""
@@ -208,8 +206,8 @@ class Looks:
     def seeds_suffix(self, seeds: str) -> str:
         return f", up to {seeds} so far"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        return tuple(words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         return False
@@ -364,8 +362,8 @@ class Imported(Fixed):
     def seeds_suffix(self, seeds: str) -> str:
         return ", with the runs of the sheet"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        return tuple(words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
         return tuple(cell.ids)

@@ -67,7 +67,6 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
     return Plan(
         name="planted",
         title="A planted sweep",
-        words=(),
         rows=tuple(Row(r, {}, families.get(r), confounds.get(r, ())) for r in rows),
         columns=tuple(Column(c, {}) for c in columns),
         cells=cells,
