@@ -100,13 +100,11 @@ class Attempt:
         """Return {"digest": the hash of our code, "plugins": {kind: the hash of the user's own
         code}}, each over all attempts whose work is in this one's."""
         line = self.lineage()
-        return {
-            "digest": _joined(facts.get("digest", "unknown") for facts in line),
-            "plugins": {
-                kind: _joined(facts.get("plugins", {}).get(kind) for facts in line)
-                for kind in kinds
-            },
-        }
+        plugins = {}
+        for kind in kinds:
+            plugins[kind] = _joined(facts.get("plugins", {}).get(kind) for facts in line)
+        digest = _joined(facts.get("digest", "unknown") for facts in line)
+        return {"digest": digest, "plugins": plugins}
 
     def end(self, exit: str, **facts: str) -> None:
         """Note how an attempt that had begun ended. A full disk must not change how a worker
@@ -123,7 +121,9 @@ class Attempt:
         for facts in reversed(self.earlier_attempts):
             if facts.get("from_step", 0) < line[0]["from_step"]:
                 line.insert(0, {"from_step": 0, **facts})
-        return line if line[0]["from_step"] == 0 else [{}, *line]
+        if line[0]["from_step"] != 0:
+            line.insert(0, {})
+        return line
 
     def finish(self, result: dict[str, Any]) -> None:
         """Note the end of the attempt, seal the notes in the result, and write it: the run is over.
@@ -131,7 +131,8 @@ class Attempt:
         self.end("result")  # the last word in env.json
         result["env_sha256"] = hashlib.sha256(self.rundir.env.read_bytes()).hexdigest()
         content = to_json(result)
-        if problem := parse_result(content)[1]:
+        _, problem = parse_result(content)
+        if problem:
             raise ValueError(f"the run's result {problem}")
         write_whole(self.rundir.result, content)
         self.rundir.drop_checkpoints()
@@ -238,7 +239,9 @@ def exit_code_and_reason(error: Exception, device: str) -> tuple[int, str]:
 def _note_exit(
     attempt: Attempt, code: int, reason: str, error: Exception | None = None, line: str = ""
 ) -> int:
-    error_note = {} if error is None else {"error": line}
+    error_note = {}
+    if error is not None:
+        error_note["error"] = line
     with suppress(OSError):  # on a full disk; the exit code says it, too
         attempt.rundir.lock.note(exit=reason, **error_note)
     attempt.end(reason, **error_note)

@@ -25,32 +25,42 @@ class RoundWeights(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         torch._foreach_copy_(copies, list(weights))
-        pairs = zip(copies, ctx.needs_input_grad[1:], strict=True)
-        ctx.mark_non_differentiable(*(copy for copy, trains in pairs if not trains))
+        frozen = []
+        for copy, trains in zip(copies, ctx.needs_input_grad[1:], strict=True):
+            if not trains:
+                frozen.append(copy)
+        ctx.mark_non_differentiable(*frozen)
         ctx.dtypes = [weight.dtype for weight in weights]
         return tuple(copies)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        wide = [
-            None if grad is None else torch.empty_like(grad, dtype=dtype)
-            for grad, dtype in zip(grads, ctx.dtypes, strict=True)
-        ]
-        sources = [grad for grad in grads if grad is not None]
-        torch._foreach_copy_([grad for grad in wide if grad is not None], sources)
-        return None, *wide
+        wide_grads: list[Tensor | None] = []
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for grad, dtype in zip(grads, ctx.dtypes, strict=True):
+            if grad is None:
+                wide_grads.append(None)
+                continue
+            wide = torch.empty_like(grad, dtype=dtype)
+            wide_grads.append(wide)
+            targets.append(wide)
+            sources.append(grad)
+        torch._foreach_copy_(targets, sources)
+        return None, *wide_grads
 
 
 def rounded_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model that autocast would round, by name. A whole model has none
     here: autocast rounds its weights."""
-    return {
-        f"{path}.{name}" if path else name: weight
-        for path, module in model.named_modules()
-        if isinstance(module, Conv) or (isinstance(module, Dense) and module.rounds)
-        for name, weight in module.named_parameters(recurse=False)
-    }
+    weights = {}
+    for path, module in model.named_modules():
+        rounds = isinstance(module, Conv) or (isinstance(module, Dense) and module.rounds)
+        if rounds:
+            for name, weight in module.named_parameters(recurse=False):
+                weights[f"{path}.{name}".removeprefix(".")] = weight
+    return weights
 
 
 def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

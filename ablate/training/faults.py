@@ -49,8 +49,10 @@ FAULTS = (
     Fault(
         OOM,
         (
-            *("CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED when calling"),
-            *("CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_NOT_INITIALIZED"),
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUBLAS_STATUS_NOT_INITIALIZED when calling",
+            "CUDNN_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_NOT_INITIALIZED",
             "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
             "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         ),
@@ -66,7 +68,8 @@ FAULTS = (
     Fault(
         NO_DEVICE,
         (
-            *("Found no NVIDIA driver", "The NVIDIA driver on your system is too old"),
+            "Found no NVIDIA driver",
+            "The NVIDIA driver on your system is too old",
             "CUDA driver version is insufficient",
         ),
         (35, 803, 804),
@@ -76,9 +79,12 @@ FAULTS = (
     Fault(
         NO_DEVICE,
         (
-            *("No CUDA GPUs are available", "no CUDA-capable device is detected"),
-            *("CUDA driver initialization failed", "CUDA unknown error - this may be due to"),
-            *("CUDA error: initialization error", "Cannot access accelerator device when none"),
+            "No CUDA GPUs are available",
+            "no CUDA-capable device is detected",
+            "CUDA driver initialization failed",
+            "CUDA unknown error - this may be due to",
+            "CUDA error: initialization error",
+            "Cannot access accelerator device when none",
         ),
         (3, 100, 802),
     ),
@@ -108,9 +114,12 @@ FAULTS = (
     Fault(
         DEVICE_LOST,
         (
-            *("unspecified launch failure", "the launch timed out"),
-            *("CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR"),
-            *("CUDNN_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR"),
+            "unspecified launch failure",
+            "the launch timed out",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+            "CUBLAS_STATUS_INTERNAL_ERROR",
+            "CUDNN_STATUS_EXECUTION_FAILED",
+            "CUDNN_STATUS_INTERNAL_ERROR",
         ),
         (702, 719),
     ),
@@ -122,8 +131,12 @@ FAULTS = (
     Fault(
         FAILED,
         (
-            *("illegal memory access", "misaligned address", "illegal instruction"),
-            *("hardware stack error", "invalid program counter", "global/shared address space"),
+            "illegal memory access",
+            "misaligned address",
+            "illegal instruction",
+            "hardware stack error",
+            "invalid program counter",
+            "global/shared address space",
             "too many resources requested for launch",
         ),
         (700, 701, 714, 715, 716, 717, 718, 721),
@@ -143,25 +156,24 @@ FAULTS = (
 def fault(error: BaseException) -> Fault | None:
     """Return the row of the table that fits the error, or None."""
     types = {kind.__name__ for kind in type(error).__mro__}
-    code, text = getattr(error, "error_code", None), str(error)
-    return next(
-        (
-            row
-            for row in FAULTS
-            if types.intersection(row.types)
-            or code in row.codes
-            or any(part in text for part in row.texts)
-        ),
-        None,
-    )
+    code = getattr(error, "error_code", None)
+    text = str(error)
+    for row in FAULTS:
+        if types.intersection(row.types) or code in row.codes:
+            return row
+        if any(part in text for part in row.texts):
+            return row
+    return None
 
 
 def reason_of(error: BaseException, device: str) -> str:
     """Return OOM, DEVICE_LOST, NO_DEVICE or FAILED for the error of a worker on `device`, cpu or
     cuda."""
     row = fault(error)
+    if row is None and type(error).__name__ == "AcceleratorError":
+        return DEVICE_LOST
     if row is None:
-        return DEVICE_LOST if type(error).__name__ == "AcceleratorError" else FAILED
+        return FAILED
     if row.reason == NO_DEVICE and device == "cpu":  # what asked for a GPU there is the run's own
         return FAILED
     return row.reason
@@ -175,12 +187,15 @@ ALLOCATION = re.compile(r"OutOfMemoryError: .*?\bis free(?=\.)")
 def line(error: BaseException) -> str:
     """Return the error's type, the first line of its message, and its remedy."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
-    if (short := ALLOCATION.match(text)) is not None:
-        text = short.group()
+    allocation = ALLOCATION.match(text)
+    if allocation is not None:
+        text = allocation.group()
     return short_error(text) + remedy(error)
 
 
 def remedy(error: BaseException) -> str:
     """Return "; " and what to do about the error; "" where that is not always the same."""
     row = fault(error)
-    return f"; {row.remedy}" if row is not None and row.remedy else ""
+    if row is None or not row.remedy:
+        return ""
+    return f"; {row.remedy}"

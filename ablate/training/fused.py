@@ -47,7 +47,8 @@ class Fused:
     @torch.no_grad()
     def step(self) -> None:
         """Update each parameter that has a gradient, at its group's `lr`."""
-        move = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}[self._optim.name]
+        moves = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}
+        move = moves[self._optim.name]
         new_parameters = self._begin()
         for group in self.param_groups:
             alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
@@ -60,18 +61,23 @@ class Fused:
     def _begin(self) -> set[Tensor]:
         """Count the step of each parameter that has a gradient; return those that have their first
         one."""
-        moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        moved = []
+        for group in self.param_groups:
+            moved += [p for p in group["params"] if p.grad is not None]
         new_parameters = [p for p in moved if p not in self.state]
+        for p in new_parameters:
+            if self._optim.name == "adamw":
+                self.state[p] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }
+            elif self._optim.name == "lion":
+                self.state[p] = {"exp_avg": torch.zeros_like(p)}
+            elif self._optim.b1:
+                self.state[p] = {"momentum_buffer": torch.empty_like(p)}
         if self._optim.name == "adamw":
-            for p in new_parameters:
-                step = torch.zeros((), dtype=torch.float32, device=p.device)
-                moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[p] = {"step": step, **moments}
             torch._foreach_add_([self.state[p]["step"] for p in moved], 1)
-        elif self._optim.name == "lion":
-            self.state |= {p: {"exp_avg": torch.zeros_like(p)} for p in new_parameters}
-        elif self._optim.b1:
-            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in new_parameters}
         return set(new_parameters)
 
     def _adamw(
@@ -97,10 +103,13 @@ class Fused:
     def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], is_first_step: bool) -> None:
         """Update by SGD. Without momentum nothing is kept, and each step is a first one."""
         keeps = self._optim.b1 != 0
+        momenta: list[Tensor] = []
+        if keeps:
+            (momenta,) = self._state_lists(parameters, "momentum_buffer")
         torch._fused_sgd_(
             parameters,
             [p.grad for p in parameters if p.grad is not None],
-            *(self._state_lists(parameters, "momentum_buffer") if keeps else [[]]),
+            momenta,
             weight_decay=group["weight_decay"],
             momentum=self._optim.b1,
             lr=group["lr"],
@@ -130,4 +139,8 @@ class Fused:
         pass
 
     def _state_lists(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
-        return [[self.state[p][name] for p in parameters] for name in names]
+        """Return, for each name, that entry of each parameter's state."""
+        lists = []
+        for name in names:
+            lists.append([self.state[p][name] for p in parameters])
+        return lists

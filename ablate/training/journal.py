@@ -42,8 +42,9 @@ def save_checkpoint(
     `previous_step` is the step of the earlier checkpoint to keep; 0 for none.
     """
     tensors, state = training.state()
+    host_tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     content = sealed_file.to_bytes(
-        {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()},
+        host_tensors,
         progress=json.dumps(vars(state)),
         metrics=json.dumps(metrics.seal()),
         **training.task.notes(training.train),
@@ -53,7 +54,8 @@ def save_checkpoint(
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
     """Write the finished model to `weights.safetensors`; return the file's sha256."""
-    content = save({name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()})
+    weights = {name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()}
+    content = save(weights)
     write_whole(rundir.weights, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -68,8 +70,10 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
         checkpoint = read_checkpoint(path, step)
-        metrics = sealed_part(content, checkpoint.seal) if checkpoint is not None else None
-        if checkpoint is None or metrics is None:
+        if checkpoint is None:
+            continue
+        metrics = sealed_part(content, checkpoint.seal)
+        if metrics is None:
             continue
         training.task.check_notes(checkpoint.notes, training.train, path)
         with suppress(ValueError):
@@ -97,8 +101,10 @@ def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
         seal = json.loads(metadata["metrics"])
     except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
+    if state.step != step:
+        return None
     notes = {key: value for key, value in metadata.items() if key not in ("progress", "metrics")}
-    return Checkpoint(tensors, state, seal, notes) if state.step == step else None
+    return Checkpoint(tensors, state, seal, notes)
 
 
 BEAT_S = 0.5  # between signs of life
@@ -118,25 +124,35 @@ class Journal:
         beat: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """Continue the training from its newest checkpoint. `checkpoint_s`: seconds between two
-        checkpoints; `cache`: the store's, see `matmul_rate`."""
-        self._training, self._rundir, self._checkpoint_s = training, rundir, checkpoint_s
-        self._beat, self._say = beat, say
+        """Call `resume` before anything else. `checkpoint_s`: seconds between two checkpoints;
+        `cache`: the store's, see `matmul_rate`."""
+        self._training = training
+        self._rundir = rundir
+        self._checkpoint_s = checkpoint_s
+        self._beat = beat
+        self._say = say
         description = describe(training.run)
-        self._size = {name: description[name] for name in ("parameters", "multiply_adds")}
-        self._size["data_sha256"] = data_sha256
+        self._size = {
+            "parameters": description["parameters"],
+            "multiply_adds": description["multiply_adds"],
+            "data_sha256": data_sha256,
+        }
         # Now, and not when the steps are done, which a failure here would lose.
-        run = training.run
-        self._rate = matmul_rate(run.train.precision, training.dtype, training.device, cache)
-        metrics_content = load_checkpoint(rundir, training)
-        for newer in (path.name for step, path in rundir.checkpoints() if step > training.steps):
-            say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
-        self._metrics, self._checkpoint_step = (
-            Metrics(rundir.metrics, metrics_content),
-            training.steps,
-        )
-        self._checkpoint_at = time.monotonic() + checkpoint_s
+        precision = training.run.train.precision
+        self._rate = matmul_rate(precision, training.dtype, training.device, cache)
         self._beat_at = 0.0
+
+    def resume(self) -> None:
+        """Continue the training from its newest usable checkpoint, or from the start."""
+        metrics_content = load_checkpoint(self._rundir, self._training)
+        for step, path in self._rundir.checkpoints():
+            if step > self._training.steps:
+                self._say(
+                    f"warning: {path.name} is passed over: it is damaged, or metrics.jsonl is"
+                )
+        self._metrics = Metrics(self._rundir.metrics, metrics_content)
+        self._checkpoint_step = self._training.steps
+        self._checkpoint_at = time.monotonic() + self._checkpoint_s
 
     # --- On the way -----------------------------------------------------------------------------
 
@@ -150,34 +166,37 @@ class Journal:
         self._beat_at = time.monotonic() + BEAT_S
         # One that it may have to come to again, after a crash. Any other is damage.
         enough = self._rundir.prune_step()
-        return enough if enough in [line["step"] for line in self._metrics.lines()] else None
+        measured_steps = [line["step"] for line in self._metrics.lines()]
+        if enough not in measured_steps:
+            return None
+        return enough
 
     def measured(self, scores: Mapping[str, float]) -> bool:
         """Write a line of metrics.jsonl: the validation's scores, and the training loss since the
         last line. Return False, and write none, where one of them is not finite. A run without
         steps has no loss."""
-        training, step, epochs = self._training, self._training.steps, self._training.epochs
+        training = self._training
+        step, epochs = training.steps, training.epochs
         train_loss = training.mean_loss()
+        values = list(scores.values())
+        if train_loss is not None:
+            values.append(train_loss)
         # Broken by this very step; or each was finite, and their sum is not.
-        if not all(map(math.isfinite, (train_loss or 0.0, *scores.values()))):
+        if not all(math.isfinite(value) for value in values):
             return False
-        self._metrics.append(
-            {
-                "step": step,
-                "epoch": epochs,
-                "lr": training.rate,
-                "train_loss": train_loss,
-                **{f"val_{name}": score for name, score in scores.items()},
-            }
-        )
+        line = {"step": step, "epoch": epochs, "lr": training.rate, "train_loss": train_loss}
+        for name, score in scores.items():
+            line[f"val_{name}"] = score
+        self._metrics.append(line)
+        score_text = self._score_text(scores)
         if train_loss is None:
-            self._say(f"validation {self._score_text(scores)}")
+            self._say(f"validation {score_text}")
             return True
         took = training.seconds
+        images_per_s = step * training.run.train.batch / took
         self._say(
             f"epoch {epochs:.4g}, step {step}: train loss {train_loss:.4f}, validation "
-            f"{self._score_text(scores)}; {step * training.run.train.batch / took:,.0f} images/s, "
-            f"{took:.0f} s"
+            f"{score_text}; {images_per_s:,.0f} images/s, {took:.0f} s"
         )
         return True
 
@@ -185,10 +204,11 @@ class Journal:
         """Return "loss 0.4321, top1 87.40 %": the declared scores, in the order of their
         measurement."""
         metrics = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
-        declared_scores = ((name, score) for name, score in scores.items() if name in metrics)
-        return ", ".join(
-            f"{name} {metrics[name].printed(score)}" for name, score in declared_scores
-        )
+        texts = []
+        for name, score in scores.items():
+            if name in metrics:
+                texts.append(f"{name} {metrics[name].printed(score)}")
+        return ", ".join(texts)
 
     def is_due(self) -> bool:
         """Return whether a checkpoint is due."""
@@ -244,7 +264,9 @@ class Journal:
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
         row = last_measured(self._metrics.lines())
-        prior = training.task.prior_loss(data["train"]) if total else None
+        prior = None
+        if total:
+            prior = training.task.prior_loss(data["train"])
         spent = self._used(total)
         collapsed = prior is not None and row["train_loss"] >= prior
         if collapsed:
@@ -253,7 +275,7 @@ class Journal:
                 f"than {prior:.4f}, that of {TASKS[training.run.task].prior}"
             )
         self._say(f"finished: {total} steps in {spent['seconds']:.0f} s")
-        rate = spent["multiply_adds"], spent["images_per_s"]
+        used_share = utilisation(spent["multiply_adds"], spent["images_per_s"], self._rate)
         return {
             "status": "finished",
             "step": total,
@@ -271,7 +293,7 @@ class Journal:
             "micro_batch": training.micro_batch,
             "execution": "compiled" if training.compiled else "eager",
             **spent,
-            "utilisation": utilisation(*rate, self._rate),
+            "utilisation": used_share,
         }
 
     def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:

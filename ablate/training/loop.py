@@ -59,8 +59,17 @@ def _silent(*words: Any, **notes: Any) -> None:
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
-    """Train `run`, from its newest checkpoint if it has one; return the content of `result.json`. A
-    rank that follows another returns nothing of use, and writes nothing.
+    """Train `run`; return the content of `result.json`. A rank that follows another returns nothing
+    of use, and writes nothing.
+
+    A run begins where it can, in this order:
+
+    1. It resumes its newest usable checkpoint.
+    2. It starts from the weights of its parent, or of a file.
+    3. It initialises its weights from its seed.
+
+    A checkpoint replaces whatever the model was built with. So the code goes the other way: it
+    builds the model by 2 or 3, and then loads the checkpoint, if there is one.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
     TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
@@ -75,41 +84,38 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     data = {name: cached.split(name) for name in ("train", "validation", "test")}
     also, records = _also(run, cached, data["train"], machine)
     if run.eval.augment:
-        data |= {name: shake_once(data[name], run.augment) for name in ("validation", "test")}
+        for name in ("validation", "test"):
+            data[name] = shake_once(data[name], run.augment)
         also = {name: shake_once(split, run.augment) for name, split in also.items()}
     if run.data.fraction < 1:
         rows = torch.from_numpy(fraction_rows(run.data, len(data["train"])))
         data["train"] = data["train"].take(rows)
     data = {name: resident_split(split, device) for name, split in data.items()}
 
-    # --- Task, model, optimiser -----------------------------------------------------------------
+    # --- Task, model, optimiser: 2. start from a parent or a file, or 3. initialise --------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
-    start = start_of(run, rundir)
+    start = start_of(run, rundir)  # None: the weights are initialised
     training = Training(run, data["train"], device, beat, memo, start, ranks)
     total, interval = training.lengths.total, run.eval.every * training.epoch
 
-    # --- Resume ---------------------------------------------------------------------------------
+    # --- 1. Resume the newest checkpoint ---------------------------------------------------------
     if ranks.rank:
         load_checkpoint(rundir, training)
     else:
         sha256, checkpoint_s = cached.sha256, machine.checkpoint_s
         journal = Journal(training, rundir, sha256, machine.cache, checkpoint_s, beat, say)
+        journal.resume()
     if total and not training.micro_batch:
         beat(phase="memory")
-        decided = machine.settled.get("micro_batch")
-        batch = run.train.batch
-        if ranks.world > 1 and not decided:  # each would find its own
-            decided = max(1, batch // LEAST_MICRO_BATCHES)
-        training.micro_batch = part(batch, decided) if decided else micro_batch(training)
+        training.micro_batch = _decided_micro_batch(training, machine)
     if total:
         check_ranks(run, training.micro_batch, ranks.world, has_statistics(training.model))
         compile_step(training, machine.cache, beat, say)
     training.compare()
-    splits = {name: (data[name], run.data) for name in ("validation", "test")}
-    splits |= {
-        f"test {test_set.name}": (also[test_set.name], test_set) for test_set in run.eval.also
-    }
     if ranks.rank:
+        splits = {name: (data[name], run.data) for name in ("validation", "test")}
+        for test_set in run.eval.also:
+            splits[f"test {test_set.name}"] = also[test_set.name], test_set
         return _follow(training, splits)
 
     # --- Train loop -----------------------------------------------------------------------------
@@ -117,7 +123,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         progress = f"step {training.steps} of {total}, {training.epoch} an epoch"
         say(f"training from {progress}, on {device}")
     while training.steps < total:
-        if (enough := journal.watched()) is not None:
+        enough = journal.watched()
+        if enough is not None:
             return journal.pruned(enough)
         ranks.tell("step")
         training.step()
@@ -156,6 +163,18 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     return result
 
 
+def _decided_micro_batch(training: Training, machine: Machine) -> int:
+    """Return the images of a forward pass where `train.micro_batch` is auto: as the column has
+    settled it, else as many as fit into memory."""
+    decided = machine.settled.get("micro_batch")
+    batch = training.run.train.batch
+    if machine.ranks.world > 1 and not decided:  # each would find its own
+        decided = max(1, batch // LEAST_MICRO_BATCHES)
+    if decided:
+        return part(batch, decided)
+    return micro_batch(training)
+
+
 def _follow(training: Training, splits: Mapping[str, tuple[AnySplit, Data]]) -> dict[str, Any]:
     """Do what rank 0 announces, until it ends this process."""
     while True:
@@ -186,7 +205,8 @@ def _also(
         facts = decoded.decoding_facts(read_json(cached.folder / decoded.META_FILE))
         if not machine.ranks.rank:  # the first alone tells of it
             overlap = shared_images(train, split, lambda row: machine.beat(images=row))
-            facts |= {"shared": {"test": [overlap, len(split)]}} if overlap else {}
+            if overlap:
+                facts["shared"] = {"test": [overlap, len(split)]}
         sets[test_set.name] = split
         records[test_set.name] = {"data_sha256": cached.sha256, **facts}
     return sets, records

@@ -24,7 +24,7 @@ class MicroBatches:
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
         self._gradient_mask: list[bool] = []  # by parameter: has it a gradient?
-        self._parameters = [*model.parameters()]
+        self._parameters = list(model.parameters())
         self._statistics: Statistics | None = None
 
     def accumulate(self, parts: Iterable[slice], total: int) -> Iterator[slice]:
@@ -35,29 +35,33 @@ class MicroBatches:
         kept; where the number is no power of two, what is left over is added from the right.
         Gradients that existed before, which each rank has, are added at the end.
         """
-        fresh = self._ranks.world > 1 and not self._gradient_mask
-        buffers = (
-            {name: buffer.clone() for name, buffer in self._model.named_buffers()} if fresh else {}
-        )
+        buffers: dict[str, Tensor] = {}
+        if self._ranks.world > 1 and not self._gradient_mask:  # the first step of several ranks
+            buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         if total >= ORDERED_FROM and self._statistics is None:
             self._statistics = Statistics(self._model)
         if self._statistics is not None:
             self._statistics.begin(total)
-        prior_gradients, sums = self._take(), list[tuple[int, Gradients]]()
+        prior_gradients = self._take()
+        sums: list[tuple[int, Gradients]] = []  # (level in the tree, sum)
         for part in parts:
             yield part
             level, sum = 0, self._take()
             while sums and sums[-1][0] == level:
-                level, sum = level + 1, added(sums.pop()[1], sum)
+                _, left_sum = sums.pop()
+                sum = added(left_sum, sum)
+                level += 1
             sums.append((level, sum))
             if self._statistics is not None:
                 self._statistics.record()
         _, sum = sums.pop()
         while sums:
-            sum = added(sums.pop()[1], sum)
+            _, left_sum = sums.pop()
+            sum = added(left_sum, sum)
         if self._ranks.world > 1:
             sum = self._across(sum)
-        for parameter, gradient in zip(self._parameters, added(sum, prior_gradients), strict=True):
+        gradients = added(sum, prior_gradients)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         if self._statistics is not None:
             self._statistics.end(self._ranks)
@@ -69,7 +73,8 @@ class MicroBatches:
         mask = [gradient is not None for gradient in gradients]
         if not self._gradient_mask:
             self._gradient_mask = mask
-            is_equal = all(rank_mask == mask for rank_mask in self._ranks.gathered([mask]))
+            masks = self._ranks.gathered([mask])
+            is_equal = all(rank_mask == mask for rank_mask in masks)
         else:
             is_equal = mask == self._gradient_mask
         if not is_equal:
@@ -77,23 +82,25 @@ class MicroBatches:
                 "model: a parameter has a gradient in some micro-batches alone; give one rank"
             )
         vector = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
-        sizes = [
-            p.numel() if has_gradient else 0
-            for p, has_gradient in zip(self._parameters, mask, strict=True)
-        ]
+        sizes = []
+        for parameter, has_gradient in zip(self._parameters, mask, strict=True):
+            sizes.append(parameter.numel() if has_gradient else 0)
         parts = self._ranks.summed(vector).split(sizes)
-        return [
-            torch.empty_like(p).copy_(part.view(p.shape)) if has_gradient else None
-            for p, part, has_gradient in zip(self._parameters, parts, mask, strict=True)
-        ]
+        sums: Gradients = []
+        for parameter, part, has_gradient in zip(self._parameters, parts, mask, strict=True):
+            if has_gradient:
+                sums.append(torch.empty_like(parameter).copy_(part.view(parameter.shape)))
+            else:
+                sums.append(None)
+        return sums
 
     def _check(self, saved_buffers: Mapping[str, Tensor]) -> None:
         """Raise UserError where a forward pass has changed a buffer that is not gathered."""
         if not saved_buffers:
             return
-        gathered_ids = (
-            {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
-        )
+        gathered_ids: set[int] = set()
+        if self._statistics is not None:
+            gathered_ids = {id(buffer) for buffer in self._statistics.moving}
         buffers = dict(self._model.named_buffers())
         for name, old in saved_buffers.items():
             if id(buffers[name]) not in gathered_ids and not torch.equal(buffers[name], old):
@@ -114,12 +121,17 @@ class MicroBatches:
 
 def added(accumulator: Gradients, addend: Gradients) -> Gradients:
     """Return the sum of both, stored in `accumulator`'s tensors."""
-    both = [
-        (a, b) for a, b in zip(accumulator, addend, strict=True) if a is not None and b is not None
-    ]
-    if both:
-        torch._foreach_add_(*map(list, zip(*both, strict=True)))
-    return [b if a is None else a for a, b in zip(accumulator, addend, strict=True)]
+    sums: Gradients = []
+    increased: list[Tensor] = []
+    increments: list[Tensor] = []
+    for a, b in zip(accumulator, addend, strict=True):
+        if a is not None and b is not None:
+            increased.append(a)
+            increments.append(b)
+        sums.append(b if a is None else a)
+    if increased:
+        torch._foreach_add_(increased, increments)
+    return sums
 
 
 class Statistics:
@@ -132,11 +144,14 @@ class Statistics:
     def __init__(self, model: nn.Module) -> None:
         self._norms: list[tuple[nn.Module, float, list[Tensor]]] = []
         for module in model.modules():
-            if (statistics := running(module)) is None:
+            statistics = running(module)
+            if statistics is None:
                 continue
-            self._norms.append((module, *statistics))
+            share, buffers = statistics
+            self._norms.append((module, share, buffers))
             # From now on a forward pass leaves what it saw itself.
-            module.momentum = 0.0 if isinstance(module, SwitchNorm) else 1.0  # type: ignore[assignment]
+            momentum = 0.0 if isinstance(module, SwitchNorm) else 1.0
+            module.momentum = momentum  # type: ignore[assignment]
         self._moving: list[Tensor] = []
         self._counts: list[tuple[Tensor, Tensor]] = []  # torch's own, and what they come to
         self._running_values = self._shares = torch.empty(0)
@@ -145,18 +160,25 @@ class Statistics:
     @property
     def moving(self) -> list[Tensor]:
         """All buffers that are made the same on all ranks."""
-        return [*self._moving, *(count for count, _ in self._counts)]
+        return self._moving + [count for count, _ in self._counts]
 
     def begin(self, total: int) -> None:
         """Begin a step of `total` micro-batches."""
-        trained = [(share, some) for module, share, some in self._norms if module.training]
-        self._moving = [buffer for _, some in trained for buffer in some]
+        self._moving = []
         self._moments = []
-        torchs = (m for m, *_ in self._norms if m.training and isinstance(m, _TorchBatchNorm))
-        counts = [m.num_batches_tracked for m in torchs if m.num_batches_tracked is not None]
-        self._counts = [(count, count + total) for count in counts]
+        self._counts = []
+        shares = []
+        for module, share, buffers in self._norms:
+            if not module.training:
+                continue
+            for buffer in buffers:
+                self._moving.append(buffer)
+                shares.append(torch.full_like(buffer, share))
+            if isinstance(module, _TorchBatchNorm):
+                count = module.num_batches_tracked
+                if count is not None:
+                    self._counts.append((count, count + total))
         if self._moving:
-            shares = [torch.full_like(buffer, share) for share, some in trained for buffer in some]
             self._shares, self._running_values = torch.cat(shares), torch.cat(self._moving)
 
     def record(self) -> None:

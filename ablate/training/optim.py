@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from math import cos, isfinite, nan, pi, sqrt
+from math import ceil, cos, isfinite, nan, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -31,11 +31,11 @@ def decay_names(model: nn.Module) -> set[str]:
     """
     if not isinstance(model, Host):
         return kernel_names(model)
-    return {
-        f"{path}.weight" if path else "weight"
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.Linear, nn.Conv2d))
-    }
+    names = set()
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            names.add(f"{path}.weight".removeprefix("."))
+    return names
 
 
 def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
@@ -44,22 +44,29 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     paths = optim.lr_mult or {}
     names = [name for name, _ in model.named_parameters()]
     for path in paths:
-        if not any(f"{name}.".startswith(f"{path}.") for name in names):
+        if not any(_is_below(name, path) for name in names):
             tops = dict.fromkeys(name.partition(".")[0] for name in names)
             raise unknown_value(
                 f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of"
             )
     multipliers = dict.fromkeys(names, 1.0)
     for path in sorted(paths, key=len):
-        below = (name for name in names if f"{name}.".startswith(f"{path}."))
-        multipliers |= dict.fromkeys(below, paths[path])
+        for name in names:
+            if _is_below(name, path):
+                multipliers[name] = paths[path]
     return multipliers
+
+
+def _is_below(name: str, path: str) -> bool:
+    """Return whether the parameter `name` is `path` or lies below it."""
+    return f"{name}.".startswith(f"{path}.")
 
 
 def check_optimizer(optim: Optim) -> None:
     """Construct an optimiser by import path, and let it take two steps. Raises UserError where that
     fails, or where it keeps state that no checkpoint can hold."""
-    if (used := OPTIMIZER.part_in(optim)) is None:
+    used = OPTIMIZER.part_in(optim)
+    if used is None:
         return
     model = nn.Linear(3, 2)
     optimizer = make_optimizer(model, replace(optim, lr_mult=None))
@@ -69,8 +76,10 @@ def check_optimizer(optim: Optim) -> None:
                 parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
             optimizer.set_rate(optim.lr)
             optimizer.step()
-        for state in (*optimizer.state.values(), *optimizer.counts()):
+        for state in optimizer.state.values():
             as_tensors(state, optim, model.weight.device)
+        for counts in optimizer.counts():
+            as_tensors(counts, optim, model.weight.device)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
@@ -103,17 +112,16 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
             for name, parameter in model.named_parameters():
                 if name in names and (name in decays) == decay and scales[name]:
                     parameter_groups.setdefault((scales[name], decay), []).append(parameter)
-        return [
-            {
-                "params": parameters,
-                "scale": scale,
-                "weight_decay": decay_of(scale) if decay else 0.0,
-            }
-            for (scale, decay), parameters in parameter_groups.items()
-        ]
+        settings = []
+        for (scale, decay), parameters in parameter_groups.items():
+            weight_decay = decay_of(scale) if decay else 0.0
+            settings.append({"params": parameters, "scale": scale, "weight_decay": weight_decay})
+        return settings
 
     def decay_of(scale: float) -> float:
-        return optim.wd / (optim.lr * scale) if optim.decay == "independent" else optim.wd
+        if optim.decay == "independent":
+            return optim.wd / (optim.lr * scale)
+        return optim.wd
 
     if optim.name == "adafactor":
         optimizer: torch.optim.Optimizer = torch.optim.Adafactor(
@@ -121,18 +129,21 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
         )
         return Wrapped(optimizer)
     if optim.name == "adafactor_bv":
-        b1, b2, decay = optim.b1, optim.b2, optim.beta2_decay
-        views = axes(model)
-        return Wrapped(
-            AdafactorBV(groups(scales), optim.lr, b1=b1, b2=b2, decay=decay, views=views)
+        optimizer = AdafactorBV(
+            groups(scales),
+            optim.lr,
+            b1=optim.b1,
+            b2=optim.b2,
+            decay=optim.beta2_decay,
+            views=axes(model),
         )
+        return Wrapped(optimizer)
     if optim.name == "muon":
-        matrices = {
-            name
-            for name, parameter in model.named_parameters()
-            if name in decays and name.startswith("blocks.") and parameter.ndim == 2
-            if scales[name]
-        }
+        matrices = set()
+        for name, parameter in model.named_parameters():
+            is_kernel = name in decays and parameter.ndim == 2
+            if is_kernel and name.startswith("blocks.") and scales[name]:
+                matrices.add(name)
         if not matrices:
             raise UserError("optim.name: muon: every matrix in blocks is frozen; give adamw")
         optimizer = torch.optim.Muon(
@@ -142,8 +153,11 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
             adjust_lr_fn=optim.adjust_lr,
         )
         rest = groups(scales.keys() - matrices)
-        return Wrapped(optimizer, Fused(rest, replace(optim, name="adamw")) if rest else None)
-    if (used := OPTIMIZER.part_in(optim)) is not None:
+        if not rest:
+            return Wrapped(optimizer)
+        return Wrapped(optimizer, Fused(rest, replace(optim, name="adamw")))
+    used = OPTIMIZER.part_in(optim)
+    if used is not None:
         return Wrapped(construct(groups(scales), optim, used))
     return Fused(groups(scales), optim)
 
@@ -173,7 +187,8 @@ def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, 
     for path, tensor in tensors.items():
         if path.startswith("optim."):
             _, key, name = path.split(".", 2)
-            if (parameter := parameters.get(name)) is not None:
+            parameter = parameters.get(name)
+            if parameter is not None:
                 key, value = from_tensor(key, tensor, parameter.device)
                 optimizer.state.setdefault(parameter, {})[key] = value
         elif path.startswith("group."):
@@ -193,16 +208,17 @@ class Average:
 
     def __init__(self, model: nn.Module, keep: float | None) -> None:
         self._model = model
-        self._parameters: list[Tensor] = [*model.parameters()]
+        self._parameters: list[Tensor] = list(model.parameters())
         self._keep = keep
-        averaged = model.named_parameters() if keep is not None else ()
-        self.weights = {name: p.detach().clone() for name, p in averaged}  # by parameter's name
+        self.weights: dict[str, Tensor] = {}  # by parameter's name
+        if keep is not None:
+            self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Average in the weights after a step."""
         if self._keep is not None:
-            torch._foreach_lerp_([*self.weights.values()], self._parameters, 1 - self._keep)
+            torch._foreach_lerp_(list(self.weights.values()), self._parameters, 1 - self._keep)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -217,7 +233,8 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, p in self._model.named_parameters():
-            if (average := self.weights.get(name)) is not None:
+            average = self.weights.get(name)
+            if average is not None:
                 trained_values = p.clone()
                 p.copy_(average)
                 average.copy_(trained_values)
@@ -278,7 +295,8 @@ class AdafactorBV(torch.optim.Optimizer):
             if two is None:
                 state["v"] = torch.zeros_like(g)
             else:
-                state["r"], state["c"] = (g.sum(axis, keepdim=True).zero_() for axis in two)
+                state["r"] = g.sum(two[0], keepdim=True).zero_()
+                state["c"] = g.sum(two[1], keepdim=True).zero_()
         state["step"] += 1
         share = 1 - min(self._b2, 1 - state["step"] ** self._decay)
         square = g.square().add_(EPS)
@@ -286,11 +304,12 @@ class AdafactorBV(torch.optim.Optimizer):
             v = state["v"].lerp_(square, share)
             u = g * v.rsqrt()
         else:
-            for key, axis in zip("rc", two, strict=True):
-                state[key].lerp_(square.mean(axis, keepdim=True), share)
             r, c = state["r"], state["c"]
+            r.lerp_(square.mean(two[0], keepdim=True), share)
+            c.lerp_(square.mean(two[1], keepdim=True), share)
+            relative_r = r / r.mean(two[1], keepdim=True)
             # Two roots: the product of two small means would be 0.
-            u = g * (r / r.mean(two[1], keepdim=True)).rsqrt() * c.rsqrt()
+            u = g * relative_r.rsqrt() * c.rsqrt()
         m = state["m"].to(u.dtype).lerp_(u, 1 - self._b1)
         state["m"].copy_(m)
         return m
@@ -343,10 +362,11 @@ class Wrapped:
     def __init__(self, wrapped: torch.optim.Optimizer, rest: Fused | None = None) -> None:
         """The groups of `wrapped`, like those of `rest`, have a `scale`."""
         self._wrapped, self._rest = wrapped, rest
-        self.param_groups = [*wrapped.param_groups, *(rest.param_groups if rest else ())]
+        self.param_groups = list(wrapped.param_groups)
         self.state: dict[Tensor, dict[str, Any]] = wrapped.state
         self._began = deepcopy([_settings(group) for group in wrapped.param_groups])
         if rest is not None:
+            self.param_groups += rest.param_groups
             rest.state = self.state
 
     def set_rate(self, rate: float) -> None:
@@ -369,19 +389,24 @@ class Wrapped:
 
     def counts(self) -> list[dict[str, Any]]:
         """Return, for each group, the settings that steps have changed."""
-        return [
-            {k: v for k, v in _settings(group).items() if not _equal(v, began.get(k, ...))}
-            for group, began in zip(self._wrapped.param_groups, self._began, strict=True)
-        ]
+        changes = []
+        for group, began in zip(self._wrapped.param_groups, self._began, strict=True):
+            changed = {}
+            for key, value in _settings(group).items():
+                if not _equal(value, began.get(key, ...)):
+                    changed[key] = value
+            changes.append(changed)
+        return changes
 
     def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
         """Restore the groups' settings as first set, changed by `counts`."""
-        for n, (group, began) in enumerate(
-            zip(self._wrapped.param_groups, self._began, strict=True)
-        ):
+        pairs = zip(self._wrapped.param_groups, self._began, strict=True)
+        for number, (group, began) in enumerate(pairs):
             for key in group.keys() - began.keys() - _MOVES:
                 del group[key]
-            group.update(deepcopy(began), **(counts[n] if n < len(counts) else {}))
+            group.update(deepcopy(began))
+            if number < len(counts):
+                group.update(counts[number])
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,7 +444,8 @@ def as_tensors(state: Mapping[str, Any], optim: Optim, device: torch.device) -> 
     tensors = {}
     for key, value in state.items():
         if isinstance(value, Tensor):
-            tensors[key if value.device == device else f"{key}:{HOST}"] = value
+            name = key if value.device == device else f"{key}:{HOST}"
+            tensors[name] = value
         elif type(value) in NUMBERS.values():
             kind = torch.float64 if isinstance(value, float) else None
             tensors[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
@@ -462,7 +488,9 @@ def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
     def steps(steps: int | None, examples: int | None, epochs: float) -> int:
         if steps is not None:
             return steps
-        return round(epochs * epoch if examples is None else examples / train.batch)
+        if examples is not None:
+            return round(examples / train.batch)
+        return round(epochs * epoch)
 
     total = max(1, steps(train.steps, train.examples, train.epochs))
     warmup = steps(optim.warmup_steps, optim.warmup_examples, optim.warmup_epochs)
@@ -489,8 +517,12 @@ def learning_rate(
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
     if optim.schedule == "constant" and not cooldown:  # `min_lr` has no effect, to the last bit
         return optim.lr
-    start, progress = optim.lr, min(1.0, elapsed / max(total - cooldown - warmup, 1))
-    cooldown_factor = min(1.0, (total - step) / cooldown) if cooldown else 1.0
+    start = optim.lr
+    scheduled_steps = max(total - cooldown - warmup, 1)
+    progress = min(1.0, elapsed / scheduled_steps)
+    cooldown_factor = 1.0
+    if cooldown:
+        cooldown_factor = min(1.0, (total - step) / cooldown)
     if optim.schedule == "rsqrt":
         start = max(start / sqrt(1 + elapsed / optim.timescale), optim.min_lr)
     elif user_factor is not None:
@@ -508,7 +540,8 @@ def own_factor(optim: Optim) -> Factor | None:
     """Return a function that calls a schedule by import path and checks its factor; None where the
     schedule is one of ours. Raises UserError where the schedule can't be made; the function raises
     it for a value that is no factor."""
-    if (used := SCHEDULE.part_in(optim)) is None:
+    used = SCHEDULE.part_in(optim)
+    if used is None:
         return None
     schedule = make_part(used)
 
@@ -535,7 +568,10 @@ TRIED = 1000  # steps of a schedule, at most, when it is planned
 def check_schedule(optim: Optim, lengths: Lengths) -> None:
     """Call a schedule by import path at steps of the whole run. Raises UserError as `own_factor`
     does."""
-    if (user_factor := own_factor(optim)) is not None:
-        total = lengths.total - lengths.warmup
-        for step in {*range(0, total, -(-total // TRIED)), total - 1} if total else ():
-            learning_rate(optim, lengths.warmup + step, lengths, user_factor)
+    user_factor = own_factor(optim)
+    total = lengths.total - lengths.warmup
+    if user_factor is None or not total:
+        return
+    stride = ceil(total / TRIED)
+    for step in {*range(0, total, stride), total - 1}:
+        learning_rate(optim, lengths.warmup + step, lengths, user_factor)

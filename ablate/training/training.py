@@ -97,17 +97,17 @@ class Training:
         self.task = make_task(run)
         self._beat, self._view, self.train = beat, ImageView.from_run(run), train
         trains = TASKS[run.task].trains
-        batch = run.train.batch if trains else min(run.train.batch, len(train))
+        batch = run.train.batch
+        if not trains:
+            batch = min(batch, len(train))
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         extra = Augmentations(run.augment)
-        rows, rank_sum = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
-        self.batches = Batches(
-            train, batch, run.augment, draws, self._view, ahead, extra, (rows, rank_sum)
-        )
+        share = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
+        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead, extra, share)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
@@ -118,13 +118,17 @@ class Training:
         elif memo is not None and isinstance(self.model, Host):
             self.model.fit((images for images, _ in self.split_batches(train)), memo)
         # Lists of the model's tensors, which take a host as long to make as many kernels to launch.
-        self._parameters = [*self.model.parameters()]
-        self.rounded = rounded_weights(self.model) if self.dtype == torch.bfloat16 else {}
+        self._parameters = list(self.model.parameters())
+        self.rounded: dict[str, Tensor] = {}
+        if self.dtype == torch.bfloat16:
+            self.rounded = rounded_weights(self.model)
         self.optimizer = make_optimizer(self.model, run.optim)
         self._micro_batches = MicroBatches(self.model, ranks)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
-        self.lengths = lengths(run.optim, run.train, self.epoch) if trains else Lengths(0, 0, 0)
+        self.lengths = Lengths(0, 0, 0)
+        if trains:
+            self.lengths = lengths(run.optim, run.train, self.epoch)
         self._factor = own_factor(run.optim)
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
@@ -187,9 +191,9 @@ class Training:
         if self.ranks.world == 1:
             return
         digest = torch.stack([_bits(tensor) for tensor in self._tensors().values()])
-        if (
-            line := unequal(self.ranks.gather(digest[None]).tolist(), self._state.step)
-        ) is not None:
+        digests_by_rank = self.ranks.gather(digest[None]).tolist()
+        line = unequal(digests_by_rank, self._state.step)
+        if line is not None:
             raise RankLost(line)
 
     def part(
@@ -212,12 +216,14 @@ class Training:
         `images`, its outputs for the target alone."""
         with self._keyed(rows):
             local_rows = self._local_rows(rows)
-            inputs = None if images is None else images[local_rows]
-            return self._outputs(inputs, target[local_rows], dict(weights))
+            if images is not None:
+                images = images[local_rows]
+            return self._outputs(images, target[local_rows], dict(weights))
 
     def _local_rows(self, rows: slice) -> slice:
         """Return where these rows of the global batch are among those of this rank."""
-        if not (start := self.batches.rows.start):
+        start = self.batches.rows.start
+        if not start:
             return rows
         return slice(rows.start - start, rows.stop - start)
 
@@ -292,7 +298,9 @@ class Training:
     def bad_step(self) -> int | None:
         """Return the first step whose loss was not finite, or None. Waits for the device."""
         self._look()
-        return self._state.bad_step if self._state.bad_step >= 0 else None
+        if self._state.bad_step < 0:
+            return None
+        return self._state.bad_step
 
     def mean_loss(self) -> float | None:
         """Return the mean loss of the steps since the last call, None where there were none. Waits
@@ -306,8 +314,10 @@ class Training:
 
     def _look(self) -> None:
         """Read the losses of the steps since the last look. Waits for the device."""
-        state, start = self._state, self._state.step - self._unread_losses
-        for step, loss in enumerate(self._losses[: self._unread_losses].tolist(), start=start):
+        state = self._state
+        losses = self._losses[: self._unread_losses].tolist()
+        first_step = state.step - self._unread_losses
+        for step, loss in enumerate(losses, start=first_step):
             if state.bad_step < 0 and not isfinite(loss):
                 state.bad_step = step
             state.loss_sum += loss
@@ -382,7 +392,8 @@ class Training:
         return time.monotonic() - self._began_at
 
     def _enter(self, state: TrainState) -> None:
-        setting, self._state = self.run.train.micro_batch, replace(state)
+        setting = self.run.train.micro_batch
+        self._state = replace(state)
         if setting != "auto":
             self._state.micro_batch = state.micro_batch or setting or self.run.train.batch
         self._unread_losses = 0
@@ -391,11 +402,16 @@ class Training:
     def _tensors(self) -> dict[str, Tensor]:
         """Return the tensors, not copies, that a training has from its first step on, by their
         names in files: all of its state except the optimiser's."""
-        return (
-            {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-            | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
-            | {f"probe.{name}": tensor for name, tensor in self.probes.checkpoint_tensors().items()}
-        )
+        groups = {
+            "model": self.model.state_dict(),
+            "ema": self.average.weights,
+            "probe": self.probes.checkpoint_tensors(),
+        }
+        tensors: dict[str, Tensor] = {}
+        for group, group_tensors in groups.items():
+            for name, tensor in group_tensors.items():
+                tensors[f"{group}.{name}"] = tensor
+        return tensors
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ def preload() -> None:
 
 def work(path: str, options: dict[str, Any]) -> int:
     """Train the run in the folder `path`; return the exit code. See `attempt.hold`."""
-    if (own_tree := own_work.tree_of(path)) is not None:
+    own_tree = own_work.tree_of(path)
+    if own_tree is not None:
         return own_work.work(path, options, own_tree)
     return hold(path, options, _train, error_line)
 
@@ -83,7 +84,9 @@ def error_line(error: BaseException) -> str:
     use less."""
     line = faults.line(error)
     row = faults.fault(error)
-    return f"{line}; {LESS_MEMORY}" if row is not None and row.reason == OOM else line
+    if row is not None and row.reason == OOM:
+        return f"{line}; {LESS_MEMORY}"
+    return line
 
 
 def _train(
@@ -120,7 +123,7 @@ def _train(
         Loss(EXITS[RANK_LOST], RANK_LOST, ""),
     )
     try:
-        rundir.lock.note(ranks=" ".join(map(str, children.pids)))
+        rundir.lock.note(ranks=" ".join(str(pid) for pid in children.pids))
         _lead(run, rundir, attempt, options, replace(machine, ranks=children.ranks))
     finally:
         children.end()
@@ -129,15 +132,21 @@ def _train(
 def _device(options: Mapping[str, Any], rank: int) -> torch.device:
     """Return the device of a rank: ranks take the devices that the worker sees in their order."""
     device = device_of(options["device"])
-    return device if device.type == "cpu" else torch.device(device.type, rank)
+    if device.type == "cpu":
+        return device
+    return torch.device(device.type, rank)
 
 
 def _names(devices: Iterable[torch.device]) -> str:
     """Return the names of all ranks' devices, each once; they are the same throughout a column of
     the same bits."""
-    return device_names(
-        torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu" for device in devices
-    )
+    names = []
+    for device in devices:
+        if device.type == "cuda":
+            names.append(torch.cuda.get_device_name(device))
+        else:
+            names.append("cpu")
+    return device_names(names)
 
 
 def _lead(

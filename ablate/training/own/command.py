@@ -73,10 +73,13 @@ class Command:
         self.processes.end()
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
+        gpus = 0
+        if self.handle.device != "cpu":
+            gpus = len(self.handle.devices)
         place = {
             SEED_PLACE: self.run.seed,
             FOLDER_PLACE: str(folder),
-            "gpus": 0 if self.handle.device == "cpu" else len(self.handle.devices),
+            "gpus": gpus,
             "threads": self.handle.threads,
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
@@ -84,7 +87,9 @@ class Command:
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [*fill_command(command, settings, place, overrides), *resumed]
         goes_on = self.attempt.earlier_attempts and (resumed or any(folder.iterdir()))
-        previous_attempt = self.attempt.earlier_attempts[-1] if goes_on else {}
+        previous_attempt: Mapping[str, Any] = {}
+        if goes_on:
+            previous_attempt = self.attempt.earlier_attempts[-1]
         self.attempt.note(
             program=words,
             resumed=bool(resumed),
@@ -108,7 +113,8 @@ class Command:
         if code:
             fail(code, output)
         curves.read_rest()
-        if (files := files_now(self.run)) != self.run.code["files"]:
+        files = files_now(self.run)
+        if files != self.run.code["files"]:
             self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
             content = json.dumps(files, sort_keys=True).encode()
             self.attempt.note(plugins={"trainer": code_file_hash(content)})
@@ -127,7 +133,9 @@ class Command:
         """Return the program's folder: that of the last attempt, or a copy of it where that attempt
         may still be at work on another machine."""
         scratch, earlier_attempts = self.rundir.scratch, self.attempt.earlier_attempts
-        facts = earlier_attempts[-1] if earlier_attempts else {}
+        facts: Mapping[str, Any] = {}
+        if earlier_attempts:
+            facts = earlier_attempts[-1]
         folder = self.rundir.path / facts.get("folder", scratch.name)
         if "exit" not in facts and facts.get("machine") not in (None, machine()):
             copy = self.rundir.path / f"{scratch.name}.{len(earlier_attempts)}"
@@ -178,20 +186,23 @@ class Command:
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
-        threads = str(self.handle.threads)
-        environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-        forked = bool(self.options.get("forked"))
+        environment = dict(os.environ)
+        environment["OMP_NUM_THREADS"] = str(self.handle.threads)
+        environment["PYTHONUNBUFFERED"] = "1"
+        environment["PYTHONHASHSEED"] = "0"
+        environment[TAG] = self.processes.tag
+        # The group of a worker that was forked ends with it.
+        process_group = None if self.options.get("forked") else 0
         with open(self.rundir.log, "ab") as log, _ignoring(WARNING):
             try:
                 return subprocess.Popen(
                     words,
                     cwd=self.run.code["folder"],
-                    env={**os.environ, **environment, TAG: self.processes.tag},
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    # The group of a worker that was forked ends with it.
-                    process_group=None if forked else 0,
+                    process_group=process_group,
                 )
             except OSError as error:
                 raise UserError(f"trainer.command: {words[0]}: {error.strerror}") from error
@@ -225,8 +236,10 @@ def check_code(run: OwnRun, cache: Path) -> None:
     folder, files = Path(run.code["folder"]), run.code["files"]
     for name, digest in files_now(run).items():
         if digest != files[name]:
-            hint = "; if it is no code, the yaml's `code: [...]` is to name what is"
-            raise _changed(name, "was edited", "" if name.endswith(".py") else hint)
+            hint = ""
+            if not name.endswith(".py"):
+                hint = "; if it is no code, the yaml's `code: [...]` is to name what is"
+            raise _changed(name, "was edited", hint)
     try:
         hashes = data_hashes(list(run.code["data"]), folder, cache)
     except OSError as error:
@@ -257,7 +270,8 @@ def _changed(name: str, change: str, hint: str = "") -> UserError:
 def _set_aside(program: Program, folder: Path, number: int) -> bool:
     """Rename the files that attempt `number` left as its result, which doesn't count; return
     whether there were any."""
-    files = [folder / name for name in (program.result.get("file"), program.predictions) if name]
+    names = [program.result.get("file"), program.predictions]
+    files = [folder / name for name in names if name]
     leftovers = [file for file in files if os.path.lexists(file)]
     for file in leftovers:
         file.replace(file.with_name(f"{file.name}.attempt-{number}"))
@@ -276,7 +290,9 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
     """Return the path of the program that runs the command (None where it is not found) and, for
     Python, its version and those of the distributions that the run's code imports."""
     folder = Path(run.code["folder"])
-    path = shutil.which(os.path.join(folder, word) if os.sep in word else word)
+    if os.sep in word:
+        word = os.path.join(folder, word)
+    path = shutil.which(word)
     if path is None or not Path(path).name.startswith("python"):
         return {"path": path}
     files = [folder / name for name in run.code["files"] if name.endswith(".py")]

@@ -74,7 +74,9 @@ class ProgramCurves:
     def _rows(self, text: str) -> Iterator[Mapping[str, Any]]:
         assert self._file is not None or not text
         if self._file is not None and self._file.suffix in (".jsonl", ".json", ".ndjson"):
-            for line in filter(str.strip, text.splitlines()):
+            for line in text.splitlines():
+                if not line.strip():
+                    continue
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
@@ -91,15 +93,18 @@ class ProgramCurves:
 
     def _log(self, row: Mapping[str, Any]) -> None:
         assert self._curves is not None
-        values = {key: value for key, cell in row.items() if (value := to_number(cell)) is not None}
-        step = values.pop(self._curves.step, None)
-        if step is None or not math.isfinite(step) or step < 0 or not values:
+        numbers = {}
+        for key, cell in row.items():
+            number = to_number(cell)
+            if number is not None:
+                numbers[key] = number
+        step = numbers.pop(self._curves.step, None)
+        if step is None or not math.isfinite(step) or step < 0 or not numbers:
             return
-        values = {
-            key: value
-            for key, value in values.items()
-            if key.isidentifier() and (math.isfinite(value) or self._handle.judges(key))
-        }
+        values = {}
+        for key, number in numbers.items():
+            if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
+                values[key] = number
         if step <= self._handle.step:
             self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
         self._handle.log(int(step), **values)

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -64,11 +64,13 @@ def _encoded(value: Any, place: str, arrays: Arrays) -> Any:
     if type(value) is float:
         return {KIND: "float", "is": value.hex()}
     if isinstance(value, Mapping):
-        pairs = value.items()
-        return {KIND: "dict", "is": [list(_pair(k, v, place, arrays)) for k, v in pairs]}
+        pairs = [_encoded_pair(key, part, place, arrays) for key, part in value.items()]
+        return {KIND: "dict", "is": pairs}
     if isinstance(value, list | tuple):
         parts = [_encoded(part, f"{place}[{n}]", arrays) for n, part in enumerate(value)]
-        return parts if isinstance(value, list) else {KIND: "tuple", "is": parts}
+        if isinstance(value, list):
+            return parts
+        return {KIND: "tuple", "is": parts}
     name = str(len(arrays))
     if isinstance(value, bytes | bytearray):
         arrays[name] = np.frombuffer(bytes(value), np.uint8)
@@ -76,22 +78,24 @@ def _encoded(value: Any, place: str, arrays: Arrays) -> Any:
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         array = np.ascontiguousarray(value)
         arrays[name] = array.reshape(-1).view(np.uint8)
-        layout = {"dtype": array.dtype.str, "shape": list(np.shape(value)), "at": name}
-        return {KIND: "scalar" if isinstance(value, np.generic) else "array", **layout}
+        kind = "scalar" if isinstance(value, np.generic) else "array"
+        shape = list(np.shape(value))
+        return {KIND: kind, "dtype": array.dtype.str, "shape": shape, "at": name}
     if torch is not None and isinstance(value, torch.Tensor) and not value.is_sparse:
         array = value.detach().cpu().contiguous()
         arrays[name] = array.reshape(-1).view(torch.uint8).numpy()
-        layout = {"dtype": str(array.dtype).removeprefix("torch."), "shape": list(array.shape)}
-        return {KIND: "tensor", **layout, "at": name}
+        dtype = str(array.dtype).removeprefix("torch.")
+        return {KIND: "tensor", "dtype": dtype, "shape": list(array.shape), "at": name}
     raise UserError(
         f"run.save: {place}: a {type(value).__name__} can't be saved; give tensors, arrays, "
         f"numbers, texts, bytes, None, and dicts, lists and tuples of them"
     )
 
 
-def _pair(key: Any, value: Any, place: str, arrays: Arrays) -> Iterator[Any]:
-    yield _encoded(key, f"{place}: key {key!r}", arrays)
-    yield _encoded(value, f"{place}[{key!r}]", arrays)
+def _encoded_pair(key: Any, value: Any, place: str, arrays: Arrays) -> list[Any]:
+    encoded_key = _encoded(key, f"{place}: key {key!r}", arrays)
+    encoded_value = _encoded(value, f"{place}[{key!r}]", arrays)
+    return [encoded_key, encoded_value]
 
 
 def _decoded(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -105,19 +109,23 @@ def _decoded(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "dict":
             return {_decoded(key, arrays): _decoded(part, arrays) for key, part in tree["is"]}
         case "tuple":
-            return tuple(_decoded(part, arrays) for part in tree["is"])
+            return tuple([_decoded(part, arrays) for part in tree["is"]])
         case "bytes":
             return arrays[tree["at"]].tobytes()
         case "tensor":
             import torch
 
-            dtype, content = getattr(torch, tree["dtype"]), arrays[tree["at"]].copy()
+            dtype = getattr(torch, tree["dtype"])
+            content = arrays[tree["at"]].copy()
             if not content.size:
                 return torch.empty(tree["shape"], dtype=dtype)
             return torch.from_numpy(content).view(dtype).reshape(tree["shape"])
         case "array" | "scalar":
-            raw = arrays[tree["at"]].copy().view(np.dtype(tree["dtype"])).reshape(tree["shape"])
-            return raw if tree[KIND] == "array" else raw[()]
+            content = arrays[tree["at"]].copy()
+            array = content.view(np.dtype(tree["dtype"])).reshape(tree["shape"])
+            if tree[KIND] == "scalar":
+                return array[()]
+            return array
     raise ValueError(tree[KIND])
 
 
@@ -130,21 +138,25 @@ def compare(run_folder: Path, other_folder: Path) -> dict[str, Any]:
     """Compare two folders of a run bit by bit. Return {"parts": how many parts there are,
     "differing": the names of those that differ}. The parts are the metrics and those of the newest
     saved state, or of the result where the run has ended."""
-    sides = [_parts(RunDir(folder)) for folder in (run_folder, other_folder)]
-    names = [*dict.fromkeys([*sides[0], *sides[1]])]
-    differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
+    parts = _parts(RunDir(run_folder))
+    other_parts = _parts(RunDir(other_folder))
+    names = list(parts | other_parts)
+    differing = [name for name in names if parts.get(name) != other_parts.get(name)]
     return {"parts": len(names), "differing": differing}
 
 
 def _parts(folder: RunDir) -> dict[str, Any]:
-    metrics = {"metrics.jsonl": folder.metrics_content()}
-    if (result := folder.read_result()) is not None:
-        return {**{k: v for k, v in result.items() if k not in TIMES}, **metrics}
-    [(_, newest), *_] = folder.checkpoints()
-    arrays, metadata = sealed_file.read_arrays(newest)
     parts: dict[str, Any] = {}
-    _walk(json.loads(metadata["state"]), "state", arrays, parts)
-    return {**parts, **metrics}
+    metrics_content = folder.metrics_content()
+    result = folder.read_result()
+    if result is not None:
+        parts.update((key, value) for key, value in result.items() if key not in TIMES)
+    else:
+        [(_, newest), *_] = folder.checkpoints()
+        arrays, metadata = sealed_file.read_arrays(newest)
+        _walk(json.loads(metadata["state"]), "state", arrays, parts)
+    parts["metrics.jsonl"] = metrics_content
+    return parts
 
 
 def _walk(tree: Any, place: str, arrays: Any, parts: dict[str, Any]) -> None:
@@ -160,9 +172,10 @@ def _walk(tree: Any, place: str, arrays: Any, parts: dict[str, Any]) -> None:
             else:
                 _walk(part, f"{place}[{n}]", arrays, parts)
     else:
-        text = json.dumps(tree)
-        has_array = isinstance(tree, dict) and "at" in tree
-        parts[place] = (text, arrays[tree["at"]].tobytes() if has_array else b"")
+        content = b""
+        if isinstance(tree, dict) and "at" in tree:
+            content = arrays[tree["at"]].tobytes()
+        parts[place] = json.dumps(tree), content
 
 
 BEAT_S = 0.5  # between signs of life
@@ -202,14 +215,17 @@ class Handle:
         """`note` records facts of this attempt."""
         self.seed: int = run.seed
         self.device: str = options["device"]
-        ranks = range(options.get("ranks", 1))
-        self.devices = tuple("cpu" if self.device == "cpu" else f"cuda:{rank}" for rank in ranks)
+        world = options.get("ranks", 1)
+        self.devices: tuple[str, ...] = ("cpu",) * world
+        if self.device != "cpu":
+            self.devices = tuple(f"cuda:{rank}" for rank in range(world))
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
         self._declarations = {metric["key"]: metric for metric in run.metrics}
-        self._kept_as = {
-            f"{prefix}{key}": key for key in self._declarations for prefix in ("val_", TEST)
-        }
+        self._kept_as: dict[str, str] = {}  # by the name in the run's files, the metric's key
+        for key in self._declarations:
+            self._kept_as[f"val_{key}"] = key
+            self._kept_as[f"{TEST}{key}"] = key
         self._rundir, self._stopping, self._note = rundir, stopping, note
         self._checkpoint_s: float = options["checkpoint_s"]
         self._saves: int | None = options.get("saves")
@@ -241,8 +257,9 @@ class Handle:
 
     def key_of(self, *place: int | str) -> int:
         """Return the key of a place under the run's seed, an integer of 63 bits."""
-        text = "\x1f".join(map(str, ("trainer", self.seed, *place))).encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+        words = [str(word) for word in ("trainer", self.seed, *place)]
+        digest = hashlib.blake2b("\x1f".join(words).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
 
     # --- On the way -----------------------------------------------------------------------------
 
@@ -272,16 +289,23 @@ class Handle:
         line: dict[str, Any] = {"step": step}
         for name, value in values.items():
             number = self._number_of(name, value, "run.log", step)
-            if name not in self._declarations and (key := self._kept_as.get(name)):
+            if name in self._declarations:
+                line[f"val_{name}"] = number
+            elif name in self._kept_as:
+                key = self._kept_as[name]
                 raise UserError(f"run.log: {name}: is the name that values of {key} are kept under")
-            line[f"val_{name}" if name in self._declarations else name] = number
+            else:
+                line[name] = number
         metrics = self._metrics_file()
         metrics.append(line, sync=False)
-        readings = (f"{key} {value:g}" for key, value in line.items() if key != "step")
+        readings = [f"{key} {value:g}" for key, value in line.items() if key != "step"]
         self._rundir.say(f"step {step}: {', '.join(readings)}")
         self._beat()
         enough = self._rundir.prune_step()
-        if enough is not None and enough in [row["step"] for row in metrics.lines()]:
+        if enough is None:
+            return
+        logged_steps = [row["step"] for row in metrics.lines()]
+        if enough in logged_steps:
             self._rundir.say(f"pruned: not worth going on after step {enough}")
             metrics.rewind(enough)
             self._end({"status": "pruned", "step": enough, **self._validation()})
@@ -313,8 +337,10 @@ class Handle:
             return
         start = time.monotonic()
         self._write(state)
-        share = 0.0 if self._saves else (time.monotonic() - start) / CHECKPOINT_SHARE
-        wait = max(self._checkpoint_s, share)
+        took = time.monotonic() - start
+        wait = self._checkpoint_s
+        if not self._saves:
+            wait = max(wait, took / CHECKPOINT_SHARE)
         self._checkpoint_at = time.monotonic() + wait
         if stopping:
             self._rundir.say(f"stopped at step {self._step}; its state is saved")
@@ -329,8 +355,9 @@ class Handle:
         for number, path in self._rundir.checkpoints():
             try:
                 arrays, metadata = sealed_file.read_arrays(path)
-                progress, seal = json.loads(metadata["about"]), json.loads(metadata["metrics"])
-                if (metrics_content := sealed_part(content, seal)) is None:
+                progress = json.loads(metadata["about"])
+                metrics_content = sealed_part(content, json.loads(metadata["metrics"]))
+                if metrics_content is None:
                     raise ValueError("metrics.jsonl is not what it was")
                 state = decode(metadata["state"], arrays)
             except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
@@ -383,13 +410,18 @@ class Handle:
                 raise unknown_value(
                     f"{place}: {name}", name, self._declarations, "a declared metric,"
                 )
-        if lacking := [key for key in self._declarations if key not in test]:
+        lacking = [key for key in self._declarations if key not in test]
+        if lacking:
             raise UserError(f"{place}: lacks {', '.join(lacking)}, which its yaml declares")
-        numbers = {k: self._number_of(k, v, place, self._step) for k, v in test.items()}
+        numbers = {}
+        for name, value in test.items():
+            numbers[name] = self._number_of(name, value, place, self._step)
         count = numbers.get("n", 1)
         if count != int(count) or not 1 <= count <= MOST_EXAMPLES:
             raise UserError(f"{place}: n: expected a whole number of examples, got {test['n']:g}")
-        array = None if predictions is None else _array(predictions)
+        array = None
+        if predictions is not None:
+            array = _array(predictions)
         self._final = numbers, array
 
     def finished(self) -> dict[str, Any] | None:
@@ -479,22 +511,25 @@ class Handle:
             self._end({"status": "diverged", "step": step})
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
-        if name in self._declarations and (
-            problem := out_of_range(self._declarations[name], value)
-        ):
-            raise UserError(f"{call}: {name}: {problem}")
+        if name in self._declarations:
+            problem = out_of_range(self._declarations[name], value)
+            if problem:
+                raise UserError(f"{call}: {name}: {problem}")
         return value
 
 
 def _whole_number(value: Any, place: str) -> int:
-    if not is_number(number := operator.index(value)):
+    number = operator.index(value)
+    if not is_number(number):
         raise UserError(f"{place}: {_short(value)} is too large a number")
     return int(number)
 
 
 def _short(value: Any) -> str:
     text = repr(value).splitlines()[0]
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) > 60:
+        return f"{text[:57]}..."
+    return text
 
 
 def _array(predictions: Any) -> np.ndarray:

@@ -45,9 +45,13 @@ def fail(code: int, output: str) -> NoReturn:
     """Raise the error of a program that ended with an exit code other than 0, or by a signal
     (below 0), with its cause."""
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
-    end = f"with exit code {code}" if code > 0 else f"by {signal_words(-code)}"
+    if code > 0:
+        end = f"with exit code {code}"
+    else:
+        end = f"by {signal_words(-code)}"
     text = f"the command ended {end}: {cause(lines)}"
-    if _OUT_OF_MEMORY.search("\n".join(lines[-20:])):
+    last_lines = "\n".join(lines[-20:])
+    if _OUT_OF_MEMORY.search(last_lines):
         raise MemoryError(text)
     raise RuntimeError(text)
 
@@ -59,10 +63,13 @@ def cause(lines: Sequence[str]) -> str:
     traced, error_lines = False, []
     for line in messages:
         traced |= line.lstrip().startswith(_TRACEBACK)
-        if _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line)):
-            error_lines += [line] * (not line.startswith(_TRACEBACK))
-    message = (error_lines or messages or [*lines] or ["it printed nothing"])[-1]
-    return short_error(message.strip())
+        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
+        if is_error and not line.startswith(_TRACEBACK):
+            error_lines.append(line)
+    for candidates in (error_lines, messages, lines):
+        if candidates:
+            return short_error(candidates[-1].strip())
+    return "it printed nothing"
 
 
 def read_result(
@@ -72,21 +79,26 @@ def read_result(
     given, `n`, the number of test examples. Raises UserError for an invalid result."""
     keys = [metric["key"] for metric in run.metrics]
     place, values = _values(program, folder, output)
-    if lacking := [key for key in keys if key not in values]:
-        listing = short_error(", ".join(map(str, values)) or "nothing")
-        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {listing}")
-    numbers = {key: to_number(values[key]) for key in (*keys, "n") if key in values}
-    for key, number in numbers.items():
+    for key in keys:
+        if key not in values:
+            listing = short_error(", ".join(str(name) for name in values) or "nothing")
+            raise UserError(f"{place}: lacks {key}, which the yaml declares; it has {listing}")
+    numbers: dict[str, float] = {}
+    for key in (*keys, "n"):
+        if key not in values:
+            continue
+        number = to_number(values[key])
         if number is None:
-            raise UserError(
-                f"{place}: {key}: expected a number, got {short_error(repr(values[key]))}"
-            )
-    return place, {key: number for key, number in numbers.items() if number is not None}
+            value_text = short_error(repr(values[key]))
+            raise UserError(f"{place}: {key}: expected a number, got {value_text}")
+        numbers[key] = number
+    return place, numbers
 
 
 def _values(program: Program, folder: Path, output: str) -> tuple[str, Mapping[str, Any]]:
-    if (pattern := program.result.get("lines")) is not None:
-        matches = [*re.finditer(pattern, output, re.MULTILINE)]
+    pattern = program.result.get("lines")
+    if pattern is not None:
+        matches = list(re.finditer(pattern, output, re.MULTILINE))
         if not matches:
             raise UserError(f"trainer.result.lines: nothing that it printed matches {pattern!r}")
         return "trainer.result.lines", matches[-1].groupdict()

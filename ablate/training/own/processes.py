@@ -46,13 +46,17 @@ def processes_of(tag: str, parent: int | None = None) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             pid = int(folder.name)
-            state, above = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            _, _, stat = (folder / "stat").read_bytes().rpartition(b")")
+            state, parent_pid = stat.split()[:2]
             if state in b"ZX":
                 continue
-            parents[pid] = int(above)
+            parents[pid] = int(parent_pid)
             if entry in (folder / "environ").read_bytes().split(b"\0"):
                 members.add(pid)
-    while children := {pid for pid, above in parents.items() if above in members} - members:
+    while True:
+        children = {pid for pid, parent_pid in parents.items() if parent_pid in members}
+        if children <= members:
+            break
         members |= children
     return sorted(members - {os.getpid()})
 
@@ -66,8 +70,8 @@ def end_processes(tag: str, parent: int | None = None) -> None:
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > until:
             raise TimeoutError(
-                f"process {', '.join(map(str, alive))} of an attempt at this run was killed and "
-                f"does not end"
+                f"process {', '.join(str(pid) for pid in alive)} of an attempt at this run was "
+                f"killed and does not end"
             )
         time.sleep(0.01)
 
@@ -105,6 +109,7 @@ class Processes:
         total = 0.0
         for pid in self._pids:
             with contextlib.suppress(OSError, IndexError, ValueError):
-                parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-                total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)
+                _, _, stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+                user_ticks, system_ticks = stat.split()[11:13]  # proc_pid_stat(5)
+                total += (int(user_ticks) + int(system_ticks)) / TICKS
         return total

@@ -144,7 +144,9 @@ def tree_of(path: str) -> dict[str, Any] | None:
         tree = RunDir(Path(path)).read_spec()
     except (ValueError, OSError):
         return None  # its worker says what is wrong
-    return tree if is_own(tree) else None
+    if not is_own(tree):
+        return None
+    return tree
 
 
 def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
@@ -152,10 +154,12 @@ def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
     interpreter, unless the trainer declares that it is `fork_safe`."""
     if not options.get("forked") or tree["code"]["fork_safe"]:
         return work_in_process(path, options)
-    threads = str(options["threads"])
-    environment = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+    environment = dict(os.environ)
+    environment["OMP_NUM_THREADS"] = str(options["threads"])
+    environment["PYTHONHASHSEED"] = "0"
+    environment["PYTHONUNBUFFERED"] = "1"
     words = [sys.executable, "-P", "-m", "ablate.training.own", path, json.dumps(options)]
-    os.execve(sys.executable, words, {**os.environ, **environment})
+    os.execve(sys.executable, words, environment)
 
 
 def work_in_process(path: str, options: dict[str, Any]) -> int:
@@ -177,14 +181,19 @@ def error_line(error: BaseException, path: str) -> str:
     raised."""
     tree = tree_of(path) or {}
     folder = Path(tree.get("code", {}).get("folder", "/"))
-    errors = [error, *([error.__cause__] if error.__cause__ else [])]
-    frames = [
-        frame for exception in errors if (frame := own_frame(exception, [str(folder)])) is not None
-    ]
-    line = short_error(str(error)) if isinstance(error, UserError) else faults.line(error)
-    if not frames:
+    frame = None
+    if error.__cause__ is not None:
+        frame = own_frame(error.__cause__, [str(folder)])
+    if frame is None:
+        frame = own_frame(error, [str(folder)])
+    if isinstance(error, UserError):
+        line = short_error(str(error))
+    else:
+        line = faults.line(error)
+    if frame is None:
         return line
-    return f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}: {line}"
+    file = Path(frame.filename).relative_to(folder)
+    return f"{file}:{frame.lineno}: {line}"
 
 
 def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Stop) -> None:
@@ -234,9 +243,10 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         keys = ", ".join(f"{key}=..." for key in keys_of(run))
         raise UserError(f"{trainer_name(tree)} returned without a result: call run.result({keys})")
     if code.unforeseen:
+        files = ", ".join(code.unforeseen)
         rundir.say(
-            f"warning: {', '.join(code.unforeseen)} was imported, which no import statement that "
-            f"can be read names: an edit of it makes no new runs"
+            f"warning: {files} was imported, which no import statement that can be read names: an "
+            f"edit of it makes no new runs"
         )
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
@@ -251,9 +261,13 @@ def _meeting(world: int) -> dict[str, str]:
         return {}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world))
-    return {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        _, port = free.getsockname()
+    return {
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def _call(
@@ -302,23 +316,34 @@ def _provenance(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]
     """Return the entries of a result that say what it declares and cost, which code made it, and on
     what device."""
     interpreter = attempt.facts.get("interpreter", {})
-    usage_target = resource.RUSAGE_CHILDREN if interpreter else resource.RUSAGE_SELF
-    versions = [f"{name} {version}" for name, version in interpreter.get("packages", {}).items()]
-    python = (
-        f"python {interpreter['python']}" if "python" in interpreter else interpreter.get("path")
-    )
-    of_program = {"interpreter": ", ".join([str(python), *versions])} if interpreter else {}
-    return {
-        **of_program,
+    usage_target = resource.RUSAGE_SELF
+    provenance: dict[str, Any] = {}
+    if interpreter:  # a program trained, in a process of its own
+        usage_target = resource.RUSAGE_CHILDREN
+        provenance["interpreter"] = _interpreter_text(interpreter)
+    provenance |= {
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
         "peak_bytes": 1024 * resource.getrusage(usage_target).ru_maxrss,
-        **attempt.code(["trainer"]),
+    }
+    provenance |= attempt.code(["trainer"])
+    provenance |= {
         "device": _device(handle),
         "ranks": len(handle.devices),
         "threads": handle.threads,
     }
+    return provenance
+
+
+def _interpreter_text(interpreter: Mapping[str, Any]) -> str:
+    """Return "python 3.11.4, torch 2.13.0, numpy 2.3.0": a program's interpreter, or its path where
+    it is no Python, and the packages that its code imports."""
+    name = str(interpreter.get("path"))
+    if "python" in interpreter:
+        name = f"python {interpreter['python']}"
+    versions = [f"{name} {version}" for name, version in interpreter.get("packages", {}).items()]
+    return ", ".join([name, *versions])
 
 
 def keys_of(run: OwnRun) -> list[str]:

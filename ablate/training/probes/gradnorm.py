@@ -22,10 +22,10 @@ LAST_STEPS = 1000  # ... in so many last steps: what Fig. 2 averages over
 def steps_to_record(total: int) -> list[int]:
     """Return the steps to record in a run of `total` steps, in order."""
     interval = INTERVAL * ceil(total / (INTERVAL * RECORDS))
-    return sorted(
-        {*range(min(FIRST_STEPS, total)), *range(0, total, interval)}
-        | {step for step in range(0, total, INTERVAL) if step >= total - LAST_STEPS}
-    )
+    steps = set(range(min(FIRST_STEPS, total)))
+    steps.update(range(0, total, interval))
+    steps.update(step for step in range(0, total, INTERVAL) if step >= total - LAST_STEPS)
+    return sorted(steps)
 
 
 def groups(model: nn.Module) -> list[list[str]]:
@@ -59,14 +59,19 @@ class GradNorm(Probe):
     def __init__(self, run: Run, model: Host, total: int) -> None:
         listing = groups(model)
         parameters = dict(model.named_parameters())
-        self.groups = [group for group, *_ in listing]
-        self.parameters = [parameters[name] for _, *names in listing for name in names]
+        self.groups = []
+        self.parameters = []
+        group_numbers = []  # of each parameter
+        for number, (group, *names) in enumerate(listing):
+            self.groups.append(group)
+            for name in names:
+                self.parameters.append(parameters[name])
+                group_numbers.append(number)
         self.steps = steps_to_record(total)
         self._row = {step: row for row, step in enumerate(self.steps)}
         device, dtype = self.parameters[0].device, self.parameters[0].dtype
-        counts = torch.tensor([len(names) - 1 for names in listing])
-        owners = torch.arange(len(listing)).repeat_interleave(counts)
-        self._member = nn.functional.one_hot(owners).T.to(device, dtype)  # (G, parameters)
+        members = nn.functional.one_hot(torch.tensor(group_numbers)).T
+        self._member = members.to(device, dtype)  # (G, parameters)
         self.norms = torch.zeros(len(self.steps), len(listing), device=device)
 
     def kept(self) -> dict[str, Tensor]:
@@ -76,7 +81,10 @@ class GradNorm(Probe):
     def gradients(self, step: int) -> None:
         row = self._row.get(step)
         if row is not None:  # nothing here waits for the device
-            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+            grads = []
+            for parameter in self.parameters:
+                grad = parameter.grad
+                grads.append(torch.zeros_like(parameter) if grad is None else grad)
             norms = torch.stack(torch._foreach_norm(grads))
             self.norms[row] = (self._member @ norms.square()).sqrt()
 
