@@ -42,13 +42,16 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
             raise UserError(f"{folder.path}: the run that this one starts from has not finished")
         remedy = "remove its folder, and the same `ablate sweep` trains it again"
         return _load_file(folder.weights, result["weights_sha256"], remedy)
-    return None if run.weights is None else _of_file(run, run.weights)
+    if run.weights is None:
+        return None
+    return _of_file(run, run.weights)
 
 
 def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
     tensors = _load_file(Path(str(weights.path)), weights.sha256, "plan the sweep again")
-    converts = weights.names == "timm" and not isinstance(run.model, Whole)
-    return from_timm(run, tensors) if converts else tensors
+    if weights.names == "timm" and not isinstance(run.model, Whole):
+        return from_timm(run, tensors)
+    return tensors
 
 
 def start_sha256(run: Run, rundir: RunDir) -> str | None:
@@ -56,7 +59,9 @@ def start_sha256(run: Run, rundir: RunDir) -> str | None:
     if run.parent is not None:
         result = rundir.of_parent(run.parent.id).read_result() or {}
         return result.get("weights_sha256")
-    return None if run.weights is None else run.weights.sha256
+    if run.weights is None:
+        return None
+    return run.weights.sha256
 
 
 def _load_file(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
@@ -84,9 +89,8 @@ def check_start(run: Run) -> None:
             f"where a run starts from other weights; call its last layer so"
         )
     if run.parent is not None:
-        check_shapes(
-            own_shapes, _used_shapes(model, _shapes(build(run.parent, device="meta"))), anew
-        )
+        parent_shapes = _shapes(build(run.parent, device="meta"))
+        check_shapes(own_shapes, _used_shapes(model, parent_shapes), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -97,7 +101,8 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     doesn't fit; then nothing has changed."""
     model = image_tower(model)
-    anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
+    anew = heads(model)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     check_shapes(_shapes(model), _used_shapes(model, shapes), anew)
     with torch.no_grad():
         for name, weights in model.state_dict().items():
@@ -128,9 +133,8 @@ def check_shapes(ours: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) 
         if name not in ours:
             raise UserError(f"from: has weights {name}, which this model has not")
         own_shape, their_shape = ours[name], theirs[name]
-        if own_shape != their_shape and not (
-            name == POSITIONS and own_shape[-1] == their_shape[-1]
-        ):
+        is_resized = name == POSITIONS and own_shape[-1] == their_shape[-1]
+        if own_shape != their_shape and not is_resized:
             raise UserError(
                 f"from: {name} has the shape {list(their_shape)}, and in this model "
                 f"{list(own_shape)}"
