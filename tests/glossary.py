@@ -1,6 +1,7 @@
-"""docs/glossary.md: the nouns of the code, each with the first sentence of its owner's docstring.
+"""The second half of docs/glossary.md: the nouns of the code, each with the first sentence of its
+owner's docstring. The first half is written by hand.
 
-`python tests/glossary.py` writes it; tests/test_docs.py compares.
+`python tests/glossary.py` writes the table; tests/test_docs.py compares.
 """
 
 import ast
@@ -36,15 +37,7 @@ OWNERS = {
     "Estimate": "ablate/analysis/stats/estimate.py Estimate",
     "Verdict": "ablate/analysis/stats/gains.py verdict",
 }
-HEAD = """# Glossary
-
-[All pages](../README.md#where-to-look)
-
-The nouns of the code, with the first sentence of their owners' docstrings (`tests/glossary.py`).
-
-| noun | meaning | owner |
-|---|---|---|
-"""
+TABLE = "| noun | meaning | owner |\n|---|---|---|\n"
 
 
 def meaning(file: str, name: str) -> str:
@@ -58,11 +51,13 @@ def meaning(file: str, name: str) -> str:
 
 
 def page() -> str:
+    """Return the page with the table of this code."""
     rows = []
     for noun, owner in OWNERS.items():
         file, name = owner.split()
         rows.append(f"| {noun} | {meaning(file, name)} | [`{file}`](../{file}) `{name}` |\n")
-    return HEAD + "".join(rows)
+    by_hand, _, _ = PAGE.read_text().partition(TABLE)
+    return by_hand + TABLE + "".join(rows)
 
 
 if __name__ == "__main__":

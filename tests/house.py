@@ -135,6 +135,37 @@ class House:
         bound = (node for node in ast.walk(ast.parse(path.read_text())))
         return any(isinstance(node, ast.FunctionDef) and node.name == name for node in bound)
 
+    @cached_property
+    def circles(self) -> dict[str, int]:
+        """The number of modules of each room that import one another in a circle, also those that
+        import only for types or late. A room without one is left out."""
+        counts: dict[str, int] = {}
+        graph = self._imported_modules()
+        for room in self.rooms:
+            names = {name for name in graph if name.split(".")[1] == room}
+            reached = {name: _reachable(graph, name, names) for name in names}
+            if in_circle := [name for name in names if name in reached[name]]:
+                counts[room] = len(in_circle)
+        return counts
+
+    def _imported_modules(self) -> dict[str, set[str]]:
+        """Return the modules that each module of a room imports from its own room; the room's door
+        is none of them."""
+        graph: dict[str, set[str]] = {}
+        for file in self.files:
+            parts = [self.root.name, *file.path.with_suffix("").parts]
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            door = f"{self.root.name}.{file.room}"
+            if not file.room or module == door:
+                continue
+            edges = set()
+            for source, name in _imports(file, self.root.name):
+                target = f"{source}.{name}" if self._is_module(f"{source}.{name}") else source
+                if target.startswith(f"{door}."):
+                    edges.add(target)
+            graph[module] = edges
+        return graph
+
     @property
     def empty_names(self) -> float:
         """The share of all bindings, in %, that don't say what the value is."""
@@ -222,6 +253,18 @@ def _imports(file: File, package: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             for alias in node.names:
                 yield node.module, alias.name
+
+
+def _reachable(graph: dict[str, set[str]], start: str, within: set[str]) -> set[str]:
+    """Return the names to which one or more edges lead from `start`, all of them `within`."""
+    reached: set[str] = set()
+    waiting = [*graph[start]]
+    while waiting:
+        name = waiting.pop()
+        if name in within and name not in reached:
+            reached.add(name)
+            waiting += graph[name]
+    return reached
 
 
 def _attributes(tree: ast.AST, module: str) -> set[str]:

@@ -80,6 +80,14 @@ KINDS = {
         *("model.act", "model.act=own_activation:Part", "model.act_settings"),
         *("model.act=relu", "model.act_version"),
     ),
+    "attention": Kind(
+        *("model.attention", "model.attention=own_attention:Part", "model.attention_settings"),
+        *("", "model.attention_version"),
+    ),
+    "posemb": Kind(
+        *("model.posemb", "model.posemb=own_posemb:Part", "model.posemb_settings"),
+        *("model.posemb=none", "model.posemb_version"),
+    ),
     "augmentation": Kind(
         *("augment.extra", "augment.extra=[own_augmentation:Part]"),
         *("augment.extra_settings.Part", "", "augment.extra_version"),
@@ -134,6 +142,10 @@ TEXTS = {
     "schedule": function("step, total", "by"),
     "loss": function("logits, target", "by * F.cross_entropy(logits, target)"),
     "activation": function("x", "by * x.relu()"),
+    "attention": module(
+        *("nn.Module", "shape", "", "q, k, v", "F.scaled_dot_product_attention(q, k, v)")
+    ),
+    "posemb": module("nn.Module", "shape", "", "x", "x"),
     "augmentation": function("images, draw", "by * images"),
     "metric": """def Part(table):
     return float(np.mean(table["class"] == table["label"])) * ONE

@@ -23,14 +23,16 @@ TABLES = {"shared/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 707,
+    "names across rooms": 704,
     "names that say nothing, %": 0.4,
-    "expressions a line": 4.61,
-    "packed expressions a thousand lines": 126.9,
+    "expressions a line": 4.57,
+    "packed expressions a thousand lines": 122.1,
     "docstrings that begin with a pronoun": 0,
     "functions of more than seven parameters": 12,
     "sentences that tests pin": 927,
 }
+# Modules of a room that import one another in a circle; a bound only falls.
+CIRCLES = {"audit": 2, "planning": 4, "shared": 3, "store": 2, "training": 4}
 # In a string it is the program of another process.
 IMPORTS_OF_TESTS = re.compile(r"^\s*(?:from|import)\s+(?:tests\.)?test_\w+", re.MULTILINE)
 
@@ -95,6 +97,21 @@ def figures(house) -> dict[str, float]:
 @pytest.mark.parametrize("figure", BOUNDS)
 def test_the_house_gets_no_harder_to_read(figures, figure):
     assert figures[figure] <= BOUNDS[figure]
+
+
+def test_no_circle_of_imports_grows_in_a_room(house):
+    assert {room: n for room, n in house.circles.items() if n > CIRCLES.get(room, 0)} == {}
+
+
+def test_a_circle_of_imports_is_found_behind_type_checking_and_in_functions(tmp_path):
+    room = tmp_path / "house" / "room"
+    room.mkdir(parents=True)
+    (room / "__init__.py").touch()
+    (room / "one.py").write_text("if TYPE_CHECKING:\n    from house.room.two import b\n")
+    (room / "two.py").write_text("def b():\n    from house.room import three\n")
+    (room / "three.py").write_text("from house.room.one import a\n")
+    (room / "four.py").write_text("from house.room.one import a\n")
+    assert House(tmp_path / "house").circles == {"room": 3}
 
 
 def test_rooms_are_entered_by_their_doors(house):

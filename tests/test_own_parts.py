@@ -18,7 +18,6 @@ from torch import nn
 from ablate.data.draws import Draws
 from ablate.data.image_changes import normalise
 from ablate.planning import compose
-from ablate.shared import plugin
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
 from ablate.training import own_augment
@@ -94,23 +93,13 @@ def folder(users) -> Path:
     return users({"own.py": SOURCE, **{name: blocks("file")[name] for name in pages}})
 
 
-def run(**changes: Any) -> Run:
-    """`run(train__loss=...)`: what composing makes of the words, small."""
-    said = {key.replace("__", "."): value for key, value in changes.items()}
-    tree: dict[str, dict[str, Any]] = {"optim": {"lr": 1e-3, "wd": 0.05}}
-    for key, value in said.items():
-        section, _, field = key.partition(".")
-        tree.setdefault(section, {})[field] = value
-    for section, fields in plugin.complete(tree, Path.cwd()).items():
-        said |= {f"{section}.{field}": value for field, value in fields.items()}
-    return tiny.run(said)
-
-
 # --- Each part, against one that isn't ours -----------------------------------------------------
 
 
 def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
-    chosen = run(optim__schedule="myrate:polynomial", optim__schedule_settings={"power": 2}).optim
+    chosen = tiny.run_with_parts(
+        optim__schedule="myrate:polynomial", optim__schedule_settings={"power": 2}
+    ).optim
     lengths = Lengths(30, 10, 0)
     schedules, parameter = torch.optim.lr_scheduler, nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=chosen.lr)
@@ -122,7 +111,7 @@ def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
         optimizer.step()
         theirs.step()
-    low = run(optim__schedule="own:Stairs", optim__min_lr=3e-4).optim
+    low = tiny.run_with_parts(optim__schedule="own:Stairs", optim__min_lr=3e-4).optim
     ends = [learning_rate(low, s, Lengths(50, 0, 10), own_factor(low)) for s in (5, 15, 25, 45)]
     assert ends == pytest.approx([1e-3, 5e-4, 3e-4, 3e-4])
     cools = learning_rate(chosen, 25, Lengths(30, 10, 10), own_factor(chosen))
@@ -131,25 +120,31 @@ def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
 
 def test_a_loss_has_what_the_recipe_makes(folder):
     logits, labels = torch.randn(6, 10), torch.randint(10, (6,))
-    focal = Classify(run(train__loss="myloss:focal", train__loss_settings={"gamma": 3.0}))
+    focal = Classify(
+        tiny.run_with_parts(train__loss="myloss:focal", train__loss_settings={"gamma": 3.0})
+    )
     right = special.log_softmax(logits.double().numpy(), axis=1)[range(6), labels]
     expected = -np.mean((1 - np.exp(right)) ** 3.0 * right)  # Lin et al. 2017, equation 4
     assert float(focal.loss(logits, labels)) == pytest.approx(expected, rel=1e-5)
     assert focal.loss(logits.bfloat16(), labels).dtype == torch.float32
-    chosen = run(train__loss="torch.nn:CrossEntropyLoss", train__label_smoothing=0.1)
+    chosen = tiny.run_with_parts(
+        train__loss="torch.nn:CrossEntropyLoss", train__label_smoothing=0.1
+    )
     ours = Classify(chosen).loss(logits, targets(labels, 10, 0.1))
     assert torch.allclose(ours, F.cross_entropy(logits, labels, label_smoothing=0.1))
     assert chosen.train.loss_version.startswith("torch 2")
 
 
 def test_a_collapsed_run_is_told_by_the_best_guess(folder):
-    split = random_split(run().data, 300, torch.device("cpu"))
+    split = random_split(tiny.run_with_parts().data, 300, torch.device("cpu"))
     split.labels[:] = torch.arange(300).sqrt().long() % 7  # three classes of ten have none
     for smoothing in (0.0, 0.1):
-        chosen = run(train__loss="torch.nn:CrossEntropyLoss", train__label_smoothing=smoothing)
+        chosen = tiny.run_with_parts(
+            train__loss="torch.nn:CrossEntropyLoss", train__label_smoothing=smoothing
+        )
         expected = prior_loss(split.labels, 10, smoothing)
         assert Classify(chosen).prior_loss(split) == pytest.approx(expected, abs=1e-4)
-    focal = Classify(run(train__loss="myloss:focal"))
+    focal = Classify(tiny.run_with_parts(train__loss="myloss:focal"))
     shares = np.bincount(split.labels.numpy(), minlength=10)[:7] / 300
 
     def guessed(z: np.ndarray) -> float:
@@ -159,7 +154,7 @@ def test_a_collapsed_run_is_told_by_the_best_guess(folder):
     least = optimize.minimize(guessed, np.log(shares), tol=1e-9).fun
     assert least < guessed(np.log(shares)) - 1e-4  # the classes' shares aren't the best guess
     assert focal.prior_loss(split) == pytest.approx(least, abs=1e-5)
-    mixed = run(train__loss="myloss:focal", augment__mixup=0.2)
+    mixed = tiny.run_with_parts(train__loss="myloss:focal", augment__mixup=0.2)
     assert Classify(mixed).prior_loss(split) is None
 
 
@@ -173,23 +168,31 @@ def test_a_collapsed_run_is_told_by_the_best_guess(folder):
     ],
 )
 def test_an_activation_is_that_of_every_mlp(folder, name, settings, theirs):
-    model = build(run(model__act=name, model__act_settings=settings, model__pool="map"))
+    model = build(
+        tiny.run_with_parts(model__act=name, model__act_settings=settings, model__pool="map")
+    )
     x = torch.linspace(-3, 3, 101)
     acts = [block.mlp.f.act for block in model.blocks] + [model.pool.mlp.act]
     assert all(torch.equal(act(x), theirs(x)) for act in acts)
-    assert model.blocks[0].mlp.f.fc1.weight.shape == build(run()).blocks[0].mlp.f.fc1.weight.shape
+    assert (
+        model.blocks[0].mlp.f.fc1.weight.shape
+        == build(tiny.run_with_parts()).blocks[0].mlp.f.fc1.weight.shape
+    )
 
 
 def test_a_gated_one_is_gated_and_may_be_learnt(folder):
-    swiglu, own = build(run(model__act="swiglu")), build(run(model__act="own:Gate"))
-    images = tiny.images(3, run())
+    swiglu, own = (
+        build(tiny.run_with_parts(model__act="swiglu")),
+        build(tiny.run_with_parts(model__act="own:Gate")),
+    )
+    images = tiny.images(3, tiny.run_with_parts())
     own_state, state = own.state_dict(), {n: t.clone() for n, t in swiglu.state_dict().items()}
     assert own_state.keys() == state.keys()
     assert all(torch.equal(own_state[name], state[name]) for name in state)
     tiny.scramble(swiglu)
     own.load_state_dict(swiglu.state_dict())
     assert torch.equal(own(images), swiglu(images))
-    bent = build(run(model__act="myact:Bent", model__act_settings={"start": 0.5}))
+    bent = build(tiny.run_with_parts(model__act="myact:Bent", model__act_settings={"start": 0.5}))
     starts = [float(p.detach()) for name, p in bent.named_parameters() if name.endswith("act.b")]
     assert starts == [0.5] * len(bent.blocks)
     assert all(torch.equal(p, state[n]) for n, p in bent.named_parameters() if n in state)
@@ -207,16 +210,22 @@ def begun(chosen: Run, steps: int = 0) -> Training:
 def test_an_augmentations_numbers_are_each_images_own(folder):
     own = {"augment__extra": ["own:same", "own:Bright"]}
     own["augment__extra_settings"] = {"Bright": {"also": 1, "by": 0.5}}
-    same, plain = begun(run(augment__extra=["own:same"])), begun(run())
+    same, plain = (
+        begun(tiny.run_with_parts(augment__extra=["own:same"])),
+        begun(tiny.run_with_parts()),
+    )
     assert torch.equal(same.inputs()[0], plain.inputs()[0])  # to the last bit
-    one, two = begun(run(**own), 1), begun(run(**own, train__micro_batch=2), 1)
+    one, two = (
+        begun(tiny.run_with_parts(**own), 1),
+        begun(tiny.run_with_parts(**own, train__micro_batch=2), 1),
+    )
     images, _ = one.inputs()
     assert torch.equal(images, two.inputs()[0])
     draws = Draws(0)
     first = draws.uniform("extra Bright 1", 1, 3, 8)
     second = draws.uniform("extra Bright 2", 1, 1, 8)[0]
     darker = 1 - 0.5 * first.mean(0) * second
-    before, _ = begun(run(), 1).inputs()
+    before, _ = begun(tiny.run_with_parts(), 1).inputs()
     expected = ((before + 1) / 2 * darker[:, None, None, None]) * 2 - 1
     assert torch.allclose(images, expected, atol=1e-6)
     assert len(darker.unique()) == 8
@@ -238,7 +247,7 @@ def test_an_augmentations_draws(monkeypatch):
 @pytest.mark.parametrize("input", ["range", "unit", "imagenet"])
 def test_levels_come_back_as_they_were(folder, input):
     levels = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 256, 1).expand(1, 3, 256, 3)
-    same = own_augment.Augmentations(run(augment__extra=["own:same"]).augment)
+    same = own_augment.Augmentations(tiny.run_with_parts(augment__extra=["own:same"]).augment)
     assert torch.equal(normalise(same(levels, Draws(0), 0), input), normalise(levels, input))
 
 
@@ -246,7 +255,7 @@ def all_parts(**changes: Any) -> Run:
     parts = {"optim__schedule": "own:halves", "train__loss": "myloss:focal"}
     parts |= {"augment__extra": ["myaug:Grain"], "model__act": "myact:Bent"}
     more = {"augment__randaug": 1, "train__epochs": 3, "optim__warmup_epochs": 0}
-    return run(**(parts | more | changes))
+    return tiny.run_with_parts(**(parts | more | changes))
 
 
 def test_all_at_once_go_on_bit_for_bit(folder):
@@ -310,7 +319,7 @@ def test_what_can_not_be_is_refused_before_torch_is_loaded(folder, words, said):
 )
 def test_what_does_not_work_is_told_when_it_is_planned(folder, changes, said):
     with pytest.raises(UserError, match=rf"^[\w.]+: own:\w+: {said}"):
-        check_parts(run(**{"train__epochs": 9, **changes}), {"train": 24})
+        check_parts(tiny.run_with_parts(**{"train__epochs": 9, **changes}), {"train": 24})
 
 
 def test_a_run_has_the_settings_of_each_by_name(folder):

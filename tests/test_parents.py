@@ -30,7 +30,8 @@ from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training.model import build
-from ablate.training.starting_weights import begin, resize
+from ablate.training.model.vit import resize
+from ablate.training.starting_weights import begin
 from ablate.training.task import make_task
 
 FROM = ("from.train.steps=30", "train.steps=20")

@@ -23,8 +23,8 @@ from support.tables import (
 )
 
 from ablate.analysis import stats
-from ablate.analysis.across import PValues
 from ablate.analysis.captions import seeds_command
+from ablate.analysis.summary import PValues
 from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as expand

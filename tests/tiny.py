@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import choices, spec
+from ablate.shared import choices, plugin, spec
 from ablate.shared.build import build_run
 from ablate.training.model import Host, build
 
@@ -75,6 +76,19 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
             section = section[part]
         section[leaf] = changes[key]
     return build_run(tree)
+
+
+def run_with_parts(**changes: Any) -> spec.Run:
+    """Return a small run with parts of the working folder's code, as composing makes it:
+    `run_with_parts(train__loss="own:loss")`."""
+    values = {key.replace("__", "."): value for key, value in changes.items()}
+    tree: dict[str, dict[str, Any]] = {"optim": {"lr": 1e-3, "wd": 0.05}}
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        tree.setdefault(section, {})[field] = value
+    for section, fields in plugin.complete(tree, Path.cwd()).items():
+        values |= {f"{section}.{field}": value for field, value in fields.items()}
+    return run(values)
 
 
 def names(variant: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.analysis import stats as stats
-    from ablate.analysis.across import Arrays, PValues, Summary, SummaryLine
+    from ablate.analysis.across import Arrays
     from ablate.analysis.captions import (
         capitalized,
         confidence_level,
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
         seeds_command,
         withheld_notes,
     )
-    from ablate.analysis.effects import cell_rows, judge_changes
+    from ablate.analysis.change_gains import cell_rows, judge_changes
     from ablate.analysis.footnotes import MACHINE_FACTS, setting_text, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
     from ablate.analysis.judging import gain_alpha, method_of, sequential_of
@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
+    from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
         WARNING_KINDS,
         Against,

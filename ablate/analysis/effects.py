@@ -10,19 +10,24 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from ablate.analysis import stats
-from ablate.analysis.across import Arrays, Summary, joined_note, noisy
+from ablate.analysis.across import Arrays, joined_note
+from ablate.analysis.change_gains import (
+    JudgedChanges,
+    basis_note,
+    cell_rows,
+    judge_changes,
+    merge_cells,
+    to_array,
+)
 from ablate.analysis.judging import is_wide
 from ablate.analysis.scores import Scores
+from ablate.analysis.sequential import ColumnCourse
+from ablate.analysis.summary import Summary
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
 
-if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.sequential import ColumnCourse
-
-BY_IMAGES = "by which examples flip between seeds"
-BY_SEEDS = "each effect by its own spread over seeds"
 TOGETHER = ("more than their sum", "less than their sum")
 SHARED_OUT = 6  # changes of which Shapley values are told, at most
 
@@ -102,72 +107,6 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
     return replace(block, lines=tuple(lines))
 
 
-class JudgedChanges(NamedTuple):
-    """The gains of changes, by (name of the change, part of it), and notes on how they were
-    judged."""
-
-    gains: dict[tuple[str, str], stats.RowGain]
-    notes: list[str]
-
-
-def judge_changes(
-    plan: Plan,
-    changes: Changes,
-    y: stats.Floats,
-    method: stats.Method,
-    unstable: stats.Bools,
-    right: stats.Bools | None,
-) -> JudgedChanges:
-    """Judge what each change does in a column, by y (R, S) of the rows of the plan. `right`
-    (R, S, N): which images runs get right."""
-    index = cell_rows(plan, changes)
-    if changes.crossed:
-        levels = _array(changes.levels([*index])).astype(int)
-        weights = [stats.level_effect(levels, k) for k in range(len(changes.names))]
-        rows, merged = _merged(index, weights)
-        effects = stats.design_effects(
-            y[rows], merged, method, unstable[rows], None if right is None else right[rows]
-        )
-        if effects is None:
-            return JudgedChanges({}, [])
-        places = [(name, MAIN_EFFECT) for name in changes.names]
-        gains = dict(zip(places, effects.gains, strict=True))
-        return JudgedChanges(gains, [_basis(plan, rows, effects)])
-    labels = {frozenset(on): label for label, on in changes.rows.items()}
-    all_names = frozenset(changes.names)
-    compared = {
-        "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
-        "among all": (all_names, [all_names - {name} for name in changes.names], -1.0),
-    }
-    gains, notes = {}, []
-    for part in changes.parts:
-        base, variants, sign = compared[part]
-        rows = [index[labels[on]] for on in (base, *variants)]
-        flips = None if right is None else stats.Flips((right[rows],))
-        column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
-        notes += [noisy([column.ratio])] * column.tripped
-        row_gains = zip(changes.names, column.rows[1:], strict=True)
-        gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
-    return JudgedChanges(gains, notes)
-
-
-def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
-    """Return the index of the row of each cell, by the cell's label; equal cells have one row."""
-    places = {label: r for r, row in enumerate(plan.rows) for label in (row.label, *row.aliases)}
-    return {label: places[label] for label in changes.rows}
-
-
-def _merged(
-    index: Mapping[str, int], weights: Sequence[stats.Floats]
-) -> tuple[list[int], stats.Floats]:
-    """Return the rows of cells, each once, and the weights of these."""
-    import numpy as np
-
-    rows = list(dict.fromkeys(index.values()))
-    membership = np.array([[place == row for row in rows] for place in index.values()])
-    return rows, stats.total(np.array(weights)[:, :, None] * membership, 1)
-
-
 MEANINGS = {
     "alone": "alone: over none",
     "among all": f"among all: all, over {ALL_BUT}it",
@@ -222,13 +161,13 @@ def _changes_block(
 
 def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | None]:
     """Yield interactions and, of a full factorial, Shapley values."""
-    names, levels = changes.names, _array(changes.levels([*changes.rows])).astype(int)
+    names, levels = changes.names, to_array(changes.levels([*changes.rows])).astype(int)
     index, family = cell_rows(arrays.plan, changes), len(arrays.plan.columns)
 
     def block(
         kind: str, title: str, meaning: str, weights: Mapping[str, stats.Floats], **options: Any
     ) -> Summary | None:
-        rows, merged = _merged(index, [*weights.values()])
+        rows, merged = merge_cells(index, [*weights.values()])
         merged_weights = dict(zip(weights, merged, strict=True))
         return _effects(
             arrays, c, rows, merged_weights, kind, "", title, meaning, family, **options
@@ -244,7 +183,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
-        whole_gain = {"whole gain": stats.total(_array(shares.values()), 0)}
+        whole_gain = {"whole gain": stats.total(to_array(shares.values()), 0)}
         meaning = (
             "Shapley values: what a change adds, averaged over the orders in which all may be "
             "added; they sum to the whole gain, all over none. Single cells, none and all above "
@@ -275,7 +214,7 @@ def _effects(
     method = arrays.method(len(weights), family)
     effects = stats.design_effects(
         arrays.y[column][rows],
-        _array(weights.values()),
+        to_array(weights.values()),
         method,
         arrays.unstable[column][rows],
         right[0][rows] if right else None,
@@ -295,19 +234,8 @@ def _effects(
         for label, effect in zip(weights, effects.gains, strict=True)
     )
     reasons = own_reasons(plan, dict(zip(weights, effects.gains, strict=True)))
-    note = joined_note(meaning, _basis(plan, rows, effects), reasons)
+    note = joined_note(meaning, basis_note(plan, rows, effects), reasons)
     return Summary(kind, name, title, note, method.contrasts, tuple(lines))
-
-
-def _basis(plan: Plan, rows: Sequence[int], effects: stats.DesignEffects) -> str:
-    """Say by what the effects are judged."""
-    if not effects.by_images:
-        return BY_SEEDS
-    labels = [plan.rows[rows[cell]].label for cell in effects.noisy]
-    return joined_note(
-        BY_IMAGES.replace("examples", plan.task.examples),
-        f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
-    )
 
 
 def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
@@ -387,12 +315,6 @@ def _placement_weights() -> dict[str, stats.Floats]:
         for i in (1, 2)
         for j in (1, 2)
     }
-
-
-def _array(weights: Iterable[Any]) -> stats.Floats:
-    import numpy as np
-
-    return np.array([*weights])
 
 
 def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[str, ...]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ablate.analysis import stats
 from ablate.analysis.captions import capitalized, first_few, plural
-from ablate.analysis.judging import JudgedRow, is_wide
+from ablate.analysis.judged_row import JudgedRow
+from ablate.analysis.judging import is_wide
 from ablate.analysis.scores import LARGEST, Scores, blocks_of, by_seed, short_number
 from ablate.analysis.table import Note, notes
 from ablate.planning import Cell, Plan, TuningWinner

@@ -12,16 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablate.analysis.captions import first_few
 from ablate.analysis.scores import on_set
+from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
 from ablate.shared import LENGTH_KEYS, UserError, also_of, unknown_value, without_idle
-
-if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.table import TableColumn
-
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -186,28 +183,6 @@ def list_papers() -> Iterator[tuple[str, str, str]]:
 
 
 WIDE = 5  # published gains: an interval that is wider has nearly any gain in it
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The published figure for a cell of ours. `differs`: why the two aren't comparable, "" where
-    they are."""
-
-    table: str
-    row: str
-    column: str
-    printed: str
-    value: float | None
-    pm: float | None
-    gain: float | None
-    differs: str
-
-    @property
-    def figure_text(self) -> str:
-        """The figure as printed; where it isn't comparable with ours, its published column comes
-        first, without the text in brackets in that column's label, which the notes have."""
-        shows_column = self.differs and self.printed
-        return f"{self.column.partition(' (')[0]}: {self.printed}" if shows_column else self.printed
 
 
 def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:

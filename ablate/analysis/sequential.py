@@ -14,7 +14,7 @@ from functools import partial
 from ablate.analysis import stats
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import first_few, plural
-from ablate.analysis.effects import judge_changes
+from ablate.analysis.change_gains import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
     Correct,

@@ -5,16 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ablate.analysis import stats
-from ablate.analysis.across import PValues, Summary
+from ablate.analysis.summary import PValues, Summary
 from ablate.planning import TuningWinner
 from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
-
-if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
-    from ablate.analysis.paper import Beside
-
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
 
@@ -58,6 +54,28 @@ class Cost:
     images_per_s: float | None
     peak_bytes: int | None
     utilisation: float | None  # of the device's arithmetic
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The published figure for a cell of ours. `differs`: why the two aren't comparable, "" where
+    they are."""
+
+    table: str
+    row: str
+    column: str
+    printed: str
+    value: float | None
+    pm: float | None
+    gain: float | None
+    differs: str
+
+    @property
+    def figure_text(self) -> str:
+        """The figure as printed; where it isn't comparable with ours, its published column comes
+        first, without the text in brackets in that column's label, which the notes have."""
+        shows_column = self.differs and self.printed
+        return f"{self.column.partition(' (')[0]}: {self.printed}" if shows_column else self.printed
 
 
 @dataclass(frozen=True)

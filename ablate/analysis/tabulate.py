@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.analysis import captions, pairing, stats
-from ablate.analysis.across import Arrays, Summary, averages, blocks, p_values
+from ablate.analysis.across import Arrays, averages, blocks
 from ablate.analysis.captions import look_notes
 from ablate.analysis.effects import change_effects, placement_effects
 from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounding_notes
+from ablate.analysis.judged_row import JudgedRow
 from ablate.analysis.judging import (
-    JudgedRow,
     gain_alpha,
     hide_empty,
     is_partial,
@@ -25,7 +25,7 @@ from ablate.analysis.judging import (
     method_of,
     shown_gain,
 )
-from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
+from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
     Predictions,
@@ -44,8 +44,10 @@ from ablate.analysis.scores import (
 )
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.sequential import notes as course_notes
+from ablate.analysis.summary import Summary, p_values
 from ablate.analysis.table import (
     Against,
+    Beside,
     Cost,
     Entry,
     Note,

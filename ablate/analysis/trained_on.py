@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablate.analysis.scores import Scores, blocks_of
+from ablate.analysis.table import TableColumn
 from ablate.planning import Imported, Plan, spec_parents
 from ablate.shared import datasets_of, is_command, is_imported, is_own, trainer_name, trains
-
-if TYPE_CHECKING:
-    from ablate.analysis.table import TableColumn
-
 
 ELSEWHERE = "trained elsewhere, not verified"
 # By how a column is judged, where runs of rows share nothing.

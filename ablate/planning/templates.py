@@ -55,6 +55,12 @@ KINDS: dict[str, Starter] = {
     "stem": _part("a stem: images to tokens", "stem", "stem=none,$name:$Name"),
     "block": _part("a block of the encoder", "block", "block=vit,$name:$Name"),
     "activation": _part("an activation of the MLPs", "activation", "model.act=gelu,$name:$Name"),
+    "attention": _part(
+        "attention: contexts of queries, keys and values",
+        "attention",
+        "model.attention=softmax,$name:$Name",
+    ),
+    "posemb": _part("positions of the patches", "posemb", "model.posemb=learn,$name:$Name"),
     "model": _part("a whole model", "model", "model=mu/4,$name:$Name"),
     "optimizer": _part("an optimiser", "optimizer", "optim.name=adamw,$name:$Name"),
     "schedule": _part("a schedule of the rate", "schedule", "optim.schedule=cosine,$name:$name"),

@@ -174,17 +174,14 @@ __all__ = [
     "plugin",  # parts of the user's own
     "PART_KINDS",  # every kind of part
     "UsedPart",  # a part that a run names by import path
+    "own_part",  # the part that a key names by import path
+    "own_parts",  # the parts that a list names by import path
     "parts_by_path",  # the parts of a run by import path
     "part_name",  # the name behind the module's
     "is_plugin",  # is a name an import path?
     "own_code",  # a hash of the user's code that a run names
     "version_of",  # the version that stands for a part's code
-    "ACTIVATION",  # activations
-    "EXTRA",  # augmentations
-    "LOSS",  # losses
-    "OPTIMIZER",  # optimisers
     "PROBE",  # probes
-    "SCHEDULE",  # schedules of the learning rate
     "TIMM",  # the prefix of timm's models
     "source_file",  # the file of `module:name`
     "find_source",  # the file of `module:name`, or an error
@@ -388,16 +385,13 @@ if TYPE_CHECKING:
         trainer_name,
     )
     from ablate.shared.parts import (
-        ACTIVATION,
-        EXTRA,
-        LOSS,
-        OPTIMIZER,
         PART_KINDS,
         PROBE,
-        SCHEDULE,
         TIMM,
         UsedPart,
         is_plugin,
+        own_part,
+        own_parts,
         part_name,
         parts_by_path,
     )

@@ -17,7 +17,7 @@ from typing import Any
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.shared.errors import UserError, unknown_value
 from ablate.shared.metrics import TASKS, tasks_for_labels
-from ablate.shared.parts import ACTIVATION, PARTS, is_plugin
+from ablate.shared.parts import PARTS, is_plugin
 from ablate.shared.schema import added_fields
 from ablate.shared.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
 from ablate.shared.spec import Run
@@ -202,6 +202,13 @@ def _shipped(run: Run, model: Model) -> None:
         _mlp(run, model)
     else:
         _class_token(model)
+    if model.attention != "softmax":
+        for probe in run.probe:
+            if probe == "attention":
+                raise UserError(
+                    f"probe: attention: computes the weights of model.attention=softmax again, and "
+                    f"can't know those of {model.attention}; leave it out"
+                )
     if model.act not in GELUS:
         _at_default(model, {"gelu": "tanh"}, "model.", f"model.act={model.act} has no GELU")
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
@@ -248,7 +255,10 @@ def _mlp(run: Run, model: Model) -> None:
     neutral_values |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     neutral_values |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     neutral_values |= {"head_dim": model.width}  # of the one head that its size says
-    neutral_values |= dict.fromkeys((ACTIVATION.settings, *ACTIVATION.computed))
+    neutral_values |= {"attention": "softmax"}
+    for part in PARTS:
+        if part.section == "model":
+            neutral_values |= dict.fromkeys((part.settings, *part.computed))
     defaults = {key: neutral_values[key] for key in vars(model) if key not in mlp_keys}
     reason = f"model.arch={model.arch} has none"
     _at_default(model, defaults, "model.", reason)

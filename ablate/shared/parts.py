@@ -66,15 +66,6 @@ class PartKind:
     def settings(self) -> str:
         return f"{self.prefix}settings"
 
-    def parts_in(self, section: Any) -> list[UsedPart]:
-        """List the parts of this kind in a section of a checked run, as `used` does."""
-        return self.used({self.section: vars(section)})
-
-    def part_in(self, section: Any) -> UsedPart | None:
-        """Return the part in a section whose field is no list, as `parts_in` gives it; None where
-        there is none."""
-        return next(iter(self.parts_in(section)), None)
-
     def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
         """List the parts of this kind that the completed plain tree of a run has by import path."""
         if self is PROBE:
@@ -128,8 +119,23 @@ SCHEDULE = PartKind("optim.schedule", "schedule_", call_arguments=2, making=0)
 LOSS = PartKind("train.loss", "loss_", call_arguments=2, making=0)
 ACTIVATION = PartKind("model.act", "act_", call_arguments=1, making=0)
 EXTRA = PartKind("augment.extra", "extra_", call_arguments=2, making=0, several=True)
-PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, EXTRA)
+ATTENTION = PartKind("model.attention", "attention_", making=1)
+POSITIONS = PartKind("model.posemb", "posemb_", making=1)
+PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, ATTENTION, POSITIONS, EXTRA)
 PART_KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
+
+
+def own_parts(key: str, section: Any) -> list[UsedPart]:
+    """List the parts that `key`, such as "augment.extra", names by import path in its section of a
+    checked run."""
+    kind = next(kind for kind in PARTS if kind.key == key)
+    return kind.used({kind.section: vars(section)})
+
+
+def own_part(key: str, section: Any) -> UsedPart | None:
+    """Return the part that `key`, such as "model.act", names by import path in its section of a
+    checked run; None where it names one of ablate's own."""
+    return next(iter(own_parts(key, section)), None)
 
 
 TIMM = "timm:"  # how whole models of timm's begin, which are no import paths

@@ -153,7 +153,10 @@ class Model:
         Key("the head reads the class token, the tokens' mean, or what attends to them (MAPHead)"),
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
-    posemb: Annotated[Literal["learn", "sincos2d"], Key("positions: learned, or sines and cosines")]
+    posemb: Annotated[
+        Literal["none", "learn", "sincos2d"] | str,
+        Key("positions: none, learned, sines and cosines, or module:Class"),
+    ]
     final_norm: Annotated[
         Literal["keep", "auto", "drop"],
         Key("the norm behind the last block; auto: dropped where the block ends in a norm"),
@@ -182,6 +185,16 @@ class Model:
     act_settings: Settings = None
     act_version: Version = None
     act_folder: Folder = None
+    attention: Annotated[
+        Literal["softmax"] | str,
+        Key("contexts of queries, keys and values: softmax(q k^T / sqrt(d)) v, or module:Class"),
+    ] = "softmax"
+    attention_settings: Settings = None
+    attention_version: Version = None
+    attention_folder: Folder = None
+    posemb_settings: Settings = None
+    posemb_version: Version = None
+    posemb_folder: Folder = None
     registers: Annotated[
         int, Key("register tokens: learned, without positions, unread by the head", least=0)
     ] = 0

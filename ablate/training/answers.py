@@ -128,7 +128,8 @@ def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: spec.Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    has_user_class = any(used.key in choices.CHOICES for used in by_path(run))
+    user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
+    has_user_class = any(used.key in user_modules for used in by_path(run))
     if not has_user_class:
         return []
     model = build(run, device="meta")

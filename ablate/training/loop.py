@@ -81,16 +81,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
     cached = prepare_cache(run.data, machine.cache, lambda count, _: beat(images=count))
-    data = {name: cached.split(name) for name in ("train", "validation", "test")}
-    also, records = _also(run, cached, data["train"], machine)
-    if run.eval.augment:
-        for name in ("validation", "test"):
-            data[name] = shake_once(data[name], run.augment)
-        also = {name: shake_once(split, run.augment) for name, split in also.items()}
-    if run.data.fraction < 1:
-        rows = torch.from_numpy(fraction_rows(run.data, len(data["train"])))
-        data["train"] = data["train"].take(rows)
-    data = {name: resident_split(split, device) for name, split in data.items()}
+    data, also, records = _splits(run, cached, machine)
 
     # --- Task, model, optimiser: 2. start from a parent or a file, or 3. initialise --------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
@@ -185,6 +176,24 @@ def _follow(training: Training, splits: Mapping[str, tuple[AnySplit, Data]]) -> 
                 training.compare()
             case name:
                 training.evaluate(*splits[name])
+
+
+def _splits(
+    run: Run, cached: Cached, machine: Machine
+) -> tuple[dict[str, AnySplit], dict[str, AnySplit], dict[str, dict[str, Any]]]:
+    """Return the splits of the run's own set by name, and those of `eval.also` with what the result
+    records about each (see `_also`): prepared as the run asks, its own on the device."""
+    data = {name: cached.split(name) for name in ("train", "validation", "test")}
+    also, records = _also(run, cached, data["train"], machine)
+    if run.eval.augment:
+        for name in ("validation", "test"):
+            data[name] = shake_once(data[name], run.augment)
+        also = {name: shake_once(split, run.augment) for name, split in also.items()}
+    if run.data.fraction < 1:
+        rows = torch.from_numpy(fraction_rows(run.data, len(data["train"])))
+        data["train"] = data["train"].take(rows)
+    data = {name: resident_split(split, machine.device) for name, split in data.items()}
+    return data, also, records
 
 
 def _also(

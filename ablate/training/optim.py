@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import OPTIMIZER, SCHEDULE, Optim, Train, UsedPart, UserError, unknown_value
+from ablate.shared import Optim, Train, UsedPart, UserError, own_part, unknown_value
 from ablate.training.fused import Fused
 from ablate.training.model.host import Host
 from ablate.training.model.stem import Plain
@@ -65,7 +65,7 @@ def _is_below(name: str, path: str) -> bool:
 def check_optimizer(optim: Optim) -> None:
     """Construct an optimiser by import path, and let it take two steps. Raises UserError where that
     fails, or where it keeps state that no checkpoint can hold."""
-    used = OPTIMIZER.part_in(optim)
+    used = own_part("optim.name", optim)
     if used is None:
         return
     model = nn.Linear(3, 2)
@@ -156,7 +156,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
         if not rest:
             return Wrapped(optimizer)
         return Wrapped(optimizer, Fused(rest, replace(optim, name="adamw")))
-    used = OPTIMIZER.part_in(optim)
+    used = own_part("optim.name", optim)
     if used is not None:
         return Wrapped(construct(groups(scales), optim, used))
     return Fused(groups(scales), optim)
@@ -451,7 +451,7 @@ def as_tensors(state: Mapping[str, Any], optim: Optim, device: torch.device) -> 
             tensors[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
         elif value is not None:
             raise UserError(
-                f"{OPTIMIZER.key}: {optim.name}: keeps {key}, a {type(value).__name__}, which no "
+                f"optim.name: {optim.name}: keeps {key}, a {type(value).__name__}, which no "
                 f"checkpoint holds; keep tensors and numbers"
             )
     return tensors
@@ -540,7 +540,7 @@ def own_factor(optim: Optim) -> Factor | None:
     """Return a function that calls a schedule by import path and checks its factor; None where the
     schedule is one of ours. Raises UserError where the schedule can't be made; the function raises
     it for a value that is no factor."""
-    used = SCHEDULE.part_in(optim)
+    used = own_part("optim.schedule", optim)
     if used is None:
         return None
     schedule = make_part(used)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ablate.data import Draws, constants_on, normal_of, uniform_of
-from ablate.shared import EXTRA, Augment, Run, UsedPart, UserError, part_name
+from ablate.shared import Augment, Run, UsedPart, UserError, own_parts, part_name
 from ablate.training.plugin import blame, make_part
 
 AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most
@@ -65,7 +65,9 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Make the augmentations. Raises UserError where one can't be made."""
-        self._augmentations = [(used, make_part(used)) for used in EXTRA.parts_in(augment)]
+        self._augmentations = [
+            (used, make_part(used)) for used in own_parts("augment.extra", augment)
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._augmentations)
@@ -114,7 +116,7 @@ def check_extra(run: Run) -> None:
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
     images = (uniform_of(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
-    for used in EXTRA.parts_in(run.augment):
+    for used in own_parts("augment.extra", run.augment):
         augmentation, shares = make_part(used), images.float() / 255
         with torch.no_grad():
             augmented = _applied(used, augmentation, shares, draws, 0)

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared import (
-    EXTRA,
-    OPTIMIZER,
     PART_KINDS,
-    SCHEDULE,
     Run,
     UsedPart,
     UserError,
@@ -125,7 +122,7 @@ def error_text(error: Exception, used_parts: Sequence[UsedPart]) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({location})"
 
 
-WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
+WORKS_AT = {"optim.name": "step", "optim.schedule": "__call__", "augment.extra": "__call__"}
 
 
 def line_of(part: Any, method: str) -> str:
@@ -145,7 +142,7 @@ def by_path(run: Run) -> list[UsedPart]:
 
 def own_folders(run: Run) -> dict[str, str]:
     """Return {key: folder} of each part of a run that is of the user's own."""
-    result_keys = {OPTIMIZER.key: "optim"}  # as results have it
+    result_keys = {"optim.name": "optim"}  # as results have it
     return {
         result_keys.get(used.key, used.key): used.folder for used in by_path(run) if used.folder
     }

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
@@ -21,9 +20,9 @@ from torch import Tensor, nn
 from ablate.shared import Run, RunDir, UserError, Weights, Whole, read_file
 from ablate.training.model import Host, Segmenter, Towers, build
 from ablate.training.model.export import from_timm
+from ablate.training.model.traits import Traits, same_values, traits
 from ablate.training.model.whole_model import HEAD, heads
 
-POSITIONS = "posemb"
 BEHIND = ("norm.", "rep.", "pool.")  # between the tokens and a head: a Segmenter has none of it
 
 Shapes = Mapping[str, torch.Size]
@@ -89,12 +88,12 @@ def check_start(run: Run) -> None:
             f"where a run starts from other weights; call its last layer so"
         )
     if run.parent is not None:
-        parent_shapes = _shapes(build(run.parent, device="meta"))
-        check_shapes(own_shapes, _used_shapes(model, parent_shapes), anew)
+        shapes = _shapes(build(run.parent, device="meta"))
+        tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        check_shapes(own_shapes, _shapes_of(fit_tensors(model, tensors)), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        check_shapes(own_shapes, _used_shapes(model, shapes), anew)
+        check_shapes(own_shapes, _shapes_of(fit_tensors(model, tensors)), anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -102,16 +101,14 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     doesn't fit; then nothing has changed."""
     model = image_tower(model)
     anew = heads(model)
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    check_shapes(_shapes(model), _used_shapes(model, shapes), anew)
+    tensors = fit_tensors(model, tensors)
+    check_shapes(_shapes(model), _shapes_of(tensors), anew)
     with torch.no_grad():
         for name, weights in model.state_dict().items():
             if _is_in(name, anew):
                 # A whole model's, and a decoder's, are as they were drawn.
                 if isinstance(model, Host) and not isinstance(model, Segmenter):
                     weights.zero_()
-            elif name == POSITIONS:
-                weights.copy_(resize(tensors[name], weights.shape[1]))
             else:
                 weights.copy_(tensors[name])
 
@@ -122,8 +119,8 @@ def image_tower(model: nn.Module) -> nn.Module:
 
 
 def check_shapes(ours: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
-    """Raise UserError for the first name or shape that differs, ignoring the heads in `anew` and
-    the number of positions. First means by the alphabet: safetensors reads a file in another order
+    """Raise UserError for the first name or shape that differs, ignoring the heads in `anew`. First
+    means by the alphabet: safetensors reads a file in another order
     each time."""
     for name in sorted({*ours, *theirs}):
         if _is_in(name, anew):
@@ -133,8 +130,7 @@ def check_shapes(ours: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) 
         if name not in ours:
             raise UserError(f"from: has weights {name}, which this model has not")
         own_shape, their_shape = ours[name], theirs[name]
-        is_resized = name == POSITIONS and own_shape[-1] == their_shape[-1]
-        if own_shape != their_shape and not is_resized:
+        if own_shape != their_shape:
             raise UserError(
                 f"from: {name} has the shape {list(their_shape)}, and in this model "
                 f"{list(own_shape)}"
@@ -145,22 +141,39 @@ def _is_in(name: str, paths: Collection[str]) -> bool:
     return any(name.startswith(f"{path}.") for path in paths)
 
 
-def _used_shapes(model: nn.Module, shapes: Shapes) -> Shapes:
-    """Return the shapes that are for the model: all, except those of a classifier that a Segmenter
-    lacks."""
-    if not isinstance(model, Segmenter):
-        return shapes
-    return {name: shape for name, shape in shapes.items() if not name.startswith(BEHIND)}
+def fit_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that the model takes over: without those of a classifier that a Segmenter
+    lacks, and resized where their module can do so (`traits.Traits.resize`). Raises UserError for a
+    tensor of another shape whose class is the user's own and has no such method."""
+    shapes, anew = _shapes(model), heads(model)
+    used_tensors = dict(tensors)
+    if isinstance(model, Segmenter):
+        used_tensors = {
+            name: values for name, values in tensors.items() if not name.startswith(BEHIND)
+        }
+    for name, values in used_tensors.items():
+        if name not in shapes or values.shape == shapes[name] or _is_in(name, anew):
+            continue
+        path, _, own_name = name.rpartition(".")
+        owner = model.get_submodule(path)
+        method = traits(owner, Traits).resize
+        if isinstance(model, Host) and method is same_values and _is_own(owner):
+            raise UserError(
+                f"from: {name} has the shape {list(values.shape)}, and in this model "
+                f"{list(shapes[name])}; if the grid is another one, give {type(owner).__name__} a "
+                f"method resize(self, name, values) that returns the values for its grid"
+            )
+        used_tensors[name] = method(own_name, values)
+    return used_tensors
+
+
+def _is_own(module: nn.Module) -> bool:
+    return not type(module).__module__.startswith(("ablate.", "torch."))
+
+
+def _shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}
-
-
-def resize(positions: Tensor, number: int) -> Tensor:
-    """Resize positions, (1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on
-    corners."""
-    side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
-    grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
-    grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
-    return grid.flatten(2).transpose(1, 2)
+    return _shapes_of(model.state_dict())

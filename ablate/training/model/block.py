@@ -5,6 +5,7 @@ A block may declare the traits in `traits.BlockTraits`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import ClassVar, NamedTuple
@@ -56,6 +57,7 @@ class Layer:
     act: MakeActivation = activation
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
+    attention: Callable[[Shape], nn.Module] | None = None  # makes its core; None: softmax attention
 
     def scale(self) -> nn.Module:
         """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""
@@ -178,6 +180,7 @@ class Block(nn.Module):
             qkv_bias=layer.qkv_bias,
             q_norm=layer.norm_of_heads(),
             k_norm=layer.norm_of_heads(),
+            core=layer.inside(layer.attention, layer.head_dim),
             inner=layer.inside(inner.context, shape.heads * layer.head_dim),
             gain=inner.gain,
         )

@@ -222,6 +222,8 @@ REMEDIES = {
     "norm": "a norm gives what has the shape of its input",
     "block": "a block gives what has the shape of its input; tokens are added by model.registers, "
     "or by a stem that says tokens_added",
+    "model.attention": "attention gives the contexts (B, H, N, d), which have the shape of q",
+    "model.posemb": "positions give what has the shape of the patches",
 }
 
 
@@ -229,11 +231,10 @@ def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     """Make every forward pass of the model raise UserError where a class of the user's own returns
     a shape or type other than its kind requires. The hooks stay, so use this on a model that is
     thrown away."""
-    for kind, remedy in REMEDIES.items():
-        choice = getattr(run, kind)
-        if choice.plugin is not None:
-            cls = next(load(used) for used in by_path(run) if used.key == kind)
-            place, location = f"{kind}: {choice.name}: forward", line_of(cls, "forward")
+    for used in by_path(run):
+        if (remedy := REMEDIES.get(used.key)) is not None:
+            cls = load(used)
+            place, location = f"{used.key}: {used.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:
                     _hold(module, place, _like_input, remedy, location)

@@ -155,6 +155,7 @@ def _check(run: spec.Run) -> spec.ShippedRun:
         "norm.eps": (run.norm.settings.get("eps"), model.norm_eps),
         "model.rep": (model.rep, False),
         "model.posemb": (model.posemb, "learn"),
+        "model.attention": (model.attention, "softmax"),
         "model.cls": (model.cls, "include"),
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import ACTIVATION, sections
+from ablate.shared import UsedPart, UserError, own_part, sections
 from ablate.training.model.dense import Dense
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
@@ -45,11 +45,16 @@ def kernel(device: torch.device, dtype: torch.dtype) -> str:
     return "explicit" if (device.type, dtype) == ("cpu", torch.bfloat16) else "sdpa"
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return the heads' contexts (B, N, H*d), given q, k, v (B, H, N, d), of which q may have
-    another N."""
-    context: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
-    return context.transpose(1, 2).flatten(2)
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return softmax(q k^T / sqrt(d)) v by the kernel for the device and the type: (B, H, N, d),
+    given q, k, v (B, H, N, d), of which q may have another N."""
+    contexts: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
+    return contexts
+
+
+def joined(contexts: Tensor) -> Tensor:
+    """Join the heads' contexts: (B, H, N, d) -> (B, N, H*d)."""
+    return contexts.transpose(1, 2).flatten(2)
 
 
 class HeadScale(nn.Module):
@@ -73,6 +78,7 @@ class Attention(nn.Module):
     same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
     no offsets; timm's `qk_norm` has them, as here.
 
+    `core` computes the heads' contexts from queries, keys and values, each (B, H, N, d).
     `inner` is applied between the heads' contexts and the output projection. `gain` is the gain
     (see Dense) of v and of the projection.
     """
@@ -86,6 +92,7 @@ class Attention(nn.Module):
         qkv_bias: bool = True,
         q_norm: nn.Module | None = None,
         k_norm: nn.Module | None = None,
+        core: nn.Module | None = None,
         inner: nn.Module | None = None,
         gain: float = 1.0,
     ) -> None:
@@ -96,6 +103,7 @@ class Attention(nn.Module):
         self.qkv = Dense(width, 3 * wide, role="qkv", bias=qkv_bias, gains=(1.0, 1.0, gain))
         self.q_norm = q_norm or nn.Identity()
         self.k_norm = k_norm or nn.Identity()
+        self.core: Callable[..., Tensor] = core or softmax_attention
         self.inner = inner or nn.Identity()
         self.out = Dense(wide, width, role="out", gains=(gain,))
 
@@ -109,7 +117,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         q, k, v = self.parts(x)
-        return self.out(self.inner(attend(q, k, v)))
+        return self.out(self.inner(joined(self.core(q, k, v))))
 
 
 class Activation(nn.Module):
@@ -189,7 +197,7 @@ def activations(model: sections.Model) -> MakeActivation:
     """Return a maker of the activation of each MLP. An activation by import path is a class or a
     function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
     Raises UserError where it can't be imported or made."""
-    if (used := ACTIVATION.part_in(model)) is None:
+    if (used := own_part("model.act", model)) is None:
         return partial(activation, model.act, model.gelu)
     part, settings = load(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation
@@ -199,6 +207,27 @@ def activations(model: sections.Model) -> MakeActivation:
             is_class = isinstance(part, type)
             function = remember(part, settings) if is_class else partial(part, **settings)
             return frame(function if isinstance(function, nn.Module) else Function(function))
+
+    return make
+
+
+def shaped_part(used: UsedPart | None) -> Callable[[Shape], nn.Module] | None:
+    """Return a maker of a part by import path, which is given the `Shape` of its tokens; None
+    without such a part. Raises UserError where it can't be imported, and, when it is called, where
+    the part can't be made or is no module."""
+    if used is None:
+        return None
+    part, settings = load(used), settings_of(used)
+
+    def make(shape: Shape) -> nn.Module:
+        with blame(used):
+            module = remember(part, settings, shape)
+        if not isinstance(module, nn.Module):
+            raise UserError(
+                f"{used.key}: {used.name}: is no torch.nn.Module, got {type(module).__name__}; "
+                f"derive the class from torch.nn.Module"
+            )
+        return module
 
     return make
 

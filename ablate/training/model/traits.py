@@ -22,6 +22,11 @@ def leaves_it(name: str, values: Tensor, generator: Generator) -> bool:
     return False
 
 
+def same_values(name: str, values: Tensor) -> Tensor:
+    """Return the values as they are, for a parameter that does not depend on the grid."""
+    return values
+
+
 @dataclass(frozen=True)
 class Traits:
     """The traits of any part, and of every module within one."""
@@ -40,6 +45,9 @@ class Traits:
     batch_statistics: bool = False
     # How many values are normalised together: `ablate plan` warns below 8. None: unknown.
     group: int | None = None
+    # `resize(name, values)` returns the values of a parameter or buffer of another grid as this
+    # grid has them: where a run starts from weights that were trained on images of another size.
+    resize: Callable[[str, Tensor], Tensor] = same_values
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import UserError, sections
+from ablate.shared import UserError, own_part, sections
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
 from ablate.training.model.stem import Patches
-from ablate.training.model.sublayers import MLP, activations, attend
+from ablate.training.model.sublayers import (
+    MLP,
+    activations,
+    joined,
+    shaped_part,
+    softmax_attention,
+)
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
 
 
@@ -97,15 +103,6 @@ def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
     return make
 
 
-def placed_behind(number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that adds positions to all tokens but the first `number`."""
-
-    def add(x: Tensor, posemb: Tensor) -> Tensor:  # (B, R+N, D), (1, N, D) -> (B, R+N, D)
-        return torch.cat([x[:, :number], x[:, number:] + posemb], 1)
-
-    return add if number else torch.add
-
-
 def in_turn(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
     """Return x after each module in turn. Unlike nn.Sequential this owns none of the modules, which
     may belong to others."""
@@ -127,12 +124,21 @@ def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], 1).float()[None]
 
 
+def resize(positions: Tensor, number: int) -> Tensor:
+    """Resize positions, (1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on
+    corners."""
+    side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
+    grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
+    grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
+    return grid.flatten(2).transpose(1, 2)
+
+
 class ViT(Host):
     """Images (B, H, W, C) in [-1, 1] -> logits (B, classes).
 
     ::
 
-        stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
+        stem -> posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
                                              \\- cls=late: joins before block cls_at
 
     Registers join before the class token does, and so before the first block, but are placed after
@@ -143,7 +149,8 @@ class ViT(Host):
     """
 
     roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
-    posemb: Tensor  # (1, N, D): a parameter or a buffer
+    # (1, N, D), a parameter or a buffer, is added; a module is applied: (B, N, D) -> (B, N, D).
+    posemb: Tensor | nn.Module
 
     def __init__(
         self,
@@ -158,12 +165,17 @@ class ViT(Host):
     ) -> None:
         super().__init__(model)
         self.stem = stem(patches, model.width)
-        if model.posemb == "learn":
+        make_positions = shaped_part(own_part("model.posemb", model))
+        if make_positions is not None:
+            self.posemb = make_positions(Shape(model.width, model.heads, patches.grid, cls=0))
+        elif model.posemb == "learn":
             self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
-        else:
+        elif model.posemb == "sincos2d":
             self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
+        else:
+            self.posemb = nn.Identity()
         registers, stem_traits = model.registers, traits(self.stem, StemTraits)
-        self.placed = placed_behind(stem_traits.tokens_added)
+        self.unplaced = stem_traits.tokens_added
         self.registers = Registers(registers, model.width) if registers else nn.Identity()
         self.cls = class_token(model)
         self.dropout = Drop(model.dropout)
@@ -191,6 +203,7 @@ class ViT(Host):
             act=activations(model),
             layerscale=model.layerscale,
             qk_norm=plain if model.qk_norm else None,
+            attention=shaped_part(own_part("model.attention", model)),
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
@@ -223,9 +236,22 @@ class ViT(Host):
         self.on_tokens: tuple[nn.Module, ...] = (stem_traits.after_cls, *late)
         self.name_sites()
 
+    def placed(self, x: Tensor) -> Tensor:  # (B, R+N, D) -> (B, R+N, D)
+        """Return the stem's tokens, of which the patches have got their positions. The first R,
+        those that the stem has added, have none."""
+        number, posemb = self.unplaced, self.posemb
+        patches = x[:, number:] if number else x
+        patches = patches + posemb if isinstance(posemb, Tensor) else posemb(patches)
+        return torch.cat([x[:, :number], patches], 1) if number else patches
+
+    def resize(self, name: str, values: Tensor) -> Tensor:
+        """See `traits.Traits`: resize learned positions."""
+        positions = getattr(self, name)
+        return resize(values, positions.shape[1]) if name == "posemb" else values
+
     def tokens(self, images: Tensor) -> Tensor:
         """Return the tokens after the last block: (B, H, W, C) -> (B, N, D)."""
-        x = self.placed(self.stem(images), self.posemb)  # (B, h*w, D)
+        x = self.placed(self.stem(images))  # (B, R+h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
         return in_turn(self.on_tokens, x)
@@ -317,7 +343,7 @@ class MAPHead(nn.Module):
         q = self.q(self.probe.expand(len(x), -1, -1)).unflatten(-1, (self.heads, -1))
         kv = self.kv(x).unflatten(-1, (2, self.heads, -1))  # (B, N, 2, H, d)
         q, k, v = (part.transpose(1, 2) for part in (q, *kv.unbind(2)))
-        y: Tensor = self.proj(attend(q, k, v))[:, 0]  # (B, 1, D) -> (B, D)
+        y: Tensor = self.proj(joined(softmax_attention(q, k, v)))[:, 0]  # (B, 1, D) -> (B, D)
         return y + self.mlp(self.norm(y))
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.data import AnySplit, Batches
-from ablate.shared import LOSS, Run, Train, UserError, classification_scores
+from ablate.shared import Run, Train, UserError, classification_scores, own_part
 from ablate.training.plugin import blame, make_part
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.task import Predictor, Task
@@ -195,7 +195,7 @@ def own_loss(train: Train) -> OwnLoss | None:
 
     Raises UserError where the loss can't be made, or has parameters, which nothing would train.
     """
-    used = LOSS.part_in(train)
+    used = own_part("train.loss", train)
     if used is None:
         return None
     user_loss = make_part(used)
@@ -254,7 +254,7 @@ def check_loss(run: Run) -> None:
     """Call a loss by import path with logits and a target such as the recipe makes. Raises
     UserError where the call fails or returns no finite scalar with a gradient, and, for a run that
     splits its batches, where it returns no mean over the rows."""
-    used = LOSS.part_in(run.train)
+    used = own_part("train.loss", run.train)
     if used is None:
         return
     loss = own_loss(run.train)

@@ -1,0 +1,98 @@
+"""Judges what each change of a design gains in a column: over cells of the design, or over a cell
+without or with all changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ablate.analysis import stats
+from ablate.analysis.across import joined_note, noisy
+from ablate.planning import MAIN_EFFECT, Changes, Plan
+
+BY_IMAGES = "by which examples flip between seeds"
+BY_SEEDS = "each effect by its own spread over seeds"
+
+
+class JudgedChanges(NamedTuple):
+    """The gains of changes, by (name of the change, part of it), and notes on how they were
+    judged."""
+
+    gains: dict[tuple[str, str], stats.RowGain]
+    notes: list[str]
+
+
+def judge_changes(
+    plan: Plan,
+    changes: Changes,
+    y: stats.Floats,
+    method: stats.Method,
+    unstable: stats.Bools,
+    right: stats.Bools | None,
+) -> JudgedChanges:
+    """Judge what each change does in a column, by y (R, S) of the rows of the plan. `right`
+    (R, S, N): which images runs get right."""
+    index = cell_rows(plan, changes)
+    if changes.crossed:
+        levels = to_array(changes.levels([*index])).astype(int)
+        weights = [stats.level_effect(levels, k) for k in range(len(changes.names))]
+        rows, merged = merge_cells(index, weights)
+        effects = stats.design_effects(
+            y[rows], merged, method, unstable[rows], None if right is None else right[rows]
+        )
+        if effects is None:
+            return JudgedChanges({}, [])
+        places = [(name, MAIN_EFFECT) for name in changes.names]
+        gains = dict(zip(places, effects.gains, strict=True))
+        return JudgedChanges(gains, [basis_note(plan, rows, effects)])
+    labels = {frozenset(on): label for label, on in changes.rows.items()}
+    all_names = frozenset(changes.names)
+    compared = {
+        "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
+        "among all": (all_names, [all_names - {name} for name in changes.names], -1.0),
+    }
+    gains, notes = {}, []
+    for part in changes.parts:
+        base, variants, sign = compared[part]
+        rows = [index[labels[on]] for on in (base, *variants)]
+        flips = None if right is None else stats.Flips((right[rows],))
+        column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
+        notes += [noisy([column.ratio])] * column.tripped
+        row_gains = zip(changes.names, column.rows[1:], strict=True)
+        gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
+    return JudgedChanges(gains, notes)
+
+
+def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
+    """Return the index of the row of each cell, by the cell's label; equal cells have one row."""
+    places = {label: r for r, row in enumerate(plan.rows) for label in (row.label, *row.aliases)}
+    return {label: places[label] for label in changes.rows}
+
+
+def merge_cells(
+    index: Mapping[str, int], weights: Sequence[stats.Floats]
+) -> tuple[list[int], stats.Floats]:
+    """Return the rows of cells, each once, and the weights of these."""
+    import numpy as np
+
+    rows = list(dict.fromkeys(index.values()))
+    membership = np.array([[place == row for row in rows] for place in index.values()])
+    return rows, stats.total(np.array(weights)[:, :, None] * membership, 1)
+
+
+def basis_note(plan: Plan, rows: Sequence[int], effects: stats.DesignEffects) -> str:
+    """Say by what the effects are judged."""
+    if not effects.by_images:
+        return BY_SEEDS
+    labels = [plan.rows[rows[cell]].label for cell in effects.noisy]
+    return joined_note(
+        BY_IMAGES.replace("examples", plan.task.examples),
+        f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
+    )
+
+
+def to_array(weights: Iterable[Any]) -> stats.Floats:
+    """Return weights as an array."""
+    import numpy as np
+
+    return np.array([*weights])

@@ -1,0 +1,57 @@
+"""A row of a column as its judgement sees it: scores, gain, looks, and the verdict they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ablate.analysis import stats
+from ablate.analysis.judging import is_partial, verdict_of
+from ablate.analysis.scores import Scores
+from ablate.analysis.sequential import RowCourse
+from ablate.planning import Plan
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A row of a column, with the facts from which its verdict, its entry and its footnotes are
+    made. `base`: the scores of the baseline; `gain`: None for the baseline; `against`: Fisher's
+    test of the row's diverged and collapsed runs; `course`: the decisions of looks, in a sweep that
+    has them; `judge`: whether there are verdicts; `by_images`: whether the column is judged by
+    images."""
+
+    plan: Plan
+    scores: Scores
+    base: Scores | None
+    gain: stats.RowGain | None
+    against: stats.Exact | None
+    course: RowCourse | None
+    judge: bool
+    by_images: bool
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.scores.cell.row, self.scores.cell.column
+
+    @property
+    def judgeable(self) -> bool:
+        """True if the row may have a verdict."""
+        return self.judge and not is_partial(self.plan, self.scores)
+
+    @property
+    def verdict(self) -> str | None:
+        gain, margin, neutral = self.gain, self.plan.analysis.margin, self.plan.metric.neutral
+        verdict = verdict_of(gain.gain, margin, self.judgeable, neutral) if gain else None
+        if gain and verdict == stats.CANT_TELL and gain.stands_out:
+            verdict = stats.UNSTABLE
+        if self.course is not None:
+            verdict = self.course.verdict if self.judge else None
+        return stats.DID_NOTHING if verdict is not None and self._did_nothing else verdict
+
+    @property
+    def _did_nothing(self) -> bool:
+        """True if the predictions of every seed are those of the baseline, bit for bit."""
+        mine, theirs = (
+            [result.get("predictions_sha256") for result in scores.results] if scores else []
+            for scores in (self.scores, self.base)
+        )
+        return all(mine) and mine == theirs[: len(mine)]  # which may have more seeds

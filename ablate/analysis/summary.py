@@ -1,0 +1,78 @@
+"""The blocks below the columns of a table as data: averages, contrasts and effects, a line each."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from ablate.analysis import stats
+from ablate.planning import effect_label
+
+
+@dataclass(frozen=True)
+class PValues:
+    """p-values for CSV and JSON, which decide nothing: see `stats.RowGain`. `fisher`: of the
+    diverged runs against the baseline's. Each `floor` is the smallest p of so few runs."""
+
+    p: float | None = None  # adjusted for the family
+    raw: float | None = None
+    sign_flip: float | None = None
+    sign_flip_floor: float | None = None
+    fisher: float | None = None
+    fisher_floor: float | None = None
+
+
+def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> PValues:
+    flip = gain.sign_flip if gain else None
+    exact = (part for test in (flip, fisher) for part in (test[:2] if test else (None, None)))
+    return PValues(gain.p if gain else None, gain.raw_p if gain else None, *exact)
+
+
+@dataclass(frozen=True)
+class SummaryLine:
+    """A line of a block, for a row or for an effect. `column`: its column or its group of columns,
+    "" for all columns; `part`: the part of a change that the line gives, such as "alone", "" for a
+    row."""
+
+    label: str
+    column: str
+    gain: stats.Estimate
+    verdict: str | None
+    p_values: PValues
+    sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
+    columns: tuple[str, ...] = ()  # that the average is over
+    part: str = ""
+    code: str = ""  # of an effect: which code version alone trained a level of its factors
+
+    @property
+    def full_label(self) -> str:
+        """The label, followed by the part of the change if it is not a main effect: "dpn alone" is
+        the gain over a cell without changes."""
+        return effect_label(self.label, self.part)
+
+    def mean_alone(self) -> SummaryLine:
+        gain = dataclasses.replace(self.gain, low=None, high=None, sd=None, df=None)
+        return dataclasses.replace(self, gain=gain, verdict=None, p_values=PValues(), sampled=None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
+    columns) or contrast; of effects, change, pair, shapley or placement, see
+    `ablate.analysis.effects`."""
+
+    kind: str
+    name: str
+    title: str
+    note: str
+    contrasts: int
+    lines: tuple[SummaryLine, ...]
+
+    @property
+    def of_rows(self) -> bool:
+        """True if the lines are rows of the table, False if they are effects."""
+        return self.kind in ("average", "group", "contrast")
+
+    def without_intervals(self) -> Summary:
+        """Return the block with means alone, for a table that lacks runs."""
+        return dataclasses.replace(self, lines=tuple(line.mean_alone() for line in self.lines))
