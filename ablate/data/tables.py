@@ -99,11 +99,11 @@ def open_hub(data: Data) -> Source:
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        files = []
+        patterns = []
         for key in ("train", "validation", "test"):
             if isinstance(getattr(data, key), str):
-                files.append(f"{slice_of(data, key).split}*.parquet")
-        names = " and ".join(dict.fromkeys(files))
+                patterns.append(f"{slice_of(data, key).split}*.parquet")
+        names = " and ".join(dict.fromkeys(patterns))
         raise UserError(
             f"data={data.name}: can't fetch {data.hub} (revision {data.revision}) from the hub: "
             f"{reason}; without network give data.path=FOLDER with {names}"
@@ -139,10 +139,10 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                     f"data.label: the classes of {table.name} ({class_names}) are not those of "
                     f"{first_table.name} ({names})"
                 )
-        columned_tables = []
+        tables_and_columns = []
         for table, (image, label) in zip(pieces, columns, strict=True):
-            columned_tables.append((table, image, label))
-        parts[split] = _part(columned_tables, data)
+            tables_and_columns.append((table, image, label))
+        parts[split] = _part(tables_and_columns, data)
     return Source(parts, names)
 
 

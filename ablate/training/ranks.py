@@ -303,8 +303,8 @@ def renew_threads() -> None:
 
 def _is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        _, _, stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-        return stat.split()[0] in ("T", "t")
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return fields.split()[0] in ("T", "t")
     return False
 
 

@@ -214,7 +214,7 @@ def kernel_names(model: nn.Module) -> set[str]:
     excluded = set()
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding):
-            excluded.add(f"{path}.weight".removeprefix("."))
+            excluded.add(f"{path}.weight" if path else "weight")
     if _has_method(model, "no_weight_decay"):
         untyped_model: Any = model
         excluded |= set(untyped_model.no_weight_decay())
