@@ -150,9 +150,8 @@ def false_words(table: Table) -> str:
         return ""
     alpha = f"{100 * table.gain_alpha:.3g} %"
     return (
-        f"A column has a false verdict in up to {alpha} of sweeps, so of {columns} columns up to "
-        f"{columns * table.gain_alpha:.2g} are expected to have one; with analysis.family=table a "
-        f"whole table has one in up to {alpha} of sweeps."
+        f"Each column is judged with an error of {alpha}, so about {columns * table.gain_alpha:.2g} "
+        f"of {columns} columns may have a false verdict (analysis.family=table shares the error)."
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "check_show",  # check the parts to print
     "DEFAULT_SHOW",  # the parts that tables print without `--show`
     "SHOW",  # the parts that tables can print
+    "NOTES",  # the levels of notes on a table
     "FORMAT_ENDINGS",  # the format of each file ending
     "OUR_FORMATS",  # the formats that come with the package
     "LatexFloat",  # how LaTeX tables float
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from ablate.report.formats import (
         DEFAULT_SHOW,
         FORMAT_ENDINGS,
+        NOTES,
         OUR_FORMATS,
         SHOW,
         LatexFloat,
