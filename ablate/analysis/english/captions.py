@@ -275,7 +275,7 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
         named = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
         size = f"{', '.join(named)} ({points})"
     else:
-        size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column"
+        size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
     with_seeds = f"With {plural(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = f"{with_seeds} under about {size} are lost in the noise"
     if len(columns) > 1:
@@ -303,7 +303,7 @@ def noisy_words(ratio: float | None) -> str:
     return f"the baseline varies {times} the other rows between seeds, which widens every interval"
 
 
-@writes("noise.lacking", exact=True)
+@writes("noise.lacking")
 def noise_lacking(column: str, examples: str, reason: str) -> str:
     """`reason`: why examples don't determine the spread."""
     return _of_column(column, f"the noise is not estimated from {examples}, since {reason}.")

@@ -31,6 +31,7 @@ def confidence_level(alpha: float) -> str:
 
 def significant(number: float) -> str:
     """Write a number with two significant digits: "1.1", "0.045", "12"."""
+    number = float(f"{number:.2g}")
     digits = 1 - math.floor(math.log10(abs(number))) if number else 0
     return f"{number:.{max(digits, 0)}f}"
 
