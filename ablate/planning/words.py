@@ -93,8 +93,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         raise UserError(
             f"--scale {options.scale}: only a sweep file has scales; give its NAME first"
         )
-    alone = any(word.key == TRAINER for word in line.settings)  # a program's first try
-    if not (options.change or swept or alone):
+    if is_single_run(line):
         raise _nothing_to_sweep(line, groups)
     if options.design is not None and not options.change:
         raise UserError(
@@ -144,6 +143,13 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
         changes=changes,
     )
+
+
+def is_single_run(line: Declared) -> bool:
+    """Return whether a command line without a file declares one run, and nothing to compare it
+    with. A single run of a program is a sweep, too: its first try."""
+    is_program = any(word.key == TRAINER for word in line.settings)
+    return not (line.options.change or is_program or any(word.swept for word in line.settings))
 
 
 def _nothing_to_sweep(line: Declared, groups: Mapping[str, Sequence[str]]) -> UserError:
