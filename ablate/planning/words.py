@@ -166,6 +166,12 @@ def _nothing_to_sweep(line: Declared, groups: Mapping[str, Sequence[str]]) -> Us
                 f"{word.text}: is one value, a text; several values have no quotes: "
                 f"{word.key}={word.value} (in Python they are a tuple)"
             )
+    if line.settings:
+        word = line.settings[0]
+        return UserError(
+            f"{word.text}: is one variant, with nothing to compare; give several values with "
+            f"commas, such as stem=none,dpn"
+        )
     return UserError(
         f"nothing to sweep: give values with commas, such as stem=none,dpn, "
         f"or the NAME of a sweep ({', '.join(sweep_files())})"
