@@ -34,7 +34,13 @@ from ablate.planning.settings import (
 )
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
-from ablate.planning.words import from_words, is_single_run, read_line, read_options
+from ablate.planning.words import (
+    check_values,
+    from_words,
+    is_single_run,
+    read_line,
+    read_options,
+)
 from ablate.shared import UserError, is_command, program, spec, trainer_name, unknown_value
 
 # A variant's key in one of these is a confound.
@@ -86,6 +92,7 @@ def _plan_line(
     if line.file is None:
         if line.settings and is_single_run(line):
             # A wrong key or value is named before the lack of a second value.
+            check_values(line, composer.groups)
             composer.run(composer.tree([SettingsLayer("", single_values(line.settings))]))
         sweep, by_default = from_words(line, name, composer.groups), True
     else:

@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from ablate.version import FORMAT
 
 
-class UserError(Exception):
+class OneLine(Exception):
+    """An error that one line explains, in notebooks too."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of the error: no frames of ours."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UserError(OneLine):
     """A mistake of the user's: one line that names the place, the value and the remedy. Exit 2."""
 
 
@@ -18,7 +26,7 @@ class NotThere(UserError):
     """The error for a store or sweep that does not exist yet. Whoever watches can wait for it."""
 
 
-class Failure(Exception):
+class Failure(OneLine):
     """A failure that is no mistake of the user's: one line. Exit 1."""
 
 
