@@ -1,6 +1,5 @@
 """`import ablate`: a sweep, its runs and its table from Python, beside what the commands say."""
 
-import io
 import json
 import re
 import shlex
@@ -9,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from pages import PAGES
 
@@ -87,16 +85,18 @@ def test_a_notebook_shows_states_figures_and_mistakes(here):
         for column in ("digits", "mnist")
     }
     assert (status.sum(axis="columns") == 2).all()
-    [grid] = pd.read_html(io.StringIO(sweep._repr_html_()), index_col=0, header=0)
-    assert grid.loc["dpn"].to_dict() == {"digits": "2 finished", "mnist": "2 planned"}
-    [grid] = pd.read_html(io.StringIO(one_column._repr_html_()), index_col=0, header=0)
-    assert grid.loc["dpn"].to_dict() == {"runs": "2 finished"}
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", sweep._repr_html_())
+    assert cells[-3:] == ["dpn", "2 finished", "2 planned"]
+    assert re.findall(r"<t[hd]>(.*?)</t[hd]>", one_column._repr_html_())[-2:] == [
+        "dpn",
+        "2 finished",
+    ]
 
     figure = one_column.plot("curves")
     assert figure._repr_svg_().startswith("<?xml")
     figure.save(here / "curves.pdf")
     assert (here / "curves.pdf").read_bytes().startswith(b"%PDF")
-    assert one_column.report(here / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert one_column.report(here / "page.html").read_text().startswith("<!doctype html>")
     with pytest.raises(UserError, match="curves"):
         one_column.plot("curve")
 
