@@ -39,9 +39,11 @@ def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
 def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Iterator[Sentence]:
     """Explain the numbers of a table. `detail`: what is shown of gains."""
     has_intervals = detail >= Detail.INTERVALS
-    yield from _metric(plan, columns, has_intervals)
+    reading, computation = _metric(plan, columns, has_intervals)
+    yield reading
     if has_intervals:
         yield from _resolution(plan, columns)
+    yield computation
     if has_intervals and any(c.spreads and c.judged_by != "paired" for c in columns):
         yield sentence("interval.of-mean-and-gain")
     if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
@@ -63,7 +65,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Itera
         yield from _tuned(plan, plan.tune)
 
 
-def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> Iterator[Sentence]:
+def _metric(
+    plan: Plan, columns: Sequence[TableColumn], has_intervals: bool
+) -> tuple[Sentence, Sentence]:
     """Explain means, gains and their intervals: what they are, and how they are computed."""
     metric, seeds = plan.metric, plan.design.blocks
     usual = plan.spread if seeds else "one way"
@@ -92,8 +96,7 @@ def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> 
         "examples": plan.task.examples,
         "untested": plan.task.untested,
     }
-    yield sentence("reading", **values)
-    yield sentence("metric", **values, test=test)
+    return sentence("reading", **values), sentence("metric", **values, test=test)
 
 
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:

@@ -62,8 +62,8 @@ def _together(
         return level
     number = f"all {contrasts[0]}" if len(contrasts) == 1 else "all"
     scope_words = "a column" if scope == "column" else "the table"
-    at = ", at every look," if looks else ""
-    return f"{level}; {number} of {scope_words}{at} hold together"
+    at = " and at every look" if looks else ""
+    return f"{level}, for {number} of {scope_words} at once{at}"
 
 
 def _direction(metric: Values) -> str:
