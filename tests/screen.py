@@ -21,7 +21,7 @@ import pyte
 VARIES = (  # what differs from time to time, as patterns
     r"(?<=time left: ).*",
     r"(?<=left: about ).*(?= on)",
-    r"(?<=\()(not driven|driven by process \d+)(?=\))",
+    r"(?<=\()(ended|not driven|driven by process \d+)(?=\))",
     r"(\d+ min )?\d+ s$",  # of a run that finished
     r" +(\d+ min )?\d+ s\b",  # in a column
     r" +\d+\.\dx",

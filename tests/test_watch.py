@@ -138,7 +138,7 @@ def test_a_page_may_load_nothing_from_elsewhere_and_stand_in_no_other(server):
 def test_the_state_curves_and_log_are_those_of_the_store(server, golden_store):
     found = state(server)
     assert found["head"] == f"{found['total']} of {found['total']} done"
-    assert (found["over"], found["driver"]) == (True, "not driven")
+    assert (found["over"], found["driver"]) == (True, "ended")
     run = found["newest"][0]
     folder = golden_store.rundir(run["run"])
     lines = folder.read_metrics()

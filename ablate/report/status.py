@@ -76,8 +76,10 @@ class SweepView:
 
     @property
     def driver(self) -> str:
-        """ "driven by process 12", or who else drives the store."""
+        """ "driven by process 12", who else drives the store, or that the sweep ended."""
         driver = self.progress.driver
+        if self.progress.is_over:
+            return "ended"
         if driver is None:
             return "not driven"
         text = f"driven by process {'?' if driver.pid is None else driver.pid}"
@@ -256,7 +258,7 @@ def _watch_plain(views: Iterable[SweepView]) -> None:
     last_line, printed_at, meters = "", -LINE_EVERY_S, Meters()
     for progress in (view.progress for view in views):
         line = f"{progress.sweep}: {counts_line(progress)}" + (
-            "" if progress.is_driven else "; not driven"
+            "" if progress.is_driven or progress.is_over else "; not driven"
         )
         if line != last_line and (
             progress.is_over or time.monotonic() - printed_at >= LINE_EVERY_S
