@@ -177,7 +177,7 @@ def test_show_chooses_columns_in_its_order():
     ("text", "said"),
     [
         ("gian", "did you mean 'gain'"),
-        ("epochs_to:2", "--show: expected one of accuracy, gain"),
+        ("epochs_to:2", "--show: got 'epochs_to:2' (did you mean 'epochs_to:SHARE'?)"),
         ("epochs_to", "epochs_to:SHARE"),
         ("ci", "add accuracy or gain"),
         ("", "--show: expected one of accuracy, gain"),
