@@ -78,8 +78,9 @@ def make_table(
 ) -> Table:
     """Make the table of a sweep.
 
-    Verdicts are for `analysis.reading` alone, which records the look. `past`: looks before;
-    `courses`: of its columns, if `follow` has computed them; `detail`: the most that is shown of
+    Only `analysis.reading` may ask for verdicts (`detail`), since it records the look; `verify`
+    and figures ask for intervals at most. `past`: earlier looks at these runs; `courses`: the looks
+    of each column of the sweep, computed here where None; `detail`: the most that is shown of
     gains. `strict` withholds the verdicts of a table that has changed since a look at its runs, or
     was read at more seeds; it raises Failure where runs of a column are of other machines or code.
     """
@@ -243,18 +244,20 @@ def _column(
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
     spread_kind = judged_by(plan, method, len(block), lacking)
-    everybodys = _population(making, block, method, gains, right.right)
+    population_gains = _population(making, block, method, gains, right.right)
     base = next((scores for scores in block if scores.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
-        detail = min(detail, Detail.INTERVALS)  # over survivors: no fair contest
+        detail = min(detail, Detail.INTERVALS)  # gains over the remaining runs alone
     entries = []
     alike = gains.likeness or (None,) * len(block)
-    for scores, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
+    for scores, gain, population_gain, like in zip(
+        block, gains.rows, population_gains, alike, strict=True
+    ):
         looked = course.rows.get(scores.cell.row) if course else None
         against = _fisher(scores, base) if making.has_intervals else None
         row = JudgedRow(plan, scores, base, gain, against, looked, detail, spread_kind == "images")
         making.notes.extend(entry_notes(row))
-        entries.append(_entry(making, row, wider, like))
+        entries.append(_entry(making, row, population_gain, like))
     tested = [result["test"] for scores in block for result in scores.results if "test" in result]
     default_heading = (
         f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, column.label) and not on else ""

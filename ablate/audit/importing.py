@@ -21,7 +21,7 @@ from typing import Any
 from ablate.analysis import is_share, plural
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
-from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, hidden, runs_of
+from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, runs_of, undeclared_differences
 from ablate.planning import (
     Analysis,
     Cell,
@@ -146,7 +146,7 @@ def declare_plan(
     metrics = _metrics(sheet, runs, declaration)
     blocks = declaration.seed is not None
     predicts = blocks and all(run.marks_examples for run in runs)
-    lines = [*hidden(runs), *([] if blocks else equal_lines(sheet))]
+    lines = [*undeclared_differences(runs), *([] if blocks else equal_lines(sheet))]
     lines += _unlike_their_share(runs, declaration) if predicts else []
     source = SheetSource(
         os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,

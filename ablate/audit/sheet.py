@@ -1,5 +1,7 @@
 """Reads a sheet of results that were made elsewhere, in any of its forms, into runs.
 
+`ablate import` and `Store.add_runs` read sheets; `ablate verify` compares a store with its sheets.
+
 A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra multirun. Each of its
 lines has a place, which errors name, and values by column name. The sheet may come from a stranger:
 the size of its content is bounded before it is read, and files that it names must lie in its own
@@ -161,7 +163,7 @@ def _check_columns(columns: Sequence[str], place: str) -> None:
 def _read_csv(content: bytes, name: str) -> list[Line]:
     text = decoded_text(content, name)
     head = text.partition("\n")[0]
-    between = max(",\t;", key=head.count)  # of as many the first
+    between = max(",\t;", key=head.count)  # the first of equally frequent ones
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
     lines: list[Line] = []
     try:
@@ -417,16 +419,20 @@ def _differing(
             yield f"{run.id} {run.label}: {difference}"
 
 
-# --- What it hides --------------------------------------------------------------------------------
+# --- Undeclared columns ---------------------------------------------------------------------------
 
-OWN_EACH = 0.5  # of the runs have a value of their own: a time, a name
-OWN_WITHIN = 0.9  # of the runs of a row: a running number, which tells rows of unequal runs apart
-MOST_LISTED = 3  # labels that a line names
+# An undeclared column is taken for a name or a time of each run where at least this share of the
+# runs have a value that no other run has; for a running number, where this share of the runs of a
+# row have. A running number differs between rows with unequal numbers of runs.
+OWN_EACH = 0.5
+OWN_WITHIN = 0.9
+MOST_LISTED = 3  # labels that a sentence names
 UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
-def hidden(runs: Sequence[SheetRun]) -> list[str]:
-    """Return lines on the columns not declared in which runs of one column of the table differ."""
+def undeclared_differences(runs: Sequence[SheetRun]) -> list[str]:
+    """Return a sentence on each undeclared column of the sheet in which the runs of a column of the
+    table differ."""
     lines, scattered, numbered, repeat_columns = [], [], [], []
     for name in dict.fromkeys(key for run in runs for key in run.undeclared):
         values = {run.label: repr(run.undeclared.get(name)) for run in runs}

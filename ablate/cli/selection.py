@@ -1,4 +1,7 @@
-"""The selection of a sweep: words and options that all commands share, declared once."""
+"""The selection of a sweep: the words and options that say which sweep a command is about.
+
+`report/selection.py` selects rows and columns of a table.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +146,10 @@ def planned(
     is_look: bool = False,
     checks_seal: bool = True,
 ) -> Plan:
-    """Return the driven plan that is selected: by no words the last one, else by its name or its
-    words. `analysis.KEY=VALUE` changes it for a command by which verdicts are read, which is a
+    """Return the plan of a sweep as it was driven: the last sweep where there are no words, else
+    the one of this name or of these words.
+
+    `analysis.KEY=VALUE` changes it for a command by which verdicts are read, which is a
     look (`is_look`); other commands refuse a value that is not the driven one. `checks_seal`: see
     `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the
     driven one."""

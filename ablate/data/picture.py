@@ -33,8 +33,8 @@ if importlib.util.find_spec("PIL.AvifImagePlugin"):
 
 
 class BrokenImage(UserError):
-    """An error for an image whose bytes are none, or not whole: `data.broken=skip` leaves it out. A
-    fault of the machine (a disk that can't be read, too little memory) raises other errors."""
+    """An error for bytes that are no image, or only part of one: `data.broken=skip` leaves it out.
+    A fault of the machine (a disk that can't be read, too little memory) raises other errors."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def decode(example: Example, size: int, channels: int) -> np.ndarray:
 
 
 def squeeze(example: Example, size: int, channels: int) -> tuple[np.ndarray, float]:
-    """Decode the whole image into a square, with pixels as in `decode`; returns it and the image's
-    width over height, upright."""
+    """Decode the whole image into a square, for sets that keep squares (`cache_size`), with pixels
+    as in `decode`. Return it and the image's width over height, upright."""
     return _with_image(example, lambda image: _square(image, size, channels, squeezed=True))
 
 
@@ -160,8 +160,9 @@ def _square(
 def _upright(
     image: Image.Image, channels: int, min_side: int | None = None
 ) -> tuple[Image.Image, float]:
-    """Return the image, upright, and its width over height in its file, upright, too. `min_side`:
-    the least sides that are needed, where those of the file are not."""
+    """Return the image, upright, and its width over height in its file, upright, too. `min_side`: a
+    JPEG may be decoded smaller than its file, both sides at least as long as this; None: at its
+    own size."""
     width, height = image.size
     depth = _depth(image)
     if min_side is not None:
@@ -335,8 +336,8 @@ class Target(Protocol):
         does."""
 
 
-Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why, its places
-ChunkOutcome = tuple[int, list[Line]]  # images of a chunk, those of them that can't be read
+Unreadable = tuple[str, list[tuple[int, int]]]  # an image that can't be read: why, its places
+ChunkOutcome = tuple[int, list[Unreadable]]  # number of images of a chunk, and its unreadable ones
 
 
 def decode_rows(
@@ -378,7 +379,7 @@ def _write_chunk(chunk: Chunk | Exception, target: Target) -> ChunkOutcome:
     """Decode and write each image of a chunk. Raises the error that reading the chunk raised."""
     if isinstance(chunk, Exception):
         raise chunk
-    lines: list[Line] = []
+    lines: list[Unreadable] = []
     for example, places in zip(chunk.examples, chunk.places, strict=True):
         try:
             target.write(example, places)

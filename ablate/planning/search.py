@@ -3,8 +3,8 @@
 Trials are ordinary runs of the plan: dispatched, resumed, shared and verified like any other. A
 search is a function of their results alone. Trials are asked in rounds, by a sampler that is seeded
 anew for each (seed, search, stage, round), and their results go to Optuna in the order of the
-trials. So a search can't depend on which trial finished first, and after any crash it is rebuilt
-from the folders, up to where it was. All cells get the same space, budget, sampler seeds and
+trials. So a search can't depend on which trial finished first, and after any crash the driver
+rebuilds it from the folders, up to where it was; `plan` and `merge` do the same. All cells get the same space, budget, sampler seeds and
 training seeds; trial 0 of each is the baseline's default, and the next are spread over the whole
 range before any sampler follows what was found.
 """
@@ -225,8 +225,8 @@ class CellSearch:
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
         ]
-        # The parents of the first report that takes its winner are those of its trials, unless they
-        # are what is searched: then a trial's has its seed.
+        # Trials start from the parent of the first reported seed that takes their winner. Where the
+        # settings of parents are searched, the parent of a trial has the trial's seed.
         self._report = plan.searches(cell)[number][0]
         self._params: dict[str, Any] = {}  # the settings of these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
