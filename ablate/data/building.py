@@ -33,7 +33,7 @@ import numpy as np
 import PIL
 
 from ablate.data import source
-from ablate.data.picture import Array, Chunk, Line, decode_rows
+from ablate.data.picture import Array, Chunk, Unreadable, decode_rows
 from ablate.data.splits import FORMAT, mapped
 from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.data.stored_set import SPRITES, Source, check_sprite
@@ -96,14 +96,14 @@ class BuildJournal:
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
-    def resume_point(self) -> tuple[RowsDone, list[Line]]:
+    def resume_point(self) -> tuple[RowsDone, list[Unreadable]]:
         """Return (rows done, broken images); ({}, []) where there is nothing to resume. Does not
         read the arrays."""
         content = noted(self.path, self._header["rows"])
         if content is None or content["of"] != self._header:
             return {}, []
         rows_done: RowsDone = content["done"]
-        broken: list[Line] = []
+        broken: list[Unreadable] = []
         for line, places in content["broken"]:
             broken.append((line, [(split, row) for split, row in places]))
         return rows_done, broken
@@ -118,7 +118,7 @@ class BuildJournal:
         noted_digests = content["sha256"]
         return [name for name, digest in digests.items() if digest != noted_digests[name]]
 
-    def note(self, rows_done: RowsDone, broken: list[Line]) -> None:
+    def note(self, rows_done: RowsDone, broken: list[Unreadable]) -> None:
         """Write down how far the build is, if the last note is old enough and on the disk; else do
         nothing."""
         if time.monotonic() - self._noted_at < _JOURNAL_S:
@@ -146,7 +146,7 @@ class BuildJournal:
         self.close()
         self.begin()
 
-    def _write(self, rows_done: RowsDone, broken: list[Line]) -> None:
+    def _write(self, rows_done: RowsDone, broken: list[Unreadable]) -> None:
         for array in self._arrays:
             array.sync()
         hashes = self._hashed.until(self._finished(rows_done))
@@ -243,7 +243,7 @@ class Work:
         """Count the images of this build that lie before these stored rows."""
         return sum(int(self.used[stored][:row].sum()) for stored, row in rows_done.items())
 
-    def resume_point(self) -> tuple[dict[str, int], list[Line]]:
+    def resume_point(self) -> tuple[dict[str, int], list[Unreadable]]:
         """Return (rows done, broken images) of a killed build that can be continued, once every
         byte that it wrote is checked; ({}, []) where there is none.
 
@@ -351,7 +351,7 @@ class Work:
                 if row == last_row:
                     break
 
-    def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
+    def leave_out(self, broken: list[Unreadable], names: list[str] | None) -> None:
         """Remove broken images from all arrays. Raises UserError where that leaves a class or a
         split empty.
 
@@ -452,7 +452,7 @@ def _overlap(splits: list[str], form: Form) -> dict[str, int]:
     return {split: number for split, number in counts.items() if number}
 
 
-def _check_readable(broken: list[Line], total: int) -> None:
+def _check_readable(broken: list[Unreadable], total: int) -> None:
     """Raise UserError that names all images that can't be read, so that the user can mend them at
     once."""
     if broken:
@@ -464,7 +464,7 @@ def _check_readable(broken: list[Line], total: int) -> None:
         )
 
 
-def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, list[str]]:
+def _left_out(data: Data, splits: list[str], broken: list[Unreadable]) -> dict[str, list[str]]:
     """List, by split, the images that could not be read: for each a line with its name within the
     set's folder and the reason."""
     lines_by_split: dict[str, list[str]] = {}

@@ -4,9 +4,9 @@ Trials are ordinary runs of the plan: dispatched, resumed, shared and verified l
 search is a function of their results alone. Trials are asked in rounds, by a sampler that is seeded
 anew for each (seed, search, stage, round), and their results go to Optuna in the order of the
 trials. So a search can't depend on which trial finished first, and after any crash the driver
-rebuilds it from the folders, up to where it was; `plan` and `merge` do the same. All cells get the same space, budget, sampler seeds and
-training seeds; trial 0 of each is the baseline's default, and the next are spread over the whole
-range before any sampler follows what was found.
+rebuilds it from the folders, up to where it was; `plan` and `merge` do the same. All cells get the
+same space, budget, sampler seeds and training seeds; trial 0 of each is the baseline's default, and
+the next are spread over the whole range before any sampler follows what was found.
 """
 
 from __future__ import annotations
