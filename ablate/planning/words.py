@@ -1,4 +1,7 @@
-"""Reading of a command line: `[NAME] k=v ...`; without NAME it is a whole sweep."""
+"""Reads the words after `ablate sweep` and `ablate plan`: `[NAME] k=v ...`.
+
+NAME is a sweep file; without it, the words declare the whole sweep.
+"""
 
 from __future__ import annotations
 
@@ -146,8 +149,8 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
 
 
 def is_single_run(line: Declared) -> bool:
-    """Return whether a command line without a file declares one run, and nothing to compare it
-    with. A single run of a program is a sweep, too: its first try."""
+    """Return whether a command line without a file declares one variant, which `from_words`
+    refuses: there is nothing to compare it with. A program may be tried with one variant."""
     is_program = any(word.key == TRAINER for word in line.settings)
     return not (line.options.change or is_program or any(word.swept for word in line.settings))
 

@@ -3,7 +3,8 @@
 Such an attempt may be given up for dead and still write. So `runs/ID` is a link to the folder of
 the attempt that the ledger named last: to give an attempt up, the driver points the link to another
 folder, and nothing reads what the old attempt writes later. Once the named attempt has left a
-result, its folder becomes `runs/ID` by one rename. Only the driver does any of this.
+result, its folder becomes `runs/ID` by one rename. Only the driver does any of this, most of it by
+`board.Folders`. What an attempt notes of itself is in `env.json`, which is carried along.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ablate.shared import (
 from ablate.store import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_UNSHARED = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
+_NOT_CARRIED = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
@@ -47,8 +48,9 @@ def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
 
 
 def appoint(store: StoreFolder, run: str, number: int) -> None:
-    """Make `runs/ID` a link to attempt `number`, which the ledger names already. Does nothing where
-    it is one, and completes a `publish` that crashed."""
+    """Make `runs/ID` a link to attempt `number`, which the ledger names already. Do nothing where it
+    is that link. Where a `publish` crashed before its rename, the link is missing: it is made
+    again, and the attempt can be published."""
     link, target = store.rundir(run).path, attempt_folder(store, run, number)
     if store.rundir(run).attempt == target.attempt or not target.path.exists():
         return
@@ -109,7 +111,7 @@ def _carry(old: RunDir, new: RunDir) -> None:
             # Its program may go on from there.
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:
-        if name.startswith(".") or name in _UNSHARED:
+        if name.startswith(".") or name in _NOT_CARRIED:
             continue
         with contextlib.suppress(FileNotFoundError):
             if name not in _APPENDED:

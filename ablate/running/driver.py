@@ -1,7 +1,8 @@
 """Drives a plan: decides the next step of every run, keeps the slots full, records events.
 
-A pure function, `next_step`, decides the next step, and another, `assign`, the slot. So the same
-command starts, resumes and extends a sweep.
+`ablate sweep` makes a `Drive`. Two pure functions, `next_step` and `assign`, decide from the records
+alone, so the same command starts, resumes and extends a sweep. A diverged run has a result, and is
+not retried.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ UNASKED = (
     "its worker got SIGTERM, which ablate had not sent: `kill`, the machine, or a program that "
     "signals its own process group (killpg, `kill 0`)"
 )
-DIED = "died"  # what a worker's word comes to that counts as an attempt
+DIED = "died"  # in place of the reason that a worker gave, once its end counts as an attempt
 END_S = 10.0  # for killed workers to end
 
 
@@ -217,7 +218,7 @@ class Drive:
         if run not in self.board.active:  # else `_watch` stops its worker
             self.board.drop(run)
             self._settle(run)
-        if order == "undo":  # what was blocked, or still waits where its worker has not stopped yet
+        if order == "undo":  # its children were blocked, or still wait for its worker to stop
             for child in self.board.children(run):
                 self.board.drop(child)
                 self._settle(child)
@@ -325,7 +326,7 @@ class Drive:
             run, slot = start
             self.board.pending.remove(run)
             current = self.store.rundir(run)
-            if self.liveness.alive(current) or current.has_result():  # of another driver; given up
+            if self.liveness.alive(current) or current.has_result():  # another driver's
                 self._settle(run)
                 continue
             planned = self.board.runs[run]
