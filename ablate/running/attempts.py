@@ -48,8 +48,8 @@ def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
 
 
 def appoint(store: StoreFolder, run: str, number: int) -> None:
-    """Make `runs/ID` a link to attempt `number`, which the ledger names already. Do nothing where it
-    is that link. Where a `publish` crashed before its rename, the link is missing: it is made
+    """Make `runs/ID` a link to attempt `number`, which the ledger names already. Do nothing where
+    it is that link. Where a `publish` crashed before its rename, the link is missing: it is made
     again, and the attempt can be published."""
     link, target = store.rundir(run).path, attempt_folder(store, run, number)
     if store.rundir(run).attempt == target.attempt or not target.path.exists():

@@ -1,8 +1,8 @@
 """Drives a plan: decides the next step of every run, keeps the slots full, records events.
 
-`ablate sweep` makes a `Drive`. Two pure functions, `next_step` and `assign`, decide from the records
-alone, so the same command starts, resumes and extends a sweep. A diverged run has a result, and is
-not retried.
+`ablate sweep` makes a `Drive`. Two pure functions, `next_step` and `assign`, decide from the
+records alone, so the same command starts, resumes and extends a sweep. A diverged run has a result,
+and is not retried.
 """
 
 from __future__ import annotations
