@@ -1,0 +1,127 @@
+"""The pages that explain a table: their numbers follow from one another, their sentences are those
+that the tool writes."""
+
+import re
+
+import pytest
+import scipy.stats
+from pages import PAGES, README
+
+from ablate.analysis import english
+
+PAGE = PAGES["docs/anatomy.md"]
+EXPLAINING = ("docs/anatomy.md", "docs/statistics.md", "docs/designs.md")
+CONTRASTS, SEEDS, IMAGES, ALPHA = 3, 12, 500, 0.05
+# Phrases that readers stumbled over.
+UNCLEAR = (
+    "told",
+    "beside",
+    "out of line",
+    "hangs on",
+    "leave away",
+    "goes without",
+    "counts whole",
+    "by images",
+    "is asked for",
+    "of those",
+    "whose it is",
+)
+
+INTERVAL = {
+    "alpha": ALPHA,
+    "examples": "images",
+    "family": {"contrasts": [CONTRASTS], "scope": "column"},
+    "looks": [],
+    "methods": ["images"],
+}
+METRIC = {
+    "contrast": "gain over plain ViT",
+    "lower": False,
+    "name": "top-1 accuracy",
+    "neutral": False,
+    "points": "points",
+}
+TEST = {"examples": "images", "on": "", "sizes": [IMAGES], "untested": ""}
+NOISE = {
+    "examples": "images",
+    "half": 1.137,
+    "heading": "",
+    "share": 0.522,
+    "size": IMAGES,
+    "with_more": None,
+}
+COMMON = {"metric": METRIC, "alpha": ALPHA, "seeds": True, "interval": INTERVAL}
+NOTES = {
+    "reading": COMMON,
+    "metric": {**COMMON, "test": TEST},
+    "noise.resolution": {"columns": [NOISE], "points": "points", "seeds": SEEDS},
+    "interval.of-mean-and-gain": {},
+}
+
+
+def table_rows(text: str, first: str) -> list[list[str]]:
+    """Return the cells of the rows below the head whose first cells are `first`."""
+    body = text[text.index(first) :].split("\n\n")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines()[2:]]
+
+
+def interval_of(cell: str) -> tuple[float, float]:
+    low, high = re.search(r"\[([-+.\d]+), ([-+.\d]+)\]", cell).groups()
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("key", NOTES)
+def test_the_notes_are_those_that_the_tool_writes(key):
+    assert f"- {english.write(key, NOTES[key])}\n" in PAGE
+
+
+def test_the_table_is_that_of_the_readme():
+    head = "| variant | top1 %"
+    shown = table_rows(PAGE, head)
+    assert len(shown) == 1 + CONTRASTS
+    assert shown == table_rows(PAGES[README], head)
+
+
+def test_each_interval_follows_from_the_numbers_that_stand_next_to_it():
+    shown = {row[0]: row for row in table_rows(PAGE, "| variant | top1 %")}
+    lines = table_rows(PAGE, "| variant | gain | sd")
+    assert len(lines) == CONTRASTS
+    halves = []
+    for row, *numbers, interval in lines:
+        gain, sd, df, t, half = map(float, numbers)
+        assert t == pytest.approx(scipy.stats.t.ppf(1 - ALPHA / (2 * CONTRASTS), df), abs=6e-4)
+        assert half == pytest.approx(t * sd / SEEDS**0.5, abs=1e-3)
+        assert interval_of(interval) == pytest.approx((gain - half, gain + half), abs=6e-3)
+        assert interval_of(shown[row][2]) == interval_of(interval)
+        halves.append(half)
+    assert NOISE["half"] == sorted(halves)[1]
+
+
+def test_the_worked_example_follows_from_its_own_numbers():
+    lines = table_rows(PAGES["docs/statistics.md"], "| quantity | how | value |")
+    cells = {quantity: cell for quantity, _, cell in lines}
+
+    def value(quantity: str) -> float:
+        return float(re.match(r"[\d.]+", cells[quantity])[0])
+
+    flips = 100**2 * (value("sum over i of q") + 0.25) / IMAGES**2
+    assert value("F") == pytest.approx(flips, abs=1e-3)
+    own, baseline = map(float, re.findall(r"\d\.\d+", cells["S, and that of the baseline"]))
+    share = 1 - (1 - value("kappa with the baseline")) ** 2
+    assert value("share") == pytest.approx(share, abs=1e-3)
+    shift = own**2 + baseline**2 - 2 * share * own * baseline
+    assert value("W") == pytest.approx(shift, abs=0.02)
+    v = flips + value("u2, of all four rows") * shift
+    assert value("v") == pytest.approx(v, abs=2e-3)
+    assert value("F / v") == pytest.approx(100 * flips / v, abs=0.5)
+    df = v**2 / (flips**2 / value("df_F") + shift**2 * value("var(u2)") / 2)
+    assert value("df") == pytest.approx(df, abs=0.1)
+    half = scipy.stats.t.ppf(1 - ALPHA / (2 * CONTRASTS), df) * (v / SEEDS) ** 0.5
+    assert value("half") == pytest.approx(half, abs=5e-3)
+    assert interval_of(cells["interval"]) == pytest.approx((1.867 - half, 1.867 + half), abs=6e-3)
+
+
+@pytest.mark.parametrize("page", EXPLAINING)
+def test_phrases_that_readers_stumbled_over_are_gone(page):
+    words = " ".join(PAGES[page].split()).lower()
+    assert [phrase for phrase in UNCLEAR if re.search(rf"\b{phrase}\b", words)] == []
