@@ -3,11 +3,12 @@ that the tool writes."""
 
 import re
 
+import numpy as np
 import pytest
 import scipy.stats
 from pages import PAGES, README
 
-from ablate.analysis import english
+from ablate.analysis import english, stats
 
 PAGE = PAGES["docs/anatomy.md"]
 EXPLAINING = ("docs/anatomy.md", "docs/statistics.md", "docs/designs.md")
@@ -119,6 +120,27 @@ def test_the_worked_example_follows_from_its_own_numbers():
     half = scipy.stats.t.ppf(1 - ALPHA / (2 * CONTRASTS), df) * (v / SEEDS) ** 0.5
     assert value("half") == pytest.approx(half, abs=5e-3)
     assert interval_of(cells["interval"]) == pytest.approx((1.867 - half, 1.867 + half), abs=6e-3)
+
+
+def test_the_numbers_of_the_toy_designs_are_those_of_the_weights_of_effects():
+    page = PAGES["docs/designs.md"]
+    levels = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
+    cases = [[float(cell) for cell in line[1:]] for line in table_rows(page, "| | `none` | A |")]
+    lines = {line[0]: line[2:] for line in table_rows(page, "| | how | each adds")}
+    alone, among_all = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
+    weights = {
+        "A alone": alone,
+        "A among all": among_all,
+        "main effect of A": stats.level_effect(levels, 0),
+        "main effect of B": stats.level_effect(levels, 1),
+        "pair A x B": stats.pair_effect(levels, 0, 1),
+        "share of A": stats.shapley(levels, 0),
+        "share of B": stats.shapley(levels, 1),
+        "whole gain": stats.shapley(levels, 0) + stats.shapley(levels, 1),
+    }
+    assert lines.keys() == weights.keys()
+    for name, shown in lines.items():
+        assert [float(cell) for cell in shown] == pytest.approx(cases @ weights[name], abs=1e-9)
 
 
 @pytest.mark.parametrize("page", EXPLAINING)
