@@ -71,6 +71,14 @@ def interval_of(cell: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def worked_example() -> tuple[dict[str, str], dict[str, float]]:
+    """Return the cells of the worked example, and the numbers that they begin with, by quantity."""
+    lines = table_rows(PAGES["docs/statistics.md"], "| quantity | how | value |")
+    cells = {quantity: cell for quantity, _, cell in lines}
+    first = {quantity: re.match(r"[\d.]+", cell) for quantity, cell in cells.items()}
+    return cells, {quantity: float(number[0]) for quantity, number in first.items() if number}
+
+
 @pytest.mark.parametrize("key", NOTES)
 def test_the_notes_are_those_that_the_tool_writes(key):
     assert f"- {english.write(key, NOTES[key])}\n" in PAGE
@@ -99,27 +107,39 @@ def test_each_interval_follows_from_the_numbers_that_stand_next_to_it():
 
 
 def test_the_worked_example_follows_from_its_own_numbers():
-    lines = table_rows(PAGES["docs/statistics.md"], "| quantity | how | value |")
-    cells = {quantity: cell for quantity, _, cell in lines}
-
-    def value(quantity: str) -> float:
-        return float(re.match(r"[\d.]+", cells[quantity])[0])
-
-    flips = 100**2 * (value("sum over i of q") + 0.25) / IMAGES**2
-    assert value("F") == pytest.approx(flips, abs=1e-3)
+    cells, value = worked_example()
+    flips = 100**2 * (value["sum over i of q"] + 0.25) / IMAGES**2
+    assert value["F"] == pytest.approx(flips, abs=1e-3)
     own, baseline = map(float, re.findall(r"\d\.\d+", cells["S, and that of the baseline"]))
-    share = 1 - (1 - value("kappa with the baseline")) ** 2
-    assert value("share") == pytest.approx(share, abs=1e-3)
+    share = 1 - (1 - value["kappa with the baseline"]) ** 2
+    assert value["share"] == pytest.approx(share, abs=1e-3)
     shift = own**2 + baseline**2 - 2 * share * own * baseline
-    assert value("W") == pytest.approx(shift, abs=0.02)
-    v = flips + value("u2, of all four rows") * shift
-    assert value("v") == pytest.approx(v, abs=2e-3)
-    assert value("F / v") == pytest.approx(100 * flips / v, abs=0.5)
-    df = v**2 / (flips**2 / value("df_F") + shift**2 * value("var(u2)") / 2)
-    assert value("df") == pytest.approx(df, abs=0.1)
+    assert value["W"] == pytest.approx(shift, abs=0.02)
+    v = flips + value["u2, of all four rows"] * shift
+    assert value["v"] == pytest.approx(v, abs=2e-3)
+    assert value["F / v"] == pytest.approx(100 * flips / v, abs=0.5)
+    df = v**2 / (flips**2 / value["df_F"] + shift**2 * value["var(u2)"] / 2)
+    assert value["df"] == pytest.approx(df, abs=0.1)
     half = scipy.stats.t.ppf(1 - ALPHA / (2 * CONTRASTS), df) * (v / SEEDS) ** 0.5
-    assert value("half") == pytest.approx(half, abs=5e-3)
+    assert value["half"] == pytest.approx(half, abs=5e-3)
     assert interval_of(cells["interval"]) == pytest.approx((1.867 - half, 1.867 + half), abs=6e-3)
+
+
+def test_the_half_widths_of_more_seeds_and_images_follow_from_the_worked_example():
+    """F falls with the number of images, the variance of u2 with the number of seeds."""
+    _, value = worked_example()
+    head, *lines = PAGE[PAGE.index("| | 500 test images |") :].split("\n\n")[0].splitlines()
+    sizes = [int(size.replace(",", "")) for size in re.findall(r"[\d,]+\d", head)]
+    assert sizes[0] == IMAGES
+    for line in lines[1:]:
+        seeds, *halves = map(float, re.findall(r"[\d.]+", line))
+        for size, half in zip(sizes, halves, strict=True):
+            flips, flips_df = value["F"] * IMAGES / size, value["df_F"] * size / IMAGES
+            shift, shift_error = value["W"], value["var(u2)"] * (SEEDS - 1) / (seeds - 1)
+            v = flips + value["u2, of all four rows"] * shift
+            df = v**2 / (flips**2 / flips_df + shift**2 * shift_error / 2)
+            t = scipy.stats.t.ppf(1 - ALPHA / (2 * CONTRASTS), df)
+            assert half == pytest.approx(t * (v / seeds) ** 0.5, abs=6e-3)
 
 
 def test_the_numbers_of_the_toy_designs_are_those_of_the_weights_of_effects():
