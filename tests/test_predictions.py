@@ -101,24 +101,55 @@ def test_a_table_judges_each_row_by_its_own_images():
         assert f"{least:.2f} to {most:.2f}" not in text
 
 
-def test_an_interval_is_computed_again_from_what_a_table_prints(here):
-    """By the code of docs/statistics.md, on the CSV of a table: each row has degrees of freedom of
-    its own."""
+def test_intervals_are_computed_again_from_what_a_table_prints(here):
+    """By the code of docs/anatomy.md, on the CSV of a table: each row has degrees of freedom of its
+    own."""
     plan, results, predictions, *_ = planted()
     table = tabulate(plan, results, predictions=predictions)
     Path("table.csv").write_text(render_table(table, "csv"))
-    said = {}
-    exec(compile(blocks("run")["interval"], "docs/statistics.md", "exec"), said)
-    found = {row: (low, high) for row, low, high in said["found"]}
-    gains = {entry.row: entry.gain for entry in table.entries if entry.gain}
-    assert found.keys() == gains.keys()
-    for row, gain in gains.items():
-        assert found[row] == pytest.approx((gain.low, gain.high), rel=1e-4)
+    names = {}
+    exec(compile(blocks("run")["intervals"], "docs/anatomy.md", "exec"), names)
+    gains = {("", entry.row): entry.gain for entry in table.entries if entry.gain}
+    means = {("", entry.row): entry.accuracy for entry in table.entries}
+    for computed, estimates in ((names["gains"], gains), (names["means"], means)):
+        assert computed.keys() == estimates.keys()
+        for row, estimate in estimates.items():
+            assert computed[row] == pytest.approx((estimate.low, estimate.high), rel=1e-4)
     degrees = {gain.df for gain in gains.values()}
     assert len(degrees) == len(gains)
     assert table.columns[0].df in degrees
     tree = json.loads(render_table(table, "json"))["columns"][0]["entries"]
     assert {one["gain"]["df"] for one in tree if one["gain"]} == degrees
+
+
+def test_the_noise_of_gains_is_computed_again_from_the_predictions_of_a_bundle(here):
+    """By the code of docs/statistics.md, on the files that a bundle has."""
+    rng = np.random.default_rng(9)
+    easy = rng.normal(0.9, 0.2, (4, 1, 300)) + rng.normal(0, 0.05, (4, 5, 1))  # better, worse runs
+    right = rng.random((4, 5, 300)) < easy
+    folder = Path("quickstart-bundle", "predictions")
+    folder.mkdir(parents=True)
+    lines = ["row,seed,id"]
+    for row, seeds in zip(ROWS, right, strict=True):
+        for seed, marks in enumerate(seeds):
+            lines.append(f"{row},{seed},{row}-{seed}")
+            np.save(
+                folder / f"{row}-{seed}.npy",
+                np.rec.fromarrays([np.where(marks, 0, 3)], names="rank"),
+            )
+    (folder.parent / "runs.csv").write_text("\n".join(lines) + "\n")
+    names = {}
+    exec(compile(blocks("run")["flips"], "docs/statistics.md", "exec"), names)
+    expected = by_images(right)
+    assert not expected.tripped
+    assert names["rows"] == ROWS
+    for row, gain in enumerate(expected.rows[1:], 1):
+        assert gain.own_reason == ""
+        assert names["df"][row] == pytest.approx(gain.df, rel=1e-9)
+        assert names["v"][row] ** 0.5 == pytest.approx(gain.gain.sd, rel=1e-9)
+        ends = names["gain"][row] - names["half"][row], names["gain"][row] + names["half"][row]
+        assert ends == pytest.approx((gain.gain.low, gain.gain.high), rel=1e-4)
+    assert names["u2"] > 0
 
 
 def test_a_row_that_a_look_judges_alone_has_its_paired_t_and_says_so():
