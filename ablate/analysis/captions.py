@@ -109,7 +109,7 @@ def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
         if not halves:
             continue
         seeds |= {gain.n for gain in gains}
-        more = column.forecast
+        forecast = column.forecast
         described.append(
             {
                 "heading": column.heading,
@@ -117,7 +117,7 @@ def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
                 "share": column.flips if column.judged_by == "images" else 0.0,
                 "size": column.test_sizes[0] if len(column.test_sizes) == 1 else 0,
                 "examples": plan.task.examples,
-                "with_more": {"seeds": more.seeds, "half": more.half} if more else None,
+                "with_more": {"seeds": forecast.seeds, "half": forecast.half} if forecast else None,
             }
         )
     if described:

@@ -32,7 +32,7 @@ class Sentence:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the sentence says how numbers are computed, which only full notes print."""
+        """True if the sentence says how numbers are computed, which only full notes print."""
         return self.key in english.EXACT
 
     def tree(self) -> dict[str, Any]:

@@ -301,7 +301,7 @@ class Figure:
     def __init__(self, plan: Plan, store: OpenStore, kind: str, form: FigureForm) -> None:
         self._source = plan, store, kind
         self._form = form
-        self._svg = self._drawn("svg")
+        self._svg = self._draw("svg")
 
     def __repr__(self) -> str:
         plan, _, kind = self._source
@@ -316,9 +316,9 @@ class Figure:
         from ablate.shared import write_whole
 
         file = Path(path)
-        write_whole(file, self._drawn(file.suffix.removeprefix(".").lower()))
+        write_whole(file, self._draw(file.suffix.removeprefix(".").lower()))
 
-    def _drawn(self, format: str) -> bytes:
+    def _draw(self, format: str) -> bytes:
         figure, _ = draw_sweep(*self._source, format, self._form)
         return figure.content
 

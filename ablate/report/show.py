@@ -274,8 +274,8 @@ def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) ->
                 file = record.folder.run if is_spec else record.folder.env
                 differences.append(f"{file}: missing or not whole")
         if not differences:
-            left, right = texts
-            keys = [key for key in left | right if left.get(key) != right.get(key)]
+            here, there = texts
+            keys = [key for key in here | there if here.get(key) != there.get(key)]
             differences = _side_by_side(texts, keys)
         lines += _section(title, differences, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")

@@ -75,11 +75,11 @@ def expected_words(value: object, choices: Iterable[object], expectation: str = 
     choice_list = ", ".join(names) or "(there is none)"
     guess = did_you_mean(value, names)
     if guess and len(names) > MANY:
-        return f"got {spelled(value)}{guess}, expected {expectation} {choice_list}"
-    return f"expected {expectation} {choice_list}, got {spelled(value)}{guess}"
+        return f"got {spelling(value)}{guess}, expected {expectation} {choice_list}"
+    return f"expected {expectation} {choice_list}, got {spelling(value)}{guess}"
 
 
-def spelled(value: object) -> str:
+def spelling(value: object) -> str:
     """Return a value as a command line or a YAML file has it, a text in quotes: null, true, 'a'."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()

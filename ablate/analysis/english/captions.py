@@ -62,8 +62,8 @@ def _together(
         return level
     number = f"all {contrasts[0]}" if len(contrasts) == 1 else "all"
     scope_words = "a column" if scope == "column" else "the table"
-    at = " and at every look" if looks else ""
-    return f"{level}, for {number} of {scope_words} at once{at}"
+    looks_words = " and at every look" if looks else ""
+    return f"{level}, for {number} of {scope_words} at once{looks_words}"
 
 
 def _direction(metric: Values) -> str:
@@ -208,10 +208,10 @@ def parent_words(
 def tuned_keys(keys: Sequence[str], trials: int, compared: bool, untuned: Sequence[str]) -> str:
     """`compared`: whether gains compare searches; `untuned`: columns."""
     exception = f", except in {first_few(untuned)}" if untuned else ""
-    counted = "; n counts searches" if compared else ""
+    n_words = "; n counts searches" if compared else ""
     return (
         f"Tuned in the same way for every variant{exception}: {', '.join(keys)}, by "
-        f"{plural(trials, 'trial')} a search{counted}."
+        f"{plural(trials, 'trial')} a search{n_words}."
     )
 
 
@@ -272,8 +272,8 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     if len(columns) == 1:
         size = f"{significant(halves[0])} {points}"
     elif len(columns) <= NAMED_COLUMNS:
-        named = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
-        size = f"{', '.join(named)} ({points})"
+        size_texts = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
+        size = f"{', '.join(size_texts)} ({points})"
     else:
         size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
     with_seeds = f"With {plural(seeds, 'seed')}, gains" if seeds is not None else "Gains"
@@ -281,9 +281,9 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     if len(columns) > 1:
         return f"{text}."
     [column] = columns
-    more = column["with_more"]
-    if more is not None:
-        text += f"; with {more['seeds']} seeds, under about {significant(more['half'])}"
+    forecast = column["with_more"]
+    if forecast is not None:
+        text += f"; with {forecast['seeds']} seeds, under about {significant(forecast['half'])}"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
             f". {100 * column['share']:.0f} % of the noise comes from the size of the test set "

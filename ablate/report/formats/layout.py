@@ -36,7 +36,7 @@ from ablate.shared import UserError
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
 # Of the notes on a table: all; without those on how its numbers are computed; none.
-FULL, SHORT, NONE = NOTES = ("full", "short", "none")
+FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
 BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
 COLUMN_HEADINGS = {"contrast": "columns", "group": "group"}  # heads a line's `column`
@@ -57,7 +57,7 @@ def sheet(
     has_exact_notes = any(note.is_exact for note in table.notes)
     if notes == SHORT:
         table = table.without_exact_notes()
-    elif notes == NONE:
+    elif notes == NO_NOTES:
         table = dataclasses.replace(table, notes=())
     blocks = [_block(table, block, interval_form(show), notes) for block in table.blocks]
     by_change = any(block.kind == "change" for block in table.blocks)
@@ -85,7 +85,7 @@ def sheet(
         trained_on=table.trained_on,
         grids=(*blocks, *grids) if by_change else (*grids, *blocks),
         notes=table.texts(*WARNING_KINDS),
-        caption=(*table.texts("caption"), *(extra_caption if notes != NONE else ())),
+        caption=(*table.texts("caption"), *(extra_caption if notes != NO_NOTES else ())),
         footnotes=(*table.footnotes,),
         exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
         headline=table_headline(whole_table),
@@ -224,7 +224,7 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 def _block_note(block: Summary, notes: str) -> str:
     """Return what is printed of a block in addition to its title. `notes`: one of NOTES."""
-    if notes == NONE:
+    if notes == NO_NOTES:
         return ""
     parts = [block.note]
     if notes == FULL:
