@@ -17,7 +17,7 @@ TYPE_CHECKING = bool(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ablate.api.nouns import Design, Run, Store, Sweep, Table
+    from ablate.api import Design, Run, Store, Sweep, Table
     from ablate.shared import Failure, UserError
 
 ERRORS = ["Failure", "UserError"]

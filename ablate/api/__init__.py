@@ -34,7 +34,7 @@ __all__ = [
     "check_outcome",  # raise `Failure` for runs that a drive has left
 ]
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool(0)  # a call: see `ablate/__init__.py`
 if TYPE_CHECKING:
     from ablate.api.nouns import Design, Run, Store, Sweep, Table
     from ablate.api.publishing import draw_sweep, render_report
