@@ -56,7 +56,7 @@ class TableView:
         ),
     ] = None
     against: Annotated[
-        str | None, option("paper", "Show published figures beside the measured.")
+        str | None, option("paper", "Show published figures next to the measured ones.")
     ] = None
     label: Annotated[str | None, option("tab:NAME", "Label of the LaTeX table.")] = None
     caption: Annotated[
