@@ -208,18 +208,20 @@ def plot(
         ),
     ] = None,
     style: Annotated[
-        str, option("page|paper|slides", "Letters, size, and what is written on the figure.")
+        str, option("page|paper|slides", "Fonts, size and captions for a page, a paper or slides.")
     ] = "page",
     size: Annotated[
         str | None, option("WxH", "Width and height in inches, such as 3.3x2.4.")
     ] = None,
     rows: Rows = None,
-    by: Annotated[str | None, option("family", "gain: one colour a family, not one a row.")] = None,
+    by: Annotated[
+        str | None, option("family", "With gain: one colour for each family of rows.")
+    ] = None,
     highlight: Annotated[
-        str | None, option("ROW", "gain: the row to draw large, and on top.")
+        str | None, option("ROW", "With gain: the row to draw large and on top.")
     ] = None,
     no_caption: Annotated[
-        bool, flag("--no-caption", "Write no heading, caption and notes on it.")
+        bool, flag("--no-caption", "Leave out the heading, the caption and the notes.")
     ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
