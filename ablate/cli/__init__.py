@@ -28,12 +28,12 @@ from ablate.shared import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
-    cls=help_texts.Group,
+    cls=help_texts.TypelessGroup,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?\n\n"
     "Begin with the quick start: ablate sweep quickstart",
 )
-data = typer.Typer(cls=help_texts.Group, help="Prepare datasets.")
+data = typer.Typer(cls=help_texts.TypelessGroup, help="Prepare datasets.")
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (

@@ -47,7 +47,7 @@ def add(app: typer.Typer, command: Callable[..., None], panel: str | None = None
     text = inspect.getdoc(command) or ""
     decorate = app.command(
         name=name,
-        cls=Command,
+        cls=TypelessCommand,
         help=f"Example: ablate {EXAMPLES[name]}\n\n{text}",
         short_help=" ".join(text.partition("\n\n")[0].split()),
         rich_help_panel=panel,
@@ -55,14 +55,14 @@ def add(app: typer.Typer, command: Callable[..., None], panel: str | None = None
     decorate(flat(command))
 
 
-class Command(typer.core.TyperCommand):
+class TypelessCommand(typer.core.TyperCommand):
     """A command whose help says what the values of an option mean, not their types in Python."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
 
 
-class Group(typer.core.TyperGroup):
+class TypelessGroup(typer.core.TyperGroup):
     """A group of such commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
