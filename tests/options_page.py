@@ -7,9 +7,9 @@ import typer
 from conftest import REPOSITORY
 
 from ablate import cli
+from ablate.cli import help_texts
 
 MANY = 8  # commands that share an option which is told once, above all
-VALUES = {"scale": "NAME", "across": "KEY", "store": "DIR", "retry": "STATES", "show": "ITEMS"}
 
 
 def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
@@ -25,7 +25,7 @@ def options(command: typer.core.TyperCommand) -> dict[str, str]:
     for param in command.params:
         names = [n for n in (*param.opts, *param.secondary_opts) if n.startswith("-")]
         if names and param.name != "help":
-            value = param.metavar or VALUES.get(param.name, param.name.upper())
+            value = param.metavar or param.name.upper()
             typed = f"`{', '.join(names)}{'' if param.is_flag else f' {value}'}`"
             text = " ".join((param.help or "").split())
             found[typed.replace("|", "\\|")] = text.replace("|", "\\|")
@@ -46,8 +46,13 @@ def written() -> str:
     lines += ["Most commands take these; `ablate COMMAND --help` says which."]
     lines += ["", *table(shared)]
     for name, command in commands():
-        help = (command.help or "").strip().split("\n\n")
-        lines += ["", f"## `ablate {name}`", "", *(" ".join(part.split()) for part in help[:1])]
+        example = help_texts.EXAMPLES[command.name]
+        lines += [
+            "",
+            f"## `ablate {name}`",
+            "",
+            f"{command.short_help} Example: `ablate {example}`",
+        ]
         own = {name: text for name, text in each[name].items() if name not in shared}
         if own:
             lines += ["", *table(own)]

@@ -145,14 +145,15 @@ def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned):
         captions_run(captioned)
 
 
-def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned):
-    def asked():
-        return [note for note in planned(captioned).notes if "asked" in note]
+def test_a_plan_says_that_images_are_classified_among_all_texts_of_the_set(captioned):
+    def remarks():
+        return [note for note in planned(captioned).notes if "classified" in note]
 
-    assert not asked()
+    assert not remarks()
     (captioned / "test.csv").unlink()
-    (note,) = asked()
-    assert "test images are cut from the training table, so they are asked for all 3 texts" in note
+    (note,) = remarks()
+    assert "all 3 texts" in note
+    assert "test*.csv" in note
 
 
 @pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pkgutil
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 import ablate
 from ablate import cli
+from ablate.cli import help_texts
 from ablate.planning import compose, expand, sweep_file, tuning
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.logger import split_logger_words
@@ -122,6 +124,22 @@ def test_every_command_and_option_is_explained():
 
 def test_the_page_of_options_is_as_it_is_written_now():
     assert options_page.written() == PAGES["docs/options.md"], "python tests/options_page.py"
+
+
+def test_each_help_begins_with_an_example_and_names_no_python_type():
+    """The pages show the example, so that it is typed above; `doctor` trains, and `gc` asks."""
+    on_pages = {tuple(words) for page in PAGES for words in commands(page)} | {("doctor",), ("gc",)}
+    for name, command in options_page.commands():
+        example = help_texts.EXAMPLES[command.name]
+        words = shlex.split(example)
+        assert tuple(words) in on_pages
+        assert words[: len(name.split())] == name.split()
+        out = CliRunner().invoke(cli.app, [*name.split(), "--help"]).output
+        usage, first, *_ = (" ".join(part.split()) for part in re.split(r"\n\s*\n", out.strip()))
+        assert usage.startswith("Usage: ")
+        assert first == f"Example: ablate {example}"
+        assert not re.findall(r"<\w+(?:\[\w+\])?>", out), name
+    assert not re.findall(r"<\w+>", CliRunner().invoke(cli.app, ["--help"]).output)
 
 
 def test_no_option_is_named_that_is_not_there():

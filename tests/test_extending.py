@@ -159,7 +159,7 @@ class Fresh(Fixed):
 
     def apply_to(self, sweep, words, margin):
         if "seeds" in words:
-            raise UserError("seeds: fresh gives them out; leave one of them away")
+            raise UserError("seeds: fresh gives them out; remove one of the two")
         seeds = range(self.first, self.first + self.count)
         return replace(sweep, seeds=tuple(seeds))
 
@@ -220,7 +220,7 @@ def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     assert sorted(seeds) == [100, 100, 101, 101]
     assert (shell.folder / "bundle" / "table.org").read_text() == table.out
     assert "half" in listed.out
-    assert refused.err == "ablate: seeds: fresh gives them out; leave one of them away\n"
+    assert refused.err == "ablate: seeds: fresh gives them out; remove one of the two\n"
     assert refused.code == 2
     # Where nobody knows the design, the task or the format: only the format is not missed.
     for file, refused in (

@@ -184,10 +184,10 @@ def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
     sow_store(shell.folder / "runs", "photos", 12, "norm=layernorm,rmsnorm")
     done = shell("doctor", "--statistics")
     [line] = done.out.splitlines()
-    assert line.startswith("ok       verdicts  photos: tables without a gain are told wrongly in ")
+    assert line.startswith("ok       verdicts  photos: tables without a gain ")
     assert ": jackknife over seeds], by paired t in " in line
-    assert "if all rows were like this one" in line
-    assert " (K = 3, n = 3; 4 rows of 12 seeds; judged by images; 5 % is allowed); " in line
+    assert "averaged over your rows" in line
+    assert " (K = 3, n = 3; 4 rows of 12 seeds; judged by the test images; 5 % is " in line
     assert line.endswith("with your rows as they are, each as the baseline in turn (K = 3, n = 3)")
     assert not (shell.folder / "runs" / "looks.jsonl").exists()  # no rows were compared
     assert done.out == shell("doctor", "photos", "--statistics").out
@@ -202,12 +202,12 @@ def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
 def test_a_metric_without_images_is_judged_one_way(shell):
     sow_store(shell.folder / "runs", "photos", 9, "norm=layernorm,rmsnorm", "analysis.metric=loss")
     line = shell("doctor", "photos", "--statistics").out
-    assert "(K = 2, n = 3; 4 rows of 9 seeds; judged one way; 5 % is allowed)" in line
+    assert "(K = 2, n = 3; 4 rows of 9 seeds; judged by one variance of all rows; 5 % " in line
     # Where predictions are gone, images tell nothing of top-1 either.
     store = sow_store(shell.folder / "more", "others", 9, "norm=layernorm,rmsnorm")
     next(iter((store.root / "runs").glob("*/predictions.npy"))).unlink()
     line = shell("doctor", "--statistics", "--store", store.root).out
-    assert "judged one way, for seed " in line
+    assert "judged by one variance of all rows, because seed " in line
     assert " has no predictions.npy; 5 % is allowed)" in line
 
 

@@ -113,8 +113,8 @@ UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
         (f"{UNTIL}\nseeds: 3", (), {}, "until: stands without seeds"),
         (UNTIL, ("seeds=9",), {}, "seeds: sweeps/few.yaml: until gives out the seeds"),
         ("", ("seeds=9",), {"until": 12}, "seeds: --until gives out the seeds"),
-        (UNTIL, ("analysis.looks=[3,5]",), {}, "goes without analysis.looks"),
-        (UNTIL, ("analysis.diverged=chance",), {}, "goes without analysis.diverged"),
+        (UNTIL, ("analysis.looks=[3,5]",), {}, "analysis.looks; remove"),
+        (UNTIL, ("analysis.diverged=chance",), {}, "analysis.diverged; remove"),
         (UNTIL, ("analysis.spread=predictions",), {}, "one of auto, paired, got 'predictions'"),
         (UNTIL, ("analysis.margin=1",), {}, "margin: analysis.margin says another"),
         ("until: {looks: [3, 5, 8]}", (), {}, "the first look expects at least 5 seeds, got 3"),
@@ -134,9 +134,9 @@ UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
         ("", (), {"until": 12, "margin": 0.0}, "--margin"),
         (
             f"{UNTIL}\ntune: {{space: {{optim.lr: {{log: [1e-4, 1e-2]}}}}, repeats: 3}}",
-            *((), {}, "until: goes without tune.repeats: each seed"),
+            *((), {}, "or give tune.repeats=null"),
         ),
-        (f"{UNTIL}\nfrom: {{seed: 0, train.epochs: 1}}", (), {}, "from.seed: goes without until"),
+        (f"{UNTIL}\nfrom: {{seed: 0, train.epochs: 1}}", (), {}, "remove from.seed"),
     ],
 )
 def test_mistakes_are_one_line(planned, instead, words, options, message):
@@ -456,8 +456,8 @@ def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("analysis.margin=1", "by which its looks gave out seeds"),
-        ("analysis.alpha=0.1", "by which its looks gave out seeds"),
+        ("analysis.margin=1", "or drive the sweep with the new value"),
+        ("analysis.alpha=0.1", "or drive the sweep with the new value"),
         ("--until 12", "was driven with other looks"),
         ("--until 9 --margin 2", "was driven with other looks"),
     ],

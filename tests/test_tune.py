@@ -548,7 +548,7 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
 
 
 RANGE, MANY = "log: [1e-4, 3e-2]", "trials: 15"
-OTHERS = "across[0]: tune: none takes a column out of tune, where other columns have it; here"
+OTHERS = "whose other columns have some; here remove tune"
 
 
 @pytest.mark.parametrize(

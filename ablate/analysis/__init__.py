@@ -70,9 +70,7 @@ __all__ = [
     # Words
     "table_headline",  # say in a sentence which rows help
     "wins",  # in how many columns a row helps
-    "plural",  # 3, "run" -> "3 runs"
     "first_few",  # list the first few of many labels
-    "capitalized",  # a text with a capital first letter
     "confidence_level",  # 0.05 -> "95 %"
     "setting_text",  # a tuned value as text
     "short_number",  # a number in three figures: 22.1 M
@@ -100,10 +98,8 @@ if TYPE_CHECKING:
     )
     from ablate.analysis.change_gains import cell_rows, judge_changes
     from ablate.analysis.english.words import (
-        capitalized,
         confidence_level,
         first_few,
-        plural,
         setting_text,
     )
     from ablate.analysis.evidence import ColumnEvidence, Evidence, RunFiles

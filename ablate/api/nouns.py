@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import Table as GainTable
-from ablate.analysis import plural, read_verdicts
+from ablate.analysis import read_verdicts
 from ablate.api import training
 from ablate.api.publishing import draw_sweep
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Design as Design
 from ablate.planning import Plan, Recall, plan_declared, plan_from_words
-from ablate.report import render_table
+from ablate.report import count_text, render_table
 from ablate.shared import UserError
 from ablate.store import Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
@@ -319,8 +319,8 @@ class Figure:
         write_whole(file, self._draw(file.suffix.removeprefix(".").lower()))
 
     def _draw(self, format: str) -> bytes:
-        figure, _ = draw_sweep(*self._source, format, self._form)
-        return figure.content
+        content, *_ = draw_sweep(*self._source, format, self._form)
+        return content
 
 
 class Table:
@@ -330,7 +330,7 @@ class Table:
         self.data = data
 
     def __repr__(self) -> str:
-        size = f"{len(self.data.rows)} rows, {plural(len(self.data.columns), 'column')}"
+        size = f"{len(self.data.rows)} rows, {count_text(len(self.data.columns), 'column')}"
         unfinished = "" if self.data.complete else ", unfinished"
         return f"<ablate.Table {self.data.sweep!r}: {size}{unfinished}>"
 

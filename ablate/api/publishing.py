@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ablate.report import FIGURE_KINDS, DrawnFigure, FigureForm
+from ablate.report import FIGURE_KINDS, FigureForm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +17,9 @@ PAGE = FigureForm()
 
 def draw_sweep(
     plan: Plan, store: Store, kind: str, format: str = "svg", form: FigureForm = PAGE
-) -> tuple[DrawnFigure, list[str]]:
-    """Draw a figure of a sweep, and return it with a line for each run whose result is withheld.
+) -> tuple[bytes, str, list[str]]:
+    """Draw a figure of a sweep. Return its file, the text that it leaves to the caption of a paper,
+    and a line for each run whose result is withheld.
 
     `kind`: one of FIGURE_KINDS; those that give intervals are a look, which is recorded. Raises
     UserError for an unknown kind or format, and where the figure's data is missing.
@@ -44,7 +45,8 @@ def draw_sweep(
         files = RunFiles(store.metrics, store.probe, store.predictions)
         table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
     figure = draw_figure(plan, table, kind, store.rundir, format, form)
-    return figure, [note.text for note in withheld_notes(plan, withheld)]
+    lines = [note.text for note in withheld_notes(plan, withheld)]
+    return figure.content, figure.caption, lines
 
 
 def render_report(plan: Plan, store: Store, histories: Mapping[str, History]) -> str:

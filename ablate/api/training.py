@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ablate.analysis import plural
 from ablate.planning import (
     Composer,
     Declared,
@@ -30,7 +29,7 @@ from ablate.planning import (
     read_line,
     sweep_files,
 )
-from ablate.report import device_time, duration, progress_view
+from ablate.report import count_text, device_time, duration, progress_view
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
     FINAL_STATUSES,
@@ -292,7 +291,7 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
         ids = list({*ids, *ledger.earlier(plan.name).kept_runs} - {run.id for run in plan.runs()})
         ledger.replace(store, plan)
     if ids:
-        runs = f"{plural(len(ids), 'run')} of earlier plans {'is' if len(ids) == 1 else 'are'}"
+        runs = f"{count_text(len(ids), 'run')} of earlier plans {'is' if len(ids) == 1 else 'are'}"
         if replace:
             yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
         else:

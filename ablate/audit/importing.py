@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis import is_share, plural
+from ablate.analysis import is_share
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, runs_of, undeclared_differences
@@ -35,6 +35,7 @@ from ablate.planning import (
     SheetSource,
     check_sweep_name,
 )
+from ablate.report import count_text
 from ablate.running import hold_driver_lock
 from ablate.shared import (
     DIRECTIONS,
@@ -79,10 +80,10 @@ class Imports:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print: a summary, then the notes."""
-        grid = f"{plural(self.rows, 'row')}, {plural(self.columns, 'column')}"
+        grid = f"{count_text(self.rows, 'row')}, {count_text(self.columns, 'column')}"
         repeats = f", {self.there:,} here already" if self.there else ""
         ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
-        yield f"{self.sweep}: {grid}; {plural(self.brought, 'run')} imported{repeats}{ill}"
+        yield f"{self.sweep}: {grid}; {count_text(self.brought, 'run')} imported{repeats}{ill}"
         yield from (f"note: {note}" for note in self.notes)
 
 
@@ -284,7 +285,7 @@ def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration)
         return []
     run, value, right = unlike[0]
     return [
-        f"{key} of {plural(len(unlike), 'run')} is not the share of right examples (of {run.label} "
+        f"{key} of {count_text(len(unlike), 'run')} is not the share of right examples (of {run.label} "
         f"it is {value:g} %, and {100 * right:.2f} % are right), so predictions tell no spread; "
         f"give two decimals at least"
     ]

@@ -21,19 +21,19 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import choosing, driving, keeping, looking, publishing  # noqa: E402
+from ablate.cli import choosing, driving, help_texts, keeping, looking, publishing  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
-from ablate.cli.options import flat  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
 from ablate.shared import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
+    cls=help_texts.TypelessGroup,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?\n\n"
     "Begin with the quick start: ablate sweep quickstart",
 )
-data = typer.Typer(help="Prepare datasets.")
+data = typer.Typer(cls=help_texts.TypelessGroup, help="Prepare datasets.")
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
@@ -49,10 +49,9 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 for group, commands in GROUPS.items():
     for command in commands:
-        name = command.__name__.rstrip("_")
-        app.command(name=name, rich_help_panel=group)(flat(command))
+        help_texts.add(app, command, group)
 app.add_typer(data, name="data", rich_help_panel="Keep")
-data.command()(flat(choosing.prepare))
+help_texts.add(data, choosing.prepare)
 
 
 def _version(is_set: bool) -> None:

@@ -107,7 +107,7 @@ def new(
 
 
 def prepare(
-    name: Annotated[str, argument(None, "Dataset (`ablate list data`).")],
+    name: Annotated[str, argument("NAME", "Dataset (`ablate list data`).")],
     words: Annotated[
         list[str] | None, argument("data.KEY=VALUE", "Settings of the dataset.")
     ] = None,

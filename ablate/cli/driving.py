@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 def sweep(
     selection: Selection,
     retry: Annotated[
-        str, option(None, "Train runs with these states again: failed,oom,hung,damaged.")
+        str, option("STATES", "Train runs in these states again: failed,oom,hung,damaged.")
     ] = "",
     replace: Annotated[
         bool,
         flag(
             "--replace",
-            "Give up earlier plans of this name: their seeds, or another sweep; `ablate gc` then "
-            "offers their runs.",
+            "Replace an earlier sweep of this name, or its seeds; `ablate gc` then offers to "
+            "remove its runs.",
         ),
     ] = False,
     yes: Annotated[bool, flag("--yes", "Start a long sweep without asking.")] = False,
@@ -47,7 +47,8 @@ def sweep(
         str | None,
         option(
             "here|job",
-            "Leave the driver in the background, or in a job of its own (launcher=slurm).",
+            "Return at once: the driver runs in the background (here), or as a job of its own "
+            "(job; needs launcher=slurm).",
         ),
     ] = None,
     quiet: Annotated[
@@ -302,7 +303,7 @@ def stop(
         float,
         option(
             "SECONDS",
-            "Give up after this time (default: wait until Ctrl-C).",
+            "Stop waiting after this time (default: wait until Ctrl-C).",
             parser=number,
             show_default=False,
         ),
@@ -342,9 +343,10 @@ ORDER_EFFECTS = {
 def run(
     runs: Annotated[list[str], argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")],
     skip: Annotated[
-        bool, flag("--skip", "Stop training it; tables leave out its seed, and say so in a note.")
+        bool,
+        flag("--skip", "Stop training the run; tables leave out its seed, and say so in a note."),
     ] = False,
-    undo: Annotated[bool, flag("--undo", "Take --skip back.")] = False,
+    undo: Annotated[bool, flag("--undo", "Undo --skip.")] = False,
     delete: Annotated[
         bool, flag("--delete", "Remove its folder; asks first. A sweep trains it again.")
     ] = False,

@@ -43,12 +43,15 @@ def doctor(
         bool,
         flag(
             "--statistics",
-            "Tell how often verdicts err on runs of the store (default: of all sweeps).",
+            "Estimate how often verdicts are wrong, from runs of the store (default: all sweeps).",
         ),
     ] = False,
     constraints: Annotated[
         bool,
-        flag("--constraints", "Print the file for `pip install -c` that keeps what is installed."),
+        flag(
+            "--constraints",
+            "Print constraints for `pip install -c` that keep the installed versions.",
+        ),
     ] = False,
     format: TextFormat = "text",
     store: StoreDir = RUNS,
@@ -408,13 +411,14 @@ def import_(
         ),
     ],
     name: Annotated[
-        str | None, option(None, "Name for the sweep (default: the file's).", "--as")
+        str | None, option("NAME", "Name for the sweep (default: the file's).", "--as")
     ] = None,
     column: Annotated[
         str | None, option("COLUMN", "Column whose values become columns of the table.")
     ] = None,
     seed: Annotated[
-        str | None, option("COLUMN", "Column of seeds, if runs of a seed share what it decides.")
+        str | None,
+        option("COLUMN", "Column of seeds, if runs with the same seed can be compared in pairs."),
     ] = None,
     baseline: Annotated[str | None, option("ROW", "Baseline (default: the first variant).")] = None,
     predictions: Annotated[

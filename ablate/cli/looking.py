@@ -208,18 +208,20 @@ def plot(
         ),
     ] = None,
     style: Annotated[
-        str, option("page|paper|slides", "Letters, size, and what is written on the figure.")
+        str, option("page|paper|slides", "Fonts, size and captions for a page, a paper or slides.")
     ] = "page",
     size: Annotated[
         str | None, option("WxH", "Width and height in inches, such as 3.3x2.4.")
     ] = None,
     rows: Rows = None,
-    by: Annotated[str | None, option("family", "gain: one colour a family, not one a row.")] = None,
+    by: Annotated[
+        str | None, option("family", "With gain: one colour for each family of rows.")
+    ] = None,
     highlight: Annotated[
-        str | None, option("ROW", "gain: the row to draw large, and on top.")
+        str | None, option("ROW", "With gain: the row to draw large and on top.")
     ] = None,
     no_caption: Annotated[
-        bool, flag("--no-caption", "Write no heading, caption and notes on it.")
+        bool, flag("--no-caption", "Leave out the heading, the caption and the notes.")
     ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
@@ -241,13 +243,13 @@ def plot(
     with replace(selection, words=words).opened(is_look=True) as (store, _, plan):
         form = _with_rows(form, plan, rows, highlight)
     announce(f"drawing {kind} of {plan.name}")
-    figure, withheld_lines = draw_sweep(plan, store, kind, ending, form)
+    content, caption, withheld_lines = draw_sweep(plan, store, kind, ending, form)
     for line in withheld_lines:
         announce(line)
-    if figure.caption:
-        announce(f"for its caption: {figure.caption}")
+    if caption:
+        announce(f"for its caption: {caption}")
     out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")
-    if write_out(out, figure.content):
+    if write_out(out, content):
         print(out)
 
 

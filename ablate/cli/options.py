@@ -149,10 +149,10 @@ Rows = Annotated[
 RunName = Annotated[str, argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")]
 Scale = Annotated[
     str | None,
-    option(None, "Scale of the sweep file to use.", "--scale", autocompletion=scales),
+    option("NAME", "Scale of the sweep file to use.", "--scale", autocompletion=scales),
 ]
 StoreDir = Annotated[
-    Path, option(None, "Folder of runs and results.", "--store", envvar="ABLATE_STORE")
+    Path, option("DIR", "Folder of runs and results.", "--store", envvar="ABLATE_STORE")
 ]
 RUNS = Path("runs")
 

@@ -32,14 +32,14 @@ class TableView:
     rows: Rows = None
     columns: Annotated[str | None, option("A,B", "Columns of the sweep to show.")] = None
     where: Annotated[
-        list[str], option("KEY=VALUE", "Show the cells where a key of rows or columns is so.")
+        list[str], option("KEY=VALUE", "Show only cells whose row or column has this setting.")
     ] = field(default_factory=list)
     sort: Annotated[str | None, option("gain", "Order of the rows: the best gain first.")] = None
     format: TableFormat = None
     show: Annotated[
         str | None,
         option(
-            None,
+            "ITEMS",
             "Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper and "
             "metrics (`ablate list metrics`).",
         ),
@@ -56,7 +56,7 @@ class TableView:
         ),
     ] = None
     against: Annotated[
-        str | None, option("paper", "Show published figures beside the measured.")
+        str | None, option("paper", "Show published figures next to the measured ones.")
     ] = None
     label: Annotated[str | None, option("tab:NAME", "Label of the LaTeX table.")] = None
     caption: Annotated[

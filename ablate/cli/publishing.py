@@ -45,13 +45,13 @@ def export(
     ] = False,
     lean: Annotated[
         bool,
-        flag("--lean", "For a repository: of predictions only the class of each image."),
+        flag("--lean", "Keep only the predicted class of each image: small enough for git."),
     ] = False,
     weights: Annotated[
         str | None, option("RUN", "Write the weights of this run instead of a sweep.")
     ] = None,
     names: Annotated[
-        str, option("ablate|timm", "Whose names the tensors of --weights have.")
+        str, option("ablate|timm", "Naming scheme of the tensors in --weights.")
     ] = "ablate",
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""

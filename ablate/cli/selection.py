@@ -64,17 +64,17 @@ class Selection:
     ] = field(default_factory=list)
     scale: Scale = None
     name: Annotated[
-        str | None, option(None, "Name for the sweep (default: its words).", "--as")
+        str | None, option("NAME", "Name of the sweep (default: made from its settings).", "--as")
     ] = None
-    across: Annotated[list[str], option(None, "Key whose values become columns.")] = field(
-        default_factory=list
-    )
+    across: Annotated[
+        list[str], option("KEY", "Key whose values become columns; can be repeated.")
+    ] = field(default_factory=list)
     each: Annotated[
         bool, flag("--each", "Vary one factor at a time instead of all combinations.")
     ] = False
     change: Annotated[
         list[str],
-        option("'NAME: K=V ...'", "A change of a design, by its settings; twice or more."),
+        option("'NAME: K=V ...'", "A change to test, by its settings; give two or more."),
     ] = field(default_factory=list)
     design: Annotated[
         str | None,
@@ -87,12 +87,16 @@ class Selection:
     until: Annotated[
         int | None,
         option(
-            "N", "Add seeds up to N, at looks, to the rows that are undecided.", parser=whole_number
+            "N",
+            "Add seeds, up to N a row, while a row is undecided at an interim look.",
+            parser=whole_number,
         ),
     ] = None
     margin: Annotated[
         float | None,
-        option("POINTS", "With --until: stop rows unlikely to gain as much.", parser=number),
+        option(
+            "POINTS", "With --until: stop rows that are unlikely to gain this much.", parser=number
+        ),
     ] = None
     store: StoreDir = RUNS
     logger_words: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger

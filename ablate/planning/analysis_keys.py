@@ -239,7 +239,9 @@ class Analysis:
     ] = ""
     spread: Annotated[
         Literal["auto", "paired"],
-        Key("spread of a gain: auto, told by images or shared by rows; paired: each row's own"),
+        Key(
+            "noise of a gain: auto, from test images or from all rows; paired, from each row's own"
+        ),
     ] = "auto"
     family: Annotated[
         Literal["column", "table"], Key("which contrasts an interval is simultaneous over")

@@ -280,7 +280,12 @@ class Tune:
     ] = "none"
     seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
     round: Annotated[
-        int, Key("trials asked at a time, told in their order", least=1, most=10_000)
+        int,
+        Key(
+            "trials proposed at a time; the sampler gets their results in order",
+            least=1,
+            most=10_000,
+        ),
     ] = 4
     repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
     # With this, the keys of `space` are named as the child names them: from.KEY.

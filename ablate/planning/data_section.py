@@ -129,9 +129,9 @@ def _with_classes(
     if data["test_classes"] is None:
         _say(
             notes,
-            f"data={data['name']}: test images are cut from the training table, so they are "
-            f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
-            f"are asked for its texts",
+            f"data={data['name']}: test images are cut from the training table, so each is "
+            f"classified among all {data['classes']:,} texts of the set; with a table test*.csv, "
+            f"among the texts of that table",
         )
     return data
 

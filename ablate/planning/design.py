@@ -236,14 +236,14 @@ class Looks:
     def check_plan(self, plan: Plan, place: str) -> None:
         if ONE_PARENT in plan.conditions:
             raise UserError(
-                f"{place}from.seed: goes without until, for gains over one parent have no "
-                f"verdicts; leave from.seed away, and each seed has its own parent"
+                f"{place}from.seed: can't be combined with until, because gains over one parent "
+                f"have no verdicts; remove from.seed, so that each seed has its own parent"
             )
 
     def check_change(self, plan: Plan, key: str) -> None:
         raise UserError(
-            f"analysis.{key}: {plan.name} was driven with another value, by which its looks gave "
-            f"out seeds; leave it away, or drive the sweep with the new value"
+            f"analysis.{key}: the looks of {plan.name} gave out seeds by another value; remove "
+            f"analysis.{key}, or drive the sweep with the new value"
         )
 
     def apply_to(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
@@ -262,17 +262,20 @@ class Looks:
             analysis = replace(analysis, margin=read_field(Analysis, "margin", margin, "--margin"))
         if "seeds" in words:
             raise UserError(
-                f"seeds: {place} gives out the seeds, at its looks; leave one of them away"
+                f"seeds: {place} gives out the seeds at its looks; remove one of the two"
             )
         if sweep.tune is not None and sweep.tune.repeats is not None:
             section = "from.tune" if sweep.tune.parents else "tune"
             raise UserError(
-                f"{place}: goes without {section}.repeats: each seed that a look gives out brings "
-                f"a search of its own; leave {section}.repeats away, or give {section}.repeats=null"
+                f"{place}: can't be combined with {section}.repeats, because each seed that a look "
+                f"adds has a search of its own; remove {section}.repeats, or give "
+                f"{section}.repeats=null"
             )
         for key in ("looks", "diverged"):
             if getattr(analysis, key) != getattr(default, key):
-                raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
+                raise UserError(
+                    f"{place}: can't be combined with analysis.{key}; remove one of the two"
+                )
         if (last_seed := self._seeds(self.seed_counts[-1])[-1]) >= FIRST_TUNING_SEED:
             raise UserError(
                 f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, and the last "

@@ -211,14 +211,14 @@ def _searched(sweep: Sweep) -> Tune | None:
         if both := space & item.settings.keys():
             raise UserError(
                 f"{item.place}: {item.label}: sets {min(both)}, which `tune:` searches for every "
-                f"variant; leave one of them away"
+                f"variant; remove one of the two"
             )
     untuned = [column for column in sweep.columns if not column.tuned]
     if sweep.tune and untuned and (sweep.tune.parents or len(untuned) == len(sweep.columns)):
         section = "from.tune, which searches parents" if sweep.tune.parents else "tune"
         raise UserError(
-            f"{untuned[0].place}: tune: none takes a column out of tune, where other columns have "
-            f"it; here leave {section} away"
+            f"{untuned[0].place}: tune: none is for a column without searches in a sweep whose "
+            f"other columns have some; here remove {section}"
         )
     return sweep.tune
 
@@ -341,7 +341,7 @@ def _columns_differ(
         twin = columns_by_specs.setdefault((f"{column.tuned}", *specs), column)
         if twin is not column:
             words = [key for key in column.settings if key in sweep.command_settings]
-            remedy = f"leave {words[0]}= away" if words else "give one of them"
+            remedy = f"remove {words[0]}=" if words else "give one of them"
             raise UserError(
                 f"{column.place or 'columns'}: the columns {twin.label!r} and {column.label!r} "
                 f"are the same runs; {remedy}"

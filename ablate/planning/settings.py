@@ -282,7 +282,7 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
                 both = height[key] == height.get(first_key)
                 remedy = "give one of them" if both else f"leave it out, or add {first_key}=null"
                 raise UserError(
-                    f"{key}: {value_text(value_at(tree, key))} has no effect beside "
+                    f"{key}: {value_text(value_at(tree, key))} has no effect with "
                     f"{first_key}={value_text(value_at(tree, first_key))}; {remedy}"
                 )
 

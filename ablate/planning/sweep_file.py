@@ -123,7 +123,7 @@ def from_file(
     if scale is not None and scale not in scales:
         raise unknown_value("--scale", scale, scales)
     if ("variants" in content) == ("changes" in content):
-        fault = "stands beside changes; give one" if "changes" in content else "missing"
+        fault = "can't be combined with changes" if "changes" in content else "missing"
         raise UserError(
             f"{place}: variants: {fault}; give variants: [LABEL: {{key: value}}, ...], or changes: "
             f"{{NAME: {{key: value}}, ...}}"

@@ -70,7 +70,7 @@ KINDS: dict[str, Starter] = {
         "a metric, from predictions", "metric", "stem=none,dpn analysis.metric=$name:$name"
     ),
     "probe": _part(
-        "a probe: what a training is asked beside its metrics",
+        "a probe, which measures more of a run than its metrics",
         "probe",
         "stem=none,dpn probe=[$name:$Name] analysis.metric=$Name:distance",
     ),

@@ -33,7 +33,6 @@ __all__ = [
     "FIGURE_KINDS",  # the kinds of figures
     "FIGURE_FORMATS",  # the file formats of figures
     "FigureForm",  # size, style and rows of a figure
-    "DrawnFigure",  # the file of a figure, and its caption
     "read_figure_size",  # read "3.3x2.4", in inches
     "render_page",  # render a sweep as one HTML page
     "PAGE_FIGURES",  # the figures that a page shows
@@ -106,7 +105,6 @@ if TYPE_CHECKING:
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,
-        DrawnFigure,
         draw_figure,
         draw_figures,
     )

@@ -20,13 +20,12 @@ from ablate.analysis import (
     cell_rows,
     gain_alpha,
     judge_changes,
-    plural,
     stats,
 )
 from ablate.planning import EFFECT_KINDS, Changes, Plan, design_cells, effect_label
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
-from ablate.report.text import device_time
+from ablate.report.text import count_text, device_time
 from ablate.running import Costs
 from ablate.shared import UserError
 from ablate.store import PastLooks
@@ -268,7 +267,7 @@ def show_designs(
         gains_text = ", ".join(f"{effect} {gain:.2g}" for effect, gain in gains.items())
         heading = f"{plan.heading(label)}: " if label else ""
         print(
-            f"  {heading}{plan_forecast.design} by its own {plural(n, 'finished seed')}, "
+            f"  {heading}{plan_forecast.design} by its own {count_text(n, 'finished seed')}, "
             f"by change: {gains_text}"
         )
 

@@ -16,13 +16,12 @@ from ablate.analysis import (
     RunFiles,
     method_of,
     pairing_remedy,
-    plural,
     sequential_of,
     stats,
     worth_pairing,
 )
 from ablate.planning import Column, Plan
-from ablate.report.text import device_time, plain
+from ablate.report.text import count_text, device_time, plain
 from ablate.running import Costs
 from ablate.store import PastLooks
 
@@ -81,7 +80,7 @@ class Detection:
         if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
             most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
             total = most_seeds * sum(hours for hours in seed_hours if hours is not None)
-            yield f"  all columns with {plural(most_seeds, 'seed')}: {plain(total)} device-hours"
+            yield f"  all columns with {count_text(most_seeds, 'seed')}: {plain(total)} device-hours"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "
@@ -171,7 +170,7 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
         )
         return SeedSpread(stats.Spread(ASSUMED), None, source)
     low, _, high = measured.interval
-    runs = plural(int((~np.isnan(y)).sum()), "finished run")
+    runs = count_text(int((~np.isnan(y)).sum()), "finished run")
     interval_text = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
     source = f"spread {measured.sd:.2g} {points} between seeds {interval_text}"
     if measured.barely_known:
@@ -208,7 +207,7 @@ def _seeds(forecast: stats.Forecast, hours: float | None) -> str:
 
 def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
     if n < stats.FEWEST_SEEDS:
-        return f"with {plural(n, 'seed')}: no verdicts, so no gain can be detected"
+        return f"with {count_text(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(forecast.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(forecast.smallest, lambda gain: f"{gain:.2g}")
     return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
@@ -247,8 +246,10 @@ class Outlook:
         yield from (f"  {spread}" for spread in self.spreads)
 
     def _runs(self, runs: int) -> str:
-        trials = f" after {plural(self._trials(runs), 'tuning trial')}" if self.plan.tune else ""
-        return plural(runs, "run") + trials
+        trials = (
+            f" after {count_text(self._trials(runs), 'tuning trial')}" if self.plan.tune else ""
+        )
+        return count_text(runs, "run") + trials
 
     def _trials(self, runs: float) -> int:
         """Return how many trials choose the settings of so many runs."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis import plural, setting_text, title_line, trained_on_words, winner_doubts
+from ablate.analysis import setting_text, title_line, trained_on_words, winner_doubts
 from ablate.planning import Cell, Plan, Trial
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import csv_text
+from ablate.report.text import count_text
 from ablate.shared import UserError
 from ablate.store import RunState
 
@@ -125,7 +126,7 @@ def sheet(plan: Plan, trials: Sequence[Tried]) -> grid.PrintedTable:
         title=title_line(plan.title or plan.name, trained),
         grids=tuple(_grid(plan, column.label, trials) for column in plan.columns if column.tuned),
         caption=(
-            f"{often[0].upper()}{often[1:]} of {plural(plan.tune.trials_each, 'trial')} a "
+            f"{often[0].upper()}{often[1:]} of {count_text(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
             f"score: {plan.objective.validated}, with its standard error.",
             *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),

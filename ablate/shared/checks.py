@@ -291,8 +291,8 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
             raise UserError(f"optim.{key}: must be at most optim.lr ({optim.lr}), got {rate}")
     if optim.name == "sgd" and optim.decay == "independent":
         raise UserError(
-            "optim.decay: independent is for adamw and others whose decay stands beside the "
-            "gradient; with optim.name=sgd it is by_lr"
+            "optim.decay: independent is for optimizers that decay weights apart from the "
+            "gradient, such as adamw; with optim.name=sgd give optim.decay=by_lr"
         )
     for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]

@@ -346,7 +346,7 @@ PER_RECIPE = ("b1", "b2", "eps")
 
 OPTIMIZERS: dict[str, Moves] = {
     "adamw": Moves(
-        "Adam, decay beside the gradient",
+        "Adam with decoupled weight decay",
         "Loshchilov, Hutter 2019 (arXiv 1711.05101)",
         ("b1", "b2", "eps"),
     ),

@@ -100,7 +100,7 @@ class Data:
     ] = "classes"
     ignore: Annotated[
         int | None,
-        Key("masks: the level of no class, beside 255; those above it count one less", least=0),
+        Key("masks: the level of no class, besides 255; levels above it count one less", least=0),
     ] = None
     fraction: Annotated[
         float,
@@ -170,7 +170,8 @@ class Model:
     # One of the tokens (include), past such norms through a LayerNorm of its own (exclude), or
     # joined before block `cls_at`, LayerNorms from there (late).
     cls: Annotated[
-        Literal["include", "exclude", "late"], Key("the class token beside norms that mix tokens")
+        Literal["include", "exclude", "late"],
+        Key("how norms that mix tokens treat the class token"),
     ] = "include"
     cls_at: Annotated[
         int | None, Key("cls=late: the block before which it joins; null: depth - 2")
@@ -247,7 +248,7 @@ class Eval:
     also: Annotated[
         tuple[Data, ...],
         Key(
-            "test sets beside the data's own, a list: names of data, or folders (DIR/NAME)",
+            "further test sets, a list: names of data, or folders (DIR/NAME)",
             form="a list of names of data",
         ),
     ] = ()

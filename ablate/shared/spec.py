@@ -53,7 +53,7 @@ class Run:
     probe: Annotated[
         tuple[str, ...],
         Key(
-            "probes: measurements beside the metrics, a list",
+            "probes: measurements besides the metrics, a list",
             form="a list such as [gradnorm,scales]",
         ),
     ] = ()

@@ -80,7 +80,7 @@ class Store(StoreFolder):
         folder = self.rundir(run)
         result, fault = folder.sealed_result(sha256, curves=True)
         if fault:
-            raise Failure(f"{fault}, and what to train next hangs on it; {RETRY_REMEDY}")
+            raise Failure(f"{fault}, and the choice of the next runs depends on it; {RETRY_REMEDY}")
         return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:

@@ -32,7 +32,11 @@ from ablate.store import (
 )
 
 MIXED_SEEDS = 2  # times n that all rows have in common, for tables of mixed rows
-METHODS = {"images": "by images", "one way": "one way", "paired": "by paired t"}
+METHODS = {
+    "images": "by the test images",
+    "one way": "by one variance of all rows",
+    "paired": "by paired t",
+}
 
 
 @dataclass(frozen=True)
@@ -118,11 +122,11 @@ def _of_column(plan: Plan, evidence: ColumnEvidence) -> Findings:
         if fewest_seeds == most_seeds
         else f"{fewest_seeds} to {most_seeds} seeds"
     )
-    judging = f"judged {METHODS[judged_by]}" + f", for {lacking}" * bool(lacking)
+    judging = f"judged {METHODS[judged_by]}" + f", because {lacking}" * bool(lacking)
     place = f"{plan.name}@{column.label}" if column.label else plan.name
     text = (
-        f"{place}: tables without a gain are told wrongly in {share} if all rows were like this "
-        f"one, over your rows in turn (K = {k}, n = {n}; {count_text(len(rows), 'row')} of "
+        f"{place}: tables without a gain wrongly show one in {share} if all rows vary like the "
+        f"same one, averaged over your rows (K = {k}, n = {n}; {count_text(len(rows), 'row')} of "
         f"{seeds}; {judging}; {100 * method.alpha:g} % is allowed)"
     )
     if mixed is not None and mixed_pairs is not None:

@@ -11,7 +11,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.analysis import Entry, Table, capitalized, confidence_level, family_words
+from ablate.analysis import Entry, Table, confidence_level, family_words
 from ablate.planning import Plan
 from ablate.report.plot.form import BLACK, FigureForm, Ink, Nothing, RunDirs, cell_name, inks
 from ablate.report.plot.style import Drawing
@@ -190,9 +190,9 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return (
-        f"{capitalized(table.metric_of().contrast_with(table.baseline))}: {table.metric_of().name}"
-    )
+    metric = table.metric_of()
+    contrast = metric.contrast_with(table.baseline)
+    return f"{contrast[0].upper()}{contrast[1:]}: {metric.name}"
 
 
 def _axis(table: Table) -> str:

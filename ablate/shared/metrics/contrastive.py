@@ -32,8 +32,8 @@ def contrastive_scores(table: np.ndarray, classes: int) -> dict[str, float]:
 
 
 CONTRASTIVE = TaskChoice(
-    line="which of a batch's captions is whose: a text tower beside the image tower, measured "
-    "zero-shot by the names of classes",
+    line="match the images of a batch with their captions: an image tower and a text tower, "
+    "measured zero-shot by the names of classes",
     path="ablate.training.task.contrastive:Contrastive",
     metrics=(
         share("zeroshot", "zero-shot top-1 accuracy", "zero-shot", is_share=True),

@@ -149,9 +149,9 @@ class Contrastive(Task):
         """Raise UserError where the checkpoint's texts had other tokens."""
         if notes and notes != self.notes(train):
             raise UserError(
-                f"text.tokens: {file}: was trained with other tokens for the same texts: another "
-                f"version of tokenizers learns other byte pairs; install the one in env.json "
-                f"beside it, or remove the checkpoints there, and the run begins again"
+                f"text.tokens: {file}: was trained with other tokens for the same texts, because "
+                f"another version of tokenizers learns other byte pairs; install the version that "
+                f"env.json in its folder names, or remove the checkpoints there to train again"
             )
 
     def _embedded(self, predict: Predictor, towers: Towers, prompts: np.ndarray) -> Tensor:

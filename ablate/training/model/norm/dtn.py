@@ -150,9 +150,9 @@ class DTN(Norm):
         rows, columns = shape.grid
         if shape.cls:
             raise UserError(
-                f"norm={self.name}: its tokens are a grid, the class token has no place in it: "
-                f"set model.cls=late or model.cls=exclude (or model.pool=gap); registers have none "
-                f"either: beside them set model.cls=exclude"
+                f"norm={self.name}: treats tokens as a grid, in which the class token has no "
+                f"place; set model.cls=late or model.cls=exclude (or model.pool=gap). Registers "
+                f"have no place either: with them set model.cls=exclude"
             )
         if rows != columns:
             raise UserError(
