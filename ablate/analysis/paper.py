@@ -193,7 +193,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     """
     if not plan.paper:
         raise UserError(
-            f"--against paper: {plan.name} names no published table, so none stands beside it; a "
+            f"--against paper: {plan.name} names no published table; a "
             f"file of yours whose rows are in one ({', '.join(tables())}) names it by "
             f"paper: {{table: NAME, rows: {{LABEL: name}}}}"
         )

@@ -285,9 +285,9 @@ def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration)
         return []
     run, value, right = unlike[0]
     return [
-        f"{key} of {count_text(len(unlike), 'run')} is not the share of right examples (of {run.label} "
-        f"it is {value:g} %, and {100 * right:.2f} % are right), so predictions tell no spread; "
-        f"give two decimals at least"
+        f"{key} of {count_text(len(unlike), 'run')} is not the share of right examples (of "
+        f"{run.label} it is {value:g} %, and {100 * right:.2f} % are right), so the spread is not "
+        f"estimated from predictions; give two decimals at least"
     ]
 
 

@@ -80,7 +80,8 @@ class Detection:
         if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
             most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
             total = most_seeds * sum(hours for hours in seed_hours if hours is not None)
-            yield f"  all columns with {count_text(most_seeds, 'seed')}: {plain(total)} device-hours"
+            seeds = count_text(most_seeds, "seed")
+            yield f"  all columns with {seeds}: {plain(total)} device-hours"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "

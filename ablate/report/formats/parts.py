@@ -206,7 +206,7 @@ def _chosen_settings(table: Table) -> Iterator[ShownPart]:
 def _paper(table: Table) -> Iterator[ShownPart]:
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.figure_text))
     if any(_comparison(entry, table) for entry in table.entries):
-        yield ShownPart("beside it", lambda entry: _comparison(entry, table), number=False)
+        yield ShownPart("ours and theirs", lambda entry: _comparison(entry, table), number=False)
 
 
 def _theirs(text: Callable[[Against], str]) -> Callable[[Entry], str]:
