@@ -18,7 +18,7 @@ from ablate.analysis.captions import first_few
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
-from ablate.shared import LENGTH_KEYS, UserError, also_of, unknown_value, without_idle
+from ablate.shared import LENGTH_KEYS, UserError, unknown_value, without_idle
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -234,7 +234,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
 def _cells_by_set(cell: Cell) -> Iterator[Cell]:
     """Yield the cell, then the same runs in the column of each set of `eval.also`."""
     yield cell
-    for test_set in also_of(cell.spec):
+    for test_set in cell.spec.also:
         yield on_set(cell, test_set["name"])
 
 
@@ -426,13 +426,12 @@ class Recipes:
     def _recipe_settings(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
         from ablate.planning import SettingsLayer
-        from ablate.shared import spec
 
         if (regime, arch) not in self.cached_settings:
             settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
-                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
+                run = ((self.composer.run(tree, seed=0)).spec.tree).effective
             except UserError:
                 self.cached_settings[regime, arch] = None
             else:

@@ -17,10 +17,7 @@ from ablate.shared import (
     TASKS,
     Metric,
     UserError,
-    also_of,
-    guesses_of,
     probe_numbers,
-    task_of,
     threshold,
 )
 
@@ -106,7 +103,7 @@ def cell_scores(
                 and cell.row != plan.baseline
                 and plan.analysis.diverged == "chance"
             ):
-                value = metric.chance(guesses_of(cell.spec))
+                value = metric.chance(cell.spec.guesses)
             else:
                 continue
             if value is None and not metric.probe:  # guessing has no such number
@@ -262,7 +259,7 @@ def sets_of(plan: Plan, column: str) -> list[str]:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
     return [
-        test_set["name"] for cell in itertools.islice(cells, 1) for test_set in also_of(cell.spec)
+        test_set["name"] for cell in itertools.islice(cells, 1) for test_set in cell.spec.also
     ]
 
 
@@ -274,8 +271,8 @@ def column_of(cell: Cell, name: str) -> str:
 def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
     set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
-    data = next(test_set for test_set in also_of(cell.spec) if test_set["name"] == name)
-    classes = TASKS[task_of(cell.spec)].among(cell.spec["data"]["classes"], data["classes"])
+    data = next(test_set for test_set in cell.spec.also if test_set["name"] == name)
+    classes = TASKS[cell.spec.task_name].among(cell.spec["data"]["classes"], data["classes"])
     spec = {**cell.spec, "data": {**data, "classes": classes}}
     return replace(cell, column=column_of(cell, name), spec=spec)
 

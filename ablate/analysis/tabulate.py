@@ -48,7 +48,7 @@ from ablate.analysis.table import (
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
-from ablate.shared import Failure, Metric, task_of
+from ablate.shared import Failure, Metric
 from ablate.store import PastLooks
 
 
@@ -151,7 +151,7 @@ def make_table(
         blocks=below,
         paper=next((figure.table for figure in extras.paper.values()), ""),
         withheld=withheld,
-        task=task_of(plan.cells[0].spec),
+        task=plan.cells[0].spec.task_name,
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )

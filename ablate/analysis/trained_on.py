@@ -11,7 +11,7 @@ from typing import Any
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.analysis.table import TableColumn
 from ablate.planning import Imported, Plan, spec_parents
-from ablate.shared import datasets_of, is_command, is_imported, is_own, trainer_name, trains
+from ablate.shared import datasets_of, is_imported, is_own, trainer_name
 
 ELSEWHERE = "trained elsewhere, not verified"
 # By how a column is judged, where runs of rows share nothing.
@@ -139,7 +139,7 @@ def trained_on_words(
     if elsewhere := trained_elsewhere(specs):
         return elsewhere
     if any(map(is_own, specs)):
-        checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
+        checked = all(not spec.is_command or spec["code"]["data"] for spec in specs)
         unchecked = "" if checked else ", on data that were not checked"
         return f"Trained by {join_words([*dict.fromkeys(map(trainer_name, specs))])}{unchecked}"
     parts = [_data_of(specs)]
@@ -147,7 +147,7 @@ def trained_on_words(
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
     lengths: dict[str, set[float]] = {}
     for spec in specs:
-        if not trains(spec):  # its parent's length is told
+        if not spec.trains:  # its parent's length is told
             continue
         number, unit = length_of(spec["train"])
         lengths.setdefault(unit, set()).add(number)

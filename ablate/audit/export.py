@@ -265,7 +265,7 @@ def _copy(
         names = ("result", "run", "env", "metrics", "predictions")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
-        for name in (dataset["name"] for dataset in spec.also_of(run.cell.spec)):
+        for name in (dataset["name"] for dataset in run.cell.spec.also):
             _copy_file(source.predictions_on(name), target.predictions_on(name))
         for probe in run.cell.spec.get("probe", ()):
             _copy_file(source.probe(probe), target.probe(probe))
@@ -383,7 +383,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     for run in plan.runs():
         for section, key in PLACES:
             names.add(str(run.cell.spec.get(section, {}).get(key)))
-        names |= {str(dataset["path"]) for dataset in spec.also_of(run.cell.spec)}
+        names |= {str(dataset["path"]) for dataset in run.cell.spec.also}
         for attempt in store.rundir(run.id).read_attempts():
             origin = attempt.get("origin")
             if isinstance(origin, dict):

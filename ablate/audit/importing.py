@@ -46,10 +46,8 @@ from ablate.shared import (
     RunDir,
     UserError,
     declared_metric,
-    ids_of,
     imported_tree,
     make_folder,
-    own_result_of,
     sha256_of,
     to_json,
     unknown_value,
@@ -211,7 +209,7 @@ def _cell(
     predicts: bool,
 ) -> Cell:
     tree = imported_tree(name, row, column, metrics, predicts)
-    return Cell(row, column, tree, ids_of(tree, seeds))
+    return Cell(row, column, tree, tree.ids(seeds))
 
 
 def _metrics(
@@ -490,7 +488,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
         "metrics_sha256": hashes[folder.metrics],
         "env_sha256": hashes[folder.env],
         "predictions_sha256": hashes.get(folder.predictions),
-        **({} if sheet_run.diverged else own_result_of(spec, lines)),
+        **({} if sheet_run.diverged else spec.result_of(lines)),
     }
     for path, content in {**contents, folder.result: to_json(result)}.items():
         path.write_bytes(content)

@@ -27,18 +27,12 @@ from ablate.shared import (
     Failure,
     RunDir,
     UserError,
-    also_of,
-    classes_of,
-    datasets_of,
     decoded,
     is_number,
-    is_own,
     last_measured,
-    own,
     read_json,
     sha256_of,
     spec,
-    task_in,
 )
 from ablate.store import (
     FROM_BUNDLE,
@@ -207,7 +201,7 @@ class _Check:
         if result["status"] != "finished":
             self.recorded[run.id] = self.remade[run.id] = result
             return
-        if is_own(run.cell.spec):
+        if isinstance(run.cell.spec, OwnSpec):
             sha256 = result.get("predictions_sha256")  # what they say, its trainer alone knows
             if (
                 not sha256 or self._hash(run, folder.predictions, sha256)
@@ -221,7 +215,7 @@ class _Check:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         tests = {"": self._test(run, folder.predictions, result, "test")}
         also_results = result.get("also") or {}
-        for name in (dataset["name"] for dataset in also_of(run.cell.spec)):
+        for name in (dataset["name"] for dataset in run.cell.spec.also):
             path, part = folder.predictions_on(name), f"also.{name}.test"
             tests[name] = self._test(run, path, also_results.get(name, {}), part)
         if last_metrics is not None and None not in tests.values() and all(probed):
@@ -312,7 +306,7 @@ class _Check:
             tree = run.spec()  # of a parent: its task may be another than the plan's
             stored_metrics = result.get("test")
             remade_metrics = folder.score(
-                path, task_in(tree), classes_of(tree), stored_metrics or {}
+                path, tree.task, tree.classes, stored_metrics or {}
             )
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
@@ -393,7 +387,7 @@ class _Check:
 def _id(tree: Any) -> str | None:
     """Compute the id of the run in a plain tree; None if it has no valid run."""
     try:
-        return spec.run_id(spec.tree_identity(tree), tree["seed"])
+        return spec.run_id(tree.identity, tree["seed"])
     except (UserError, LookupError, TypeError, AttributeError, ValueError):
         return None
 
@@ -419,7 +413,7 @@ def check_data(
     `data_hashes`: for each run, the hashes of the data that it says it read.
     """
     findings, notes, runs = [], [], list(runs)
-    datasets = (data for run in runs for data in datasets_of(run.cell.spec))
+    datasets = (data for run in runs for data in run.cell.spec.datasets)
     sets = {data["fingerprint"]: data for data in datasets}
     for fingerprint, data in sets.items():
         name, home = f"data={data['name']}", store.cache / fingerprint
@@ -447,8 +441,8 @@ def _of_other_bytes(
         run.id
         for run in runs
         for name, data in zip(
-            ("", *(dataset["name"] for dataset in also_of(run.cell.spec))),
-            datasets_of(run.cell.spec),
+            ("", *(dataset["name"] for dataset in run.cell.spec.also)),
+            run.cell.spec.datasets,
             strict=True,
         )
         if data["fingerprint"] == fingerprint
@@ -523,4 +517,4 @@ def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict
 
     `tree`: the plain tree of the run. `lines`: the lines of that file.
     """
-    return own.own_result_of(tree, lines) if own.is_own(tree) else last_measured(lines)
+    return tree.result_of(lines) if isinstance(tree, OwnSpec) else last_measured(lines)

@@ -137,7 +137,6 @@ def _config(
     """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
     from ablate.planning import Composer, SettingsLayer, parse_word, single_values, split_launcher
     from ablate.planning import plan_from_words as make_plan
-    from ablate.shared import seeded, to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
@@ -145,9 +144,9 @@ def _config(
             single_values(parse_word(word, composer.groups) for word in words)
         )
         run = composer.run(composer.tree([SettingsLayer("", settings)]))
-        return " ".join(words), [to_tree(run)], composer.launcher(launcher_settings)
+        return " ".join(words), [run.spec.tree], composer.launcher(launcher_settings)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
-    specs = [seeded(cell.spec, plan.seeds[0]) for cell in plan.cells]
+    specs = [cell.spec.at(plan.seeds[0]) for cell in plan.cells]
     baseline = plan.cell(plan.baseline, plan.columns[0].label)
     assert baseline is not None
     suffix = f"@{baseline.column}" if baseline.column else ""
@@ -225,7 +224,6 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     from ablate.planning import Composer, parse_word, single_values, split_launcher
     from ablate.report import progress_view
     from ablate.running import decode_data, make_local_launcher
-    from ablate.shared import is_imported, trainer_name
     from ablate.store import (
         SweepProgress,
         Worker,
@@ -252,12 +250,12 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     if not sweep_runs:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = sweep_runs[0]
-    if is_imported(run.cell.spec):
+    if run.cell.spec.is_imported:
         raise UserError(f"--rerun: {text}: was trained elsewhere, so nothing can train it again")
     if not (trust or composer.declares(run.spec())):
         raise UserError(
             f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
-            f"in {run.spec()['code']['folder']}: {trainer_name(run.spec())}; add --trust to start "
+            f"in {run.spec()['code']['folder']}: {run.spec.trainer}; add --trust to start "
             f"it"
         )
     announce(f"training {run.label} once more")

@@ -55,8 +55,6 @@ from ablate.shared import (
     UserError,
     build_run,
     command_text,
-    is_command,
-    is_own,
     is_plugin,
     is_whole,
     list_local,
@@ -66,7 +64,6 @@ from ablate.shared import (
     split_command,
     tasks_for_labels,
     trainer,
-    trainer_name,
     unknown_value,
 )
 
@@ -250,12 +247,12 @@ class Composer:
 
     def declares(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a run's command is that of a trainer here; True where it has none."""
-        if not is_command(tree):
+        if not tree.is_command:
             return True
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
         return any(
-            command is not None and command_text(command) == trainer_name(tree)
+            command is not None and command_text(command) == tree.trainer
             for command in commands
         )
 
@@ -294,12 +291,12 @@ class Composer:
 
         Raises UserError, key first.
         """
-        if is_own(tree):
+        if isinstance(tree, OwnSpec):
             code = {**tree["code"], **self._code(tree)}
-            seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
+            seeded = ({**tree, "code": code}).at(tree["seed"] if seed is None else seed)
             return trainer.build_own(seeded)
         run = self._completed(tree)
-        return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))
+        return build_run(run.at(tree["seed"] if seed is None else seed))
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tree with what files say of its data, the user's own classes, and weights."""
@@ -324,7 +321,7 @@ class Composer:
 
     def _code(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `trainer.code_of` reads, once a plan: so all of its runs have the same."""
-        name = trainer_name(tree)
+        name = tree.trainer
         if name not in self._codes:
             self._codes[name] = trainer.code_of(tree, Path.cwd(), self._store)
         return self._codes[name]
@@ -448,8 +445,8 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
             raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
-    tree = spec.to_tree(composer.run(composer.tree([SettingsLayer("", settings)])))
-    return tree, spec.run_id(spec.tree_identity(tree), tree["seed"])
+    tree = composer.run(composer.tree([SettingsLayer("", settings)])).spec.tree
+    return tree, spec.run_id(tree.identity, tree["seed"])
 
 
 def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str, Any], list[str]]:
@@ -469,4 +466,4 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
     if value_at(tree, "data.labels") == "masks":  # only some tasks learn from masks
         tree["task"] = tasks_for_labels("masks")[0]
-    return spec.to_tree(composer.run(tree)), composer.notes
+    return composer.run(tree).spec.tree, composer.notes

@@ -31,7 +31,7 @@ from ablate.planning.settings import Word, check_sweep_name, value_at, value_tex
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
 from ablate.planning.words import CommandLine, Options, from_words, read_line, split_options
-from ablate.shared import UserError, is_command, program, spec, trainer_name, unknown_value
+from ablate.shared import UserError, program, unknown_value
 
 # (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
 Recall = Callable[[str, Sequence[str]], Plan | None]
@@ -286,7 +286,7 @@ def _same_sets(cells: Sequence[Cell], place: str) -> None:
     first_cells: dict[str, Cell] = {}
     for cell in cells:
         first_cell = first_cells.setdefault(cell.column, cell)
-        if spec.also_of(cell.spec) != spec.also_of(first_cell.spec):
+        if cell.spec.also != first_cell.spec.also:
             rows = f"{first_cell.row!r} and {cell.row!r}"
             raise UserError(f"{place}eval.also: must be the same for all rows, not {rows}")
 
@@ -343,12 +343,12 @@ def _cell(
     with placed(layers, otherwise):
         check_seeds(tree, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
-    unseeded_tree = spec.unseeded(spec.to_tree(run), tree)
+    unseeded_tree = run.spec.tree.without_seed(tree)
     cell = Cell(
         row=row.label,
         column=column.label,
         spec=unseeded_tree,
-        ids=spec.ids_of(unseeded_tree, sweep.seeds),
+        ids=unseeded_tree.ids(sweep.seeds),
         overrides=tuple(
             dict.fromkeys(
                 key
@@ -359,7 +359,7 @@ def _cell(
         ),
         seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
     )
-    return cell, spec.tree_identity(unseeded_tree)
+    return cell, unseeded_tree.identity
 
 
 def _matches(part: CellRule, settings: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
@@ -521,7 +521,7 @@ def _metric_said(plan: Plan, place: str) -> Plan:
     The default is the first metric of its task. Raises UserError where its runs don't share a task,
     or their task has no such metric.
     """
-    tasks = {spec.task_of(cell.spec): cell.label for cell in plan.cells}
+    tasks = {cell.spec.task_name: cell.label for cell in plan.cells}
     if len(tasks) > 1:
         listing = ", ".join(f"{task} ({label})" for task, label in tasks.items())
         raise UserError(f"{place}task: the runs of a sweep have one task, got {listing}")
@@ -568,7 +568,7 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     run = PlannedRun(cell.ids[seed], cell, seed)
     run_spec = run.spec()
     trees = (run_spec, *spec_parents(run_spec))
-    data = [data["name"] for tree in trees for data in spec.datasets_of(tree)]
+    data = [data["name"] for tree in trees for data in tree.datasets]
     prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
     has_id = plan.tune is None and not any(note.startswith(prefixes) for note in plan.notes)
     return run_spec, run.id if has_id else None, _header_lines(plan, run, has_id)
@@ -587,10 +587,10 @@ def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
     """Raise UserError for several seeds of a command without {seed}: all would be one run."""
     if (
         len(seeds) > 1
-        and is_command(tree)
-        and not program.takes(trainer_name(tree), program.SEED_PLACE)
+        and tree.is_command
+        and not program.takes(tree.trainer, program.SEED_PLACE)
     ):
         raise UserError(
-            f"seeds: the command `{trainer_name(tree)}` has no {{seed}}, so that all of its seeds "
+            f"seeds: the command `{tree.trainer}` has no {{seed}}, so that all of its seeds "
             f"would be one run: add {{seed}} to the command, or give seeds=1"
         )

@@ -38,16 +38,10 @@ from ablate.shared import (
     TaskChoice,
     UserError,
     format_words,
-    ids_of,
-    is_command,
-    is_imported,
     is_plugin,
     printable,
     probe_name,
     read_value,
-    task_in,
-    task_of,
-    tree_identity,
     unknown_value,
 )
 from ablate.version import FORMAT
@@ -109,7 +103,7 @@ class Plan:
         first_runs: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
         for run in self.runs():
             if run.above:
-                _, ids = first_runs.setdefault(tree_identity(run.cell.spec), (run, {}))
+                _, ids = first_runs.setdefault(run.cell.spec.identity, (run, {}))
                 ids[run.seed] = run.id
         return [
             replace(run.cell, row=run.cell.row + ".from" * run.above, ids=ids)
@@ -143,7 +137,7 @@ class Plan:
     @property
     def task(self) -> TaskChoice:
         """The task of all its runs, with the user's own metrics."""
-        task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT_TASK]
+        task = self.cells[0].spec.task if self.cells else TASKS[DEFAULT_TASK]
         metrics = {
             name: analysis_keys.metric_of(name, declaration)
             for name, declaration in self.own.items()
@@ -183,7 +177,7 @@ class Plan:
     def no_images(self, metric: Metric) -> str:
         """Return why the images that runs get right don't determine this metric; "" if they do."""
         for cell in self.cells[:1]:
-            if marks_examples(cell.spec, metric.key):
+            if cell.spec.marks_examples(metric.key):
                 continue
             if not metric.right_within:
                 keys = " and ".join(m.key for m in TASKS[DEFAULT_TASK].metrics if m.right_within)
@@ -273,7 +267,7 @@ class Plan:
         """
         task = self.task
         if self.tune is not None and self.tune.parents:
-            task = task_in(self.cells[0].spec["parent"])
+            task = self.cells[0].spec["parent"].task
         return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
@@ -490,9 +484,9 @@ def _check(plan: Plan) -> None:
     for run in (run for cell in cells for run in cell.ids.values()):
         if not (run.isalnum() and run.isascii()):  # an id is also the name of a folder
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
-    tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial that is a parent may differ
+    tasks = {cell.spec.task_name for cell in plan.cells}  # a trial that is a parent may differ
     for cell in cells:
-        if not has_task(cell.spec):
+        if not cell.spec.has_task:
             raise ValueError(f"has task={_unknown(cell.spec.get('task'), 'tasks')}")
     if len(tasks) > 1:
         raise ValueError("is no plan of a sweep: its runs have several tasks")
@@ -506,9 +500,9 @@ def _check(plan: Plan) -> None:
 
 def _check_ids(cell: Cell) -> None:
     try:
-        ids = {} if cell.chosen else ids_of(cell.spec, cell.ids)
+        ids = {} if cell.chosen else cell.spec.ids(cell.ids)
         for seed, run in cell.ids.items():
-            if run != (ids or ids_of(cell.at_seed(seed).spec, [seed]))[seed]:
+            if run != (ids or cell.at_seed(seed).spec.ids([seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         message = f"was edited: the configuration of {cell.label} is another run's"
@@ -530,10 +524,10 @@ def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
     They do where the metric is the share of examples that the run got right. A program, and a
     sheet, declare that by a first metric in %.
     """
-    if is_command(tree):
+    if tree.is_command:
         predicts = tree["code"]["program"]["predictions"]
     else:
-        predicts = is_imported(tree) and tree["code"].get(PREDICTS)
+        predicts = tree.is_imported and tree["code"].get(PREDICTS)
     metric = tree["metrics"][0] if predicts else {}
     return (metric.get("key"), metric.get("unit")) == (key, "%")
 
@@ -541,6 +535,6 @@ def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
 def has_task(tree: Mapping[str, Any]) -> bool:
     """Return whether the tree's task is known here."""
     try:
-        return bool(task_in(tree).metrics)
+        return bool(tree.task.metrics)
     except (LookupError, TypeError, AttributeError, ValueError):
         return False

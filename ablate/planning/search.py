@@ -28,7 +28,6 @@ from ablate.planning.design import Standing
 from ablate.planning.parents import FROM_PREFIX, is_of_parent, trees_of
 from ablate.planning.plan import Plan
 from ablate.planning.settings import sweep_file_name
-from ablate.planning.trial_runs import any_run, share_done, worst_of
 from ablate.planning.tuning import (
     LR_FACTORS,
     SPREAD,
@@ -44,7 +43,6 @@ from ablate.shared import (
     LENGTH_KEYS,
     UserError,
     make_folder,
-    spec,
     sync_folder,
 )
 
@@ -128,7 +126,7 @@ class Search:
         ]
         ids: dict[int, str] = {}
         for choice, tree in winners:
-            ids |= spec.ids_of(tree, choice.seeds)
+            ids |= tree.ids(choice.seeds)
         return replace(
             cell,
             ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},
@@ -315,7 +313,7 @@ class CellSearch:
             if paid:
                 continue
             ended = scored_lines[-1] if early and scored_lines else None
-            self._spent += 1.0 if ended is None else share_done(trial.cell.spec, ended)
+            self._spent += 1.0 if ended is None else trial.cell.spec.share_done(ended)
             steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._reported += len(self._open_trials)
@@ -399,9 +397,9 @@ class CellSearch:
             tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
             keys = {key.removeprefix(FROM_PREFIX) for key in keys}
         if not any(map(is_of_parent, keys)):
-            tree = spec.pinned(tree, self._report)
+            tree = tree.with_parent_at(self._report)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
-        cell = Cell(row, column, tree, spec.ids_of(tree, (self._seed,)), overrides)
+        cell = Cell(row, column, tree, tree.ids((self._seed,)), overrides)
         return Trial(len(self.trials), place, params, cell, search=self.number)
 
     def _close_stage(self) -> None:
@@ -452,7 +450,7 @@ class CellSearch:
         """
         if result["status"] == "finished":
             return self._score(result["validation"])
-        if (worst := worst_of(tree, self._metric)) is None:  # our own metrics always have one
+        if (worst := tree.worst(self._metric)) is None:  # our own metrics always have one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
                 f"that counts as; declare its chance or its range, and sweep again"
@@ -528,7 +526,7 @@ def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
                 subtree["optim"]["lr_mult"] = {**factors, path.removeprefix(LR_FACTORS): value}
             else:
                 _section(subtree, section, key)[leaf] = value
-    return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
+    return validated_run(changed.at(0)).spec.tree.without_seed(tree)
 
 
 def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:

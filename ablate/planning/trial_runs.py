@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.shared import Metric, OwnRun, Run, build_own, build_run, guesses_of, is_own, own
+from ablate.shared import Metric, OwnRun, Run, build_own, build_run
 
 
 def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
@@ -13,7 +13,7 @@ def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
 
     It is 1 for a trainer of the user's own, which alone knows how long its training is.
     """
-    if own.is_own(tree):  # only its trainer knows how long that is
+    if isinstance(tree, OwnSpec):  # only its trainer knows how long that is
         return 1.0
     train = tree["train"]
     if train["steps"] is not None:
@@ -28,7 +28,7 @@ def worst_of(tree: Mapping[str, Any], metric: Metric) -> float | None:
 
     It is None for a trainer of the user's own that declares neither chance nor range.
     """
-    return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
+    return tree.worst(metric.key) if isinstance(tree, OwnSpec) else metric.chance(tree.guesses)
 
 
 def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
@@ -36,4 +36,4 @@ def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
 
     Raises UserError as `build_run` does.
     """
-    return build_own(tree) if is_own(tree) else build_run(tree)
+    return build_own(tree) if isinstance(tree, OwnSpec) else build_run(tree)

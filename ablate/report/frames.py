@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import own_metrics, with_own_metrics
 from ablate.planning import FROM_PREFIX, Cell, Column, Plan, PlannedRun, Row, value_at
-from ablate.shared import also_of, probe_numbers
+from ablate.shared import probe_numbers
 from ablate.store import RunRecord, Store
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     keys = _keys(plan, [record.run.cell for record in runs])
     probed = {record.run.id: _probed(record) for record in runs}
     measured = dict.fromkeys(key for numbers in probed.values() for key in numbers)
-    sets = dict.fromkeys(test_set["name"] for cell in plan.cells for test_set in also_of(cell.spec))
+    sets = dict.fromkeys(test_set["name"] for cell in plan.cells for test_set in cell.spec.also)
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell

@@ -31,7 +31,6 @@ from ablate.shared import (
     RunDir,
     TaskChoice,
     is_number,
-    task_in,
 )
 from ablate.store import (
     Ledger,
@@ -68,7 +67,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
         no_facts = f"withheld: {record.unsealed}"
 
     metrics = [] if record.withheld else folder.read_metrics()
-    curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
+    curves = _curves(metrics, tree.task if tree else TASKS[DEFAULT_TASK])
     heading = "configuration"
     if not _spec(record):
         heading += f", as planned ({_absence(folder.run, has_begun)})"

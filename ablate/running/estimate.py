@@ -27,7 +27,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import FINAL_STATUSES, is_number, is_own, own_code, spec
+from ablate.shared import FINAL_STATUSES, is_number, own_code
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -149,7 +149,7 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
             continue
         ours = described[row, column].get("initial")
         theirs = described[plan.baseline, column].get("initial")
-        if not (whole_of(cell.spec) or whole_of(base.spec)) or ours is None or theirs is None:
+        if not (cell.spec.whole_model or base.spec.whole_model) or ours is None or theirs is None:
             continue
         equal = total = 0
         for name, (digest, size) in ours.items():
@@ -195,12 +195,12 @@ def estimate_costs(
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
-    if is_own(plan.cells[0].spec):
+    if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
-    answers.describe(cells, initial=any(whole_of(cell.spec) for cell in cells))
+    answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
@@ -256,7 +256,7 @@ def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return parameters and multiply-adds of every cell whose results lack them."""
-    if is_own(plan.cells[0].spec):  # nobody but its trainer knows
+    if isinstance(plan.cells[0].spec, OwnSpec):  # nobody but its trainer knows
         return {}
     cached = _cache(store).answers()
     lacking = {}
@@ -366,7 +366,7 @@ def _question(
     calibrate: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
-    specs = {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)}
+    specs = {key: cells[key].spec.at(0) for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),
@@ -399,7 +399,7 @@ def _is_answer(tree: Any) -> bool:
 
 
 def _key(cell: Cell, device: str) -> str:
-    identity = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
+    identity = f"{__version__} {device} {cell.spec.identity}{own_code(cell.spec)}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

@@ -28,11 +28,8 @@ from ablate.shared import (
     Failure,
     UserError,
     is_number,
-    is_own,
     make_folder,
-    seeded,
     sync_folder,
-    task_in,
 )
 from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
 
@@ -144,11 +141,11 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
     model = gpus[0].model if gpus else ""
     rates = AnswerCache(store.cache / "rates.json", is_number).answers()
     specs = {
-        cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not is_own(cell.spec)
+        cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not isinstance(cell.spec, OwnSpec)
     }
     for precision, spec in specs.items():
         if f"{model}, {precision}" not in rates:
-            question = {"spec": seeded(spec, 0), "cache": str(store.cache)}
+            question = {"spec": spec.at(0), "cache": str(store.cache)}
             with contextlib.suppress(Failure):  # a run that fails, too, says why
                 launcher.ask("rate", {**question, "device": launcher.device})
 
@@ -188,7 +185,7 @@ def settle_auto_keys(
         if new or any(key not in decision for key in open_):
             specs = list(new.values()) or [baseline.spec]
             question = {
-                "specs": [seeded(spec, 0) for spec in specs],
+                "specs": [spec.at(0) for spec in specs],
                 "wants": open_,
                 "known": {key: decision[key] for key in open_ if key in decision},
                 "cache": str(store.cache),
@@ -244,7 +241,7 @@ def pack_gpus(
     if not is_auto or launcher.remote or launcher.device == "cpu" or max(launcher.worlds) > 1:
         return
     columns = [*_columns(plan)]
-    if not all(task_in(cells[0].spec).trains for cells in columns):
+    if not all(cells[0].spec.task.trains for cells in columns):
         return
     slot, gpus = launcher.slots[0], launcher.devices.gpus
     spare_cores = len(os.sched_getaffinity(0)) - 1  # one is for the driver
@@ -259,7 +256,7 @@ def pack_gpus(
         name = _hash(f"{model} {sorted(shapes)} {json.dumps(decided, sort_keys=True)}")
         if name not in cached:
             question = {
-                "specs": [seeded(spec, 0) for spec in shapes.values()],
+                "specs": [spec.at(0) for spec in shapes.values()],
                 "settled": decided,
                 "cache": str(store.cache),
                 "device": slot.device,
@@ -359,7 +356,7 @@ def _columns(plan: Plan) -> Iterable[list[Cell]]:
     start from."""
     columns: dict[tuple[str, bool], list[Cell]] = {}
     for cell in plan.cells:
-        if not is_own(cell.spec):  # which leaves nothing open
+        if not isinstance(cell.spec, OwnSpec):  # which leaves nothing open
             columns.setdefault((cell.column, False), []).append(cell)
     for parent in plan.parents():
         columns.setdefault((parent.column, True), []).append(parent)

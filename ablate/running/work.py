@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning import Cell, Plan, Tune, apply_settings
-from ablate.shared import FINAL_STATUSES, spec
+from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
 
 
@@ -165,9 +165,9 @@ def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
 def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     """Count the images that a training sees. `examples`: the size of each split. An image that only
     passes forward counts a third: a training step takes three times a forward pass."""
-    train, count_shown = tree["train"], spec.task_in(tree).shown
+    train, count_shown = tree["train"], tree.task.shown
     if count_shown is not None:
-        return count_shown(examples, spec.classes_of(tree)) / 3
+        return count_shown(examples, tree.classes) / 3
     if train["steps"]:
         return float(train["steps"] * train["batch"])
     if train["examples"]:
@@ -188,7 +188,7 @@ def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
 
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
     """Count the images of `data.size` that all validations and the test show the model."""
-    task = spec.task_in(tree)
+    task = tree.task
     if task.shown is not None:
         return 0  # `_images` counts what it shows
     batch, validation = tree["train"]["batch"], examples.get("validation", 0)
@@ -238,7 +238,7 @@ def launches_of(tree: Mapping[str, Any], forward: int, images: float, evaluated:
     """Count the launches of all steps and evaluations. `images`: see `_images`; `evaluated`: the
     number of images that the run is evaluated on."""
     evaluations = forward / float(tree["eval"]["batch"])
-    if spec.task_in(tree).shown is not None:  # it doesn't train
+    if tree.task.shown is not None:  # it doesn't train
         return 3 * images * evaluations
     steps = images / float(tree["train"]["batch"])
     return steps * launches_of_step(tree, forward) + evaluated * evaluations

@@ -20,8 +20,6 @@ from ablate.shared import (
     batch_divisors,
     build_run,
     check_ranks,
-    is_own,
-    seeded,
 )
 
 NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
@@ -59,10 +57,10 @@ def open_to(
     """
     groups: dict[Group, list[int]] = {}
     for cell in cells:
-        if [*worlds] == [1] or is_own(cell.spec):  # its trainer shares it, or does not
+        if [*worlds] == [1] or isinstance(cell.spec, OwnSpec):  # its trainer shares it, or does not
             continue
         place = cell.row, cell.column
-        run = build_run(seeded(cell.spec, 0))
+        run = build_run(cell.spec.at(0))
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
             limit = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))

@@ -29,7 +29,6 @@ from ablate.shared import (
     Lock,
     RunDir,
     UserError,
-    datasets_of,
     make_folder,
     read_json,
     sync_folder,
@@ -241,7 +240,7 @@ def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
     """Return the fingerprints of all datasets that a run with this tree and its parent runs
     read."""
     trees = (tree, *spec_parents(tree))
-    return {str(data["fingerprint"]) for run_tree in trees for data in datasets_of(run_tree)}
+    return {str(data["fingerprint"]) for run_tree in trees for data in run_tree.datasets}
 
 
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:

@@ -30,12 +30,8 @@ from ablate.shared import (
     RUNS_FOLDER,
     RunDir,
     UserError,
-    is_command,
-    is_own,
     program_of,
     resume_words,
-    trainer_name,
-    trains,
 )
 from ablate.store import Store
 
@@ -90,8 +86,8 @@ def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Fin
 
     It trains until SAVES states are saved, or to its end where it saves fewer.
     """
-    name = trainer_name(spec)
-    if is_command(spec):
+    name = spec.trainer
+    if spec.is_command:
         yield from _resume_program(slot, label, spec, ask)
         return
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
@@ -147,7 +143,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
         began = time.monotonic()
         end = _train(straight, slot)
         if end != 0:
-            yield _not_tried(trainer_name(spec), straight, end)
+            yield _not_tried(spec.trainer, straight, end)
             return
         seconds, began = time.monotonic() - began, time.monotonic()
         saved: float | None = None  # when it was first seen
@@ -175,7 +171,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             return
         if first_end != KILLED or last_end is None:
             yield _not_tried(
-                trainer_name(spec), killed, last_end if first_end == KILLED else first_end
+                spec.trainer, killed, last_end if first_end == KILLED else first_end
             )
             return
         if last_end != 0:
@@ -232,8 +228,8 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
 
     Raises UserError or Failure where it can't be decoded.
     """
-    if is_own(specs[0]):
-        yield Finding("ok", "data", f"{trainer_name(specs[0])} reads its data by itself")
+    if isinstance(specs[0], OwnSpec):
+        yield Finding("ok", "data", f"{specs[0].trainer} reads its data by itself")
         return
     first_spec, *other_specs = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first_spec["data"]["name"], str(store.cache)
@@ -268,11 +264,11 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask
     Another process resumes them. Checkpoints and metrics must have the same bits. On a GPU only
     deterministic algorithms promise that, so these are compared and timed, too.
     """
-    if is_own(spec):
+    if isinstance(spec, OwnSpec):
         yield from resume_own(slots[0], label, spec, ask)
         return
     device = slots[0].device
-    if not trains(spec):
+    if not spec.trains:
         yield Finding("ok", "resume", f"not tried: {label} takes no steps")
         return
     yield Finding(

@@ -27,8 +27,6 @@ from ablate.shared import (
     Failure,
     NoRoom,
     UserError,
-    also_of,
-    datasets_of,
     decoded,
     decoding_facts,
     decoding_words,
@@ -229,13 +227,13 @@ def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, 
     """
     specs = list(specs)
     for data in {
-        dataset["fingerprint"]: dataset for spec in specs for dataset in datasets_of(spec)
+        dataset["fingerprint"]: dataset for spec in specs for dataset in spec.datasets
     }.values():
         _decode(data, store, watching, ask)
     pairs = {
         (spec["data"]["fingerprint"], also["fingerprint"]): (spec["data"], also, "text" in spec)
         for spec in specs
-        for also in also_of(spec)
+        for also in spec.also
     }
     for training_set, also, texts in pairs.values():
         question = {

@@ -31,7 +31,6 @@ from ablate.shared import (
     Notes,
     RunDir,
     UserError,
-    datasets_of,
     decoded,
     make_folder,
     noted_signals,
@@ -226,7 +225,7 @@ class NodeCache:
         if self.path == self._shared:
             return True
         try:
-            fingerprints = {str(data["fingerprint"]) for data in datasets_of(run.read_spec())}
+            fingerprints = {str(data["fingerprint"]) for data in run.read_spec().datasets}
         except (ValueError, LookupError):
             return True  # its worker says what is wrong
         # a list, so that all copies begin at once

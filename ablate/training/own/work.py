@@ -30,13 +30,8 @@ from ablate.shared import (
     adopt_orphans,
     build_own,
     code_file_hash,
-    is_command,
-    is_own,
     own_frame,
-    own_result_of,
     short_error,
-    to_tree,
-    trainer_name,
 )
 from ablate.training import faults
 from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, device_names, hold
@@ -144,7 +139,7 @@ def tree_of(path: str) -> dict[str, Any] | None:
         tree = RunDir(Path(path)).read_spec()
     except (ValueError, OSError):
         return None  # its worker says what is wrong
-    if not is_own(tree):
+    if not isinstance(tree, OwnSpec):
         return None
     return tree
 
@@ -198,7 +193,7 @@ def error_line(error: BaseException, path: str) -> str:
 
 def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Stop) -> None:
     run = build_own(rundir.read_spec())
-    tree = to_tree(run)
+    tree = run.spec.tree
     code = Code(Path(run.code["folder"]), run.code["files"])
     attempt.begin(
         options,
@@ -213,7 +208,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
     handle = Handle(run, rundir, options, stopping, attempt.note)
     os.environ.update(_meeting(len(handle.devices)))
     try:
-        if is_command(tree):
+        if tree.is_command:
             rundir.lock.note(phase="train")
             Command(run, rundir, handle, attempt, options, stopping).train()
         else:
@@ -241,7 +236,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         if stopping():
             raise TrainingStopped
         keys = ", ".join(f"{key}=..." for key in keys_of(run))
-        raise UserError(f"{trainer_name(tree)} returned without a result: call run.result({keys})")
+        raise UserError(f"{tree.trainer} returned without a result: call run.result({keys})")
     if code.unforeseen:
         files = ", ".join(code.unforeseen)
         rundir.say(
@@ -250,7 +245,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         )
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
-        result |= own_result_of(tree, handle.lines())
+        result |= tree.result_of(handle.lines())
     attempt.finish(result | _provenance(run, handle, attempt))
 
 
