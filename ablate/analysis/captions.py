@@ -248,7 +248,10 @@ def _void(
         f"{prefix}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, "
         f"against {'; '.join(parts)}."
     )
-    rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
+    rate, columns = (
+        base.cell.spec.tree.get("optim", {}).get("lr"),
+        [c.settings for c in plan.columns],
+    )
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield (
             f"{prefix}The sweep compares learning rates, so the baseline's failure may be a "

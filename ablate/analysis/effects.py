@@ -329,7 +329,7 @@ def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[str, ...]]:
         return
     groups: dict[str, dict[tuple[str, str], str]] = {}
     for cell in cells:
-        block = cell.spec.get("block", {})
+        block = cell.spec.tree.get("block", {})
         place = (block.get("attn"), block.get("mlp"))
         if block.get("name") != "vit" or (place != ("pre", "pre") and block["post"] != reading):
             continue

@@ -308,7 +308,7 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
     for scores in block:
         for result in scores.results:
             for key, text in decoded.decoding_words(result).items():
-                name = scores.cell.spec["data"]["name"]
+                name = scores.cell.spec.tree["data"]["name"]
                 cause = " (data.broken=skip)" if key == "left_out" else ""
                 rows_by_text.setdefault(f"data={name}: {text}{cause}", {})[scores.cell.row] = None
     row_count = len({scores.cell.row for scores in block if scores.results})
@@ -320,7 +320,7 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
-    facts = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    facts = {**result, "precision": cell.spec.tree.get("train", {}).get("precision")}
     for key, name in MACHINE_FACTS.items():
         if facts.get(key) is not None:
             yield key, name, facts[key]

@@ -74,9 +74,7 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
     def by_set(run: PlannedRun, result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         also_results = result.get("also") or {}
         sets = [
-            test_set["name"]
-            for test_set in run.cell.spec.also
-            if test_set["name"] in also_results
+            test_set["name"] for test_set in run.cell.spec.also if test_set["name"] in also_results
         ]
         for set_name, set_result in (
             ("", result),

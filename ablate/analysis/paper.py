@@ -256,14 +256,14 @@ class _Columns:
         several.
         """
         heading = self.places[trained.column].heading
-        arch = str(cell.spec["model"].get("arch"))
+        arch = str(cell.spec.tree["model"].get("arch"))
         also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
         for column_name in (cell.column, f"{heading}{also}".strip()):
             if column_name in self.paper_labels:
                 return self._called(
                     self.paper_labels[column_name], arch, column_name, column_name == cell.column
                 )
-        ours, columns = cell.spec["data"]["name"], self.table.columns
+        ours, columns = cell.spec.tree["data"]["name"], self.table.columns
         candidates = [
             label
             for label, (theirs, dataset, _) in columns.items()
@@ -398,11 +398,11 @@ class Recipes:
         ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
         if DATA.get(dataset) != ours:
             return f"trained on {ours}, the published runs on {dataset}"
-        if dataset.startswith(VTAB) and cell.spec["data"].get("order", "stored") == "keyed":
+        if dataset.startswith(VTAB) and cell.spec.tree["data"].get("order", "stored") == "keyed":
             return "ours 800/200 (data.order=keyed), the published runs have other images"
         if regime not in RECIPES:
             return f"the published training ({regime}) is no recipe of ours"
-        arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
+        arch = str(cell.spec.tree["model"].get("arch") or cell.spec.tree["model"]["name"])
         expected = self._recipe_settings(regime, arch)
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:

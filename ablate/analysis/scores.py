@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.planning import Cell, Column, Plan
-from ablate.shared import (
-    TASKS,
-    Metric,
-    UserError,
-    probe_numbers,
-    threshold,
-)
+from ablate.shared import TASKS, Metric, UserError, probe_numbers, threshold
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
@@ -258,9 +252,7 @@ def sets_of(plan: Plan, column: str) -> list[str]:
     if plan.metric not in plan.task.metrics and not plan.metric.own:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
-    return [
-        test_set["name"] for cell in itertools.islice(cells, 1) for test_set in cell.spec.also
-    ]
+    return [test_set["name"] for cell in itertools.islice(cells, 1) for test_set in cell.spec.also]
 
 
 def column_of(cell: Cell, name: str) -> str:
@@ -272,7 +264,7 @@ def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
     set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
     data = next(test_set for test_set in cell.spec.also if test_set["name"] == name)
-    classes = TASKS[cell.spec.task_name].among(cell.spec["data"]["classes"], data["classes"])
+    classes = TASKS[cell.spec.task_name].among(cell.spec.tree["data"]["classes"], data["classes"])
     spec = {**cell.spec, "data": {**data, "classes": classes}}
     return replace(cell, column=column_of(cell, name), spec=spec)
 

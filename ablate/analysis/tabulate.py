@@ -258,7 +258,9 @@ def _column(
         entries.append(_entry(making, row, wider, like))
     tested = [result["test"] for scores in block for result in scores.results if "test" in result]
     default_heading = (
-        f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, column.label) and not on else ""
+        f"on {block[0].cell.spec.tree['data']['name']}"
+        if sets_of(plan, column.label) and not on
+        else ""
     )
     heading = column.heading or default_heading
     return TableColumn(

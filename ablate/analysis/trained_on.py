@@ -11,7 +11,6 @@ from typing import Any
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.analysis.table import TableColumn
 from ablate.planning import Imported, Plan, spec_parents
-from ablate.shared import datasets_of, is_imported, is_own, trainer_name
 
 ELSEWHERE = "trained elsewhere, not verified"
 # By how a column is judged, where runs of rows share nothing.

@@ -267,7 +267,7 @@ def _copy(
             _copy_file(getattr(source, name), getattr(target, name))
         for name in (dataset["name"] for dataset in run.cell.spec.also):
             _copy_file(source.predictions_on(name), target.predictions_on(name))
-        for probe in run.cell.spec.get("probe", ()):
+        for probe in run.cell.spec.probes:
             _copy_file(source.probe(probe), target.probe(probe))
         if anonymous:
             _forget_places(target)
@@ -382,7 +382,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     names = {str(Path.home()), os.getcwd(), str(store.root.resolve()), platform.node()}
     for run in plan.runs():
         for section, key in PLACES:
-            names.add(str(run.cell.spec.get(section, {}).get(key)))
+            names.add(str(run.cell.spec.tree.get(section, {}).get(key)))
         names |= {str(dataset["path"]) for dataset in run.cell.spec.also}
         for attempt in store.rundir(run.id).read_attempts():
             origin = attempt.get("origin")

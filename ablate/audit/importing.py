@@ -154,8 +154,8 @@ def declare_plan(
     if old is not None:
         assert isinstance(old.design, Imported)
         _check_same(old, old.design, metrics, declaration)
-        metrics = old.cells[0].spec["metrics"]
-        predicts = predicts and old.cells[0].spec["code"][PREDICTS]
+        metrics = old.cells[0].spec.tree["metrics"]
+        predicts = predicts and old.cells[0].spec.tree["code"][PREDICTS]
         sources = [
             *(old_source for old_source in old.design.sources if old_source.file != source.file),
             source,
@@ -297,7 +297,7 @@ def _check_same(
 
     They must have the same metrics, and either both or neither must have seeds, and columns.
     """
-    both = old.cells[0].spec["metrics"], metrics
+    both = old.cells[0].spec.tree["metrics"], metrics
     old_metrics, new_metrics = (
         [[metric[part] for part in MEANS] for metric in some] for some in both
     )
@@ -469,7 +469,7 @@ def _is_whole(
 
 def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
-    spec, numbers = run.spec(), _numbers(sheet_run)
+    spec, numbers = run.spec.tree, _numbers(sheet_run)
     lines = (
         [] if sheet_run.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     )

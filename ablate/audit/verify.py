@@ -25,11 +25,11 @@ from ablate.report import render_table
 from ablate.shared import (
     FINAL_STATUSES,
     Failure,
+    OwnSpec,
     RunDir,
     UserError,
     decoded,
     is_number,
-    last_measured,
     read_json,
     sha256_of,
     spec,
@@ -170,7 +170,7 @@ class _Check:
     def run(self, run: PlannedRun) -> None:
         """Check every file of a run, and its result against the ledger."""
         folder = self.store.rundir(run.id)
-        if _id(run.spec()) != run.id:
+        if _id(run.spec.tree) != run.id:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
         result = folder.read_result()
         status = self.states.get(run.id, RunState()).status
@@ -260,7 +260,7 @@ class _Check:
         if not isinstance(content, dict):
             self.finding(run, folder.run, _what_lacks(folder.run))
         elif content.get("id") != run.id or (
-            content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
+            content.get("spec") != run.spec.tree and _id(content.get("spec")) != run.id
         ):
             self.finding(run, folder.run, "is another run's: the id is not the hash of its spec")
 
@@ -303,11 +303,9 @@ class _Check:
         if not self._hash(run, path, result.get("predictions_sha256")):
             return None
         try:
-            tree = run.spec()  # of a parent: its task may be another than the plan's
+            tree = run.spec.tree  # of a parent: its task may be another than the plan's
             stored_metrics = result.get("test")
-            remade_metrics = folder.score(
-                path, tree.task, tree.classes, stored_metrics or {}
-            )
+            remade_metrics = folder.score(path, tree.task, tree.classes, stored_metrics or {})
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None

@@ -252,10 +252,10 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     sweep, run = sweep_runs[0]
     if run.cell.spec.is_imported:
         raise UserError(f"--rerun: {text}: was trained elsewhere, so nothing can train it again")
-    if not (trust or composer.declares(run.spec())):
+    if not (trust or composer.declares(run.spec.tree)):
         raise UserError(
             f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
-            f"in {run.spec()['code']['folder']}: {run.spec.trainer}; add --trust to start "
+            f"in {run.spec.tree['code']['folder']}: {run.spec.trainer}; add --trust to start "
             f"it"
         )
     announce(f"training {run.label} once more")

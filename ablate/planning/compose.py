@@ -52,6 +52,8 @@ from ablate.shared import (
     SHOWN_KEYS,
     TRAINER,
     OwnRun,
+    OwnSpec,
+    Run,
     UserError,
     build_run,
     command_text,
@@ -252,8 +254,7 @@ class Composer:
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
         return any(
-            command is not None and command_text(command) == tree.trainer
-            for command in commands
+            command is not None and command_text(command) == tree.trainer for command in commands
         )
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -286,7 +287,7 @@ class Composer:
         no_key_in_vain(tree, merged.height, merged.typed)
         return tree
 
-    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
+    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> Run | OwnRun:
         """Return the validated run of a tree that `tree` made, with `seed` if it is given.
 
         Raises UserError, key first.

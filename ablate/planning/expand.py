@@ -566,7 +566,7 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     """
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
-    run_spec = run.spec()
+    run_spec = run.spec.tree
     trees = (run_spec, *spec_parents(run_spec))
     data = [data["name"] for tree in trees for data in tree.datasets]
     prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
@@ -585,11 +585,7 @@ def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
 
 def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
     """Raise UserError for several seeds of a command without {seed}: all would be one run."""
-    if (
-        len(seeds) > 1
-        and tree.is_command
-        and not program.takes(tree.trainer, program.SEED_PLACE)
-    ):
+    if len(seeds) > 1 and tree.is_command and not program.takes(tree.trainer, program.SEED_PLACE):
         raise UserError(
             f"seeds: the command `{tree.trainer}` has no {{seed}}, so that all of its seeds "
             f"would be one run: add {{seed}} to the command, or give seeds=1"

@@ -201,7 +201,7 @@ class Plan:
 
     def _check_measured(self, metric: Metric, place: str) -> None:
         """Raise UserError for a number of a probe that some of the runs lack."""
-        labels = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
+        labels = (c.row for c in self.cells if metric.probe not in c.spec.probes)
         if metric.probe and (rows := list(dict.fromkeys(labels))):
             suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
             raise UserError(
@@ -217,8 +217,8 @@ class Plan:
         such probe.
         """
         for cell in self.cells:
-            depth = cell.spec["model"].get("depth", metric.layer)
-            if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
+            depth = cell.spec.tree["model"].get("depth", metric.layer)
+            if depth < metric.layer and not is_plugin(cell.spec.tree["block"]["name"]):
                 raise UserError(
                     f"{place}: {cell.row!r} has no {metric.key}: its model has "
                     f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
@@ -231,7 +231,7 @@ class Plan:
         """
         if not probe:
             return f"`{shlex.join(['ablate', *self.command])}`"
-        probes = {name for cell in self.cells for name in cell.spec.get("probe", ())}
+        probes = {name for cell in self.cells for name in cell.spec.probes}
         words = [word for word in self.words if not word.startswith("probe=")]
         if "--as" in words:  # these are other runs, and so another sweep
             del words[words.index("--as") : words.index("--as") + 2]
@@ -267,7 +267,7 @@ class Plan:
         """
         task = self.task
         if self.tune is not None and self.tune.parents:
-            task = self.cells[0].spec["parent"].task
+            task = self.cells[0].spec.tree["parent"].task
         return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
@@ -487,7 +487,7 @@ def _check(plan: Plan) -> None:
     tasks = {cell.spec.task_name for cell in plan.cells}  # a trial that is a parent may differ
     for cell in cells:
         if not cell.spec.has_task:
-            raise ValueError(f"has task={_unknown(cell.spec.get('task'), 'tasks')}")
+            raise ValueError(f"has task={_unknown(cell.spec.tree.get('task'), 'tasks')}")
     if len(tasks) > 1:
         raise ValueError("is no plan of a sweep: its runs have several tasks")
     metric = plan.analysis.metric

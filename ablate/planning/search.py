@@ -39,12 +39,7 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import (
-    LENGTH_KEYS,
-    UserError,
-    make_folder,
-    sync_folder,
-)
+from ablate.shared import LENGTH_KEYS, UserError, make_folder, sync_folder, validated_run
 
 if TYPE_CHECKING:
     import optuna
@@ -211,7 +206,7 @@ class CellSearch:
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
-        if plan.tune.parents and cell.spec.get("parent") is None:
+        if plan.tune.parents and cell.spec.tree.get("parent") is None:
             raise UserError("from.tune: runs start from no other run; give `from:` its settings")
         self._tune, self._metric = plan.tune, plan.objective
         self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)

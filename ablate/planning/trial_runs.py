@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.shared import Metric, OwnRun, Run, build_own, build_run
+from ablate.shared import Metric, OwnRun, OwnSpec, Run, build_own, build_run
 
 
 def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:

@@ -92,8 +92,7 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     return {
-        (c.row, c.column): (c.spec.identity, rows[c.row], columns[c.column])
-        for c in plan.cells
+        (c.row, c.column): (c.spec.identity, rows[c.row], columns[c.column]) for c in plan.cells
     }
 
 

@@ -132,7 +132,7 @@ def configuration(record: RunRecord) -> dict[str, Any] | None:
     """Return the configuration in run.json, else as planned; None if neither is known."""
     tree = _spec(record)
     if not tree and record.planned:
-        return record.run.spec()
+        return record.run.spec.tree
     return tree or None
 
 

@@ -27,7 +27,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import FINAL_STATUSES, is_number, own_code
+from ablate.shared import FINAL_STATUSES, OwnSpec, is_number, own_code
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -213,7 +213,7 @@ def estimate_costs(
             work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
     if on:
-        basis = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
+        basis = on.basis(sorted({cell.spec.tree["train"]["precision"] for cell in cells}))
     elif unknown:
         beyond = time_left(works, FASTEST[device]) > MONTH_S * devices
         if launcher.remote and device != "cpu":  # there is none here to time
@@ -349,7 +349,7 @@ class _Answers:
             answer = self[cell]
             if "step_s" in answer and "image_s" in answer:
                 size = answer["multiply_adds"]
-                step_size = size * cell.spec["train"]["batch"]
+                step_size = size * cell.spec.tree["train"]["batch"]
                 rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
         return rates
 

@@ -26,6 +26,7 @@ from ablate.shared import (
     LEAST_MICRO_BATCHES,
     LENGTH_KEYS,
     Failure,
+    OwnSpec,
     UserError,
     is_number,
     make_folder,
@@ -141,7 +142,9 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
     model = gpus[0].model if gpus else ""
     rates = AnswerCache(store.cache / "rates.json", is_number).answers()
     specs = {
-        cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not isinstance(cell.spec, OwnSpec)
+        cell.spec.tree["train"]["precision"]: cell.spec
+        for cell in plan.cells
+        if not isinstance(cell.spec, OwnSpec)
     }
     for precision, spec in specs.items():
         if f"{model}, {precision}" not in rates:
@@ -210,7 +213,7 @@ def _open_keys(cells: Iterable[Cell], device: str) -> list[str]:
     for key in SETTLED_KEYS:
         if key == "deterministic" and device == "cpu":
             continue  # it costs nothing there
-        if any(cell.spec["train"][key] == "auto" for cell in cells):
+        if any(cell.spec.tree["train"][key] == "auto" for cell in cells):
             keys.append(key)
     return keys
 

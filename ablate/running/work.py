@@ -100,7 +100,7 @@ def works_of(
             work.trainings_left += ratio * (searches - ended_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
-                parent = _images(child.spec["parent"], examples) / images
+                parent = _images(child.spec.tree["parent"], examples) / images
                 report = parent if trials_of_search else 0.0
                 work.trainings_left += report * (seeds - len(child.ids))
             work.seed = ratio * searches / seeds + report
@@ -108,7 +108,7 @@ def works_of(
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
         gradient = 4.0 * answer["parameters"]
-        work.exchanged = 2 * gradient * images / cell.spec["train"]["batch"]
+        work.exchanged = 2 * gradient * images / cell.spec.tree["train"]["batch"]
     return works
 
 

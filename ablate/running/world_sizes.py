@@ -16,6 +16,7 @@ from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
 from ablate.shared import (
     LEAST_MICRO_BATCHES,
+    OwnSpec,
     UserError,
     batch_divisors,
     build_run,
@@ -103,7 +104,7 @@ def rounding_lines(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
     columns_by_reason: dict[str, dict[str, None]] = {}
     for cell in cells:
         reasons = []
-        if cell.spec["train"]["deterministic"] is False and launcher.device != "cpu":
+        if cell.spec.tree["train"]["deterministic"] is False and launcher.device != "cpu":
             reasons.append("train.deterministic=false")
         if len(models) > 1:
             reasons.append(f"GPUs differ: {', '.join(models)}")

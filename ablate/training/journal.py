@@ -27,7 +27,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ablate.data import AnySplit
-from ablate.shared import TASKS, Data, Metrics, RunDir, last_measured, sealed_part, write_whole
+from ablate.shared import TASKS, Data, Metrics, RunDir, sealed_part, write_whole
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
 from ablate.training.rates import matmul_rate

@@ -28,6 +28,7 @@ from ablate.shared import (
     FOLDER_PLACE,
     PLACEHOLDERS,
     RUNS_FOLDER,
+    OwnSpec,
     RunDir,
     UserError,
     program_of,
@@ -170,9 +171,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             yield Finding("warning", "resume", "not checked: it ended before it could be killed")
             return
         if first_end != KILLED or last_end is None:
-            yield _not_tried(
-                spec.trainer, killed, last_end if first_end == KILLED else first_end
-            )
+            yield _not_tried(spec.trainer, killed, last_end if first_end == KILLED else first_end)
             return
         if last_end != 0:
             text = (

@@ -25,6 +25,7 @@ from typing import Any
 
 from ablate.shared import (
     OwnRun,
+    OwnSpec,
     RunDir,
     UserError,
     adopt_orphans,
