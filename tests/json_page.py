@@ -8,6 +8,7 @@ MEANING. A key whose name says what it is has no meaning.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import textwrap
 import types
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 
 from conftest import REPOSITORY
 
-from ablate.analysis import across, paper, stats, table
+from ablate.analysis import across, note, paper, stats, table
+from ablate.analysis.english import SENTENCES
 from ablate.audit import merge
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
@@ -32,7 +34,7 @@ OF_STATS = [
 ]
 SCOPE = {
     name: value
-    for module in (metrics, *OF_STATS, cell, paper, across, merge, table)
+    for module in (metrics, *OF_STATS, cell, paper, across, merge, note, table)
     for name, value in vars(module).items()
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
@@ -46,9 +48,10 @@ ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}
 MARKS = {"footnotes": "list of whole"}
 ADDED = {
     "Table": {
-        **dict.fromkeys(("caption", "notes", "footnotes"), "list of text"),
+        **dict.fromkeys(("caption", "notes", "footnotes"), "list of [sentence]"),
         "own": "map of [measure] or absent",
     },
+    "Sentence": {"text": "text"},
     "TableRow": MARKS,
     "TableColumn": MARKS,
     "Entry": {**MARKS, "gain_footnotes": "list of whole"},
@@ -115,6 +118,15 @@ def section(text: str, named: Mapping[type, str]) -> Iterator[str]:
         yield f"| `{key.name}` | {kind} | {key.meaning + ' ' if key.meaning else ''}|"
 
 
+def sentence_keys() -> str:
+    """Say which values a sentence of each key has."""
+    keys = []
+    for key, writer in sorted(SENTENCES.items()):
+        names = ", ".join(inspect.signature(writer).parameters)
+        keys.append(f"`{key}` ({names})" if names else f"`{key}`")
+    return f"The keys, with the names of their values: {', '.join(keys)}."
+
+
 def written() -> str:
     """The page."""
     text = (REPOSITORY / "docs" / "json.keys").read_text()
@@ -123,6 +135,7 @@ def written() -> str:
     states = [f"`{state}`" for state in (*typing.get_args(Status), BLOCKED)]
     said = f"A *state* is {', '.join(states[:-1])} or {states[-1]}."
     head = head.replace("STATES", textwrap.fill(said, 130))
+    sections = [part.replace("KEYS", sentence_keys()) for part in sections]
     classes = re.findall(r"^##+ (.+) = (\w+)$", text, re.MULTILINE)
     named = {SCOPE[of]: name for name, of in classes}
     parts = ["\n".join(section(part, named)) for part in sections]

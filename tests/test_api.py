@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,110 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     with pytest.raises(UserError):
         ablate.Store(here / "nowhere").sweep()
     assert not (here / "runs" / "ledger.db").exists()
+
+
+PARROT = {
+    "conf/trainer/parrot.yaml": "name: parrot:main\nkeys: {note: none, tags: [none], lr: 0.1}\n"
+    "metrics: {score: {direction: more}}\nfork_safe: true\n",
+    "parrot.py": """
+import json, pathlib
+
+def main(settings, run):
+    with pathlib.Path(__file__).with_name("seen.jsonl").open("a") as file:
+        file.write(json.dumps([run.seed, settings]) + "\\n")
+    run.result(score=0.5 + run.seed / 100)
+""",
+}
+# Texts of which each is something else where the command line's grammar reads it.
+NOTES = ("1e-3", "a,b", "null", "it's [x]: {y}", "glob(*)", "True", "a b")
+ODD = {"trainer": {"note": NOTES, "tags": ["1", "a b", "x,y"]}, "launcher": "inline"}
+
+
+def seen(folder: Path) -> list[tuple[int, str, list[str]]]:
+    """The seed and the settings that each training got, in order."""
+    lines = (folder / "seen.jsonl").read_text().splitlines()
+    return [(seed, of["note"], of["tags"]) for seed, of in map(json.loads, lines)]
+
+
+def ids(plan) -> set[str]:
+    return {run.id for run in plan.runs()}
+
+
+def test_values_reach_the_training_as_they_are(users, shell):
+    folder = users(PARROT)
+    sweep = ablate.Sweep("trainer=parrot", seeds=1, **ODD).train()
+    trained = seen(folder)
+    assert trained == [(0, note, ["1", "a b", "x,y"]) for note in NOTES]
+    assert [run.config["trainer"]["note"] for run in sweep.runs()] == [*NOTES]
+
+    again = ablate.Sweep("trainer=parrot", seeds=1, **ODD).train()
+    assert ids(again.plan) == ids(sweep.plan)
+    shell("sweep", *sweep.plan.words)  # the printed command is of the same runs
+    assert seen(folder) == trained
+    with pytest.raises(UserError) as caught:  # a number is no text
+        ablate.Sweep("trainer=parrot", seeds=1, trainer={"note": ("none", 1e-3)})
+    assert {"trainer.note:", "0.001"} <= {*str(caught.value).split()}
+
+
+def test_changes_of_python_are_values(users, shell):
+    folder = users(PARROT)
+    changes = {
+        "odd": {"trainer": {"note": "it's a:b, c", "lr": 0.2}},
+        "tags too": {"trainer": {"tags": ["a b", "1"]}},
+    }
+    own = {"seeds": 1, "design": "factorial", "launcher": "inline"}
+    sweep = ablate.Sweep("trainer=parrot", changes=changes, **own).train()
+    assert [where for _, *where in seen(folder)] == [
+        ["none", ["none"]],
+        *(["it's a:b, c", ["none"]], ["none", ["a b", "1"]], ["it's a:b, c", ["a b", "1"]]),
+    ]
+    assert {run.config["trainer"]["lr"] for run in sweep.runs() if "odd" in run.row} == {0.2}
+    shell("sweep", *sweep.plan.words)
+    assert len(seen(folder)) == 4
+    for name in ("a: b", " a"):
+        with pytest.raises(UserError) as caught:
+            ablate.Sweep("trainer=parrot", changes={**changes, name: {"trainer.lr": 1}})
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith("--change: ")
+        assert repr(name) in line
+        assert "rename" in line
+
+
+def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
+    folder = users(PARROT)
+    first = ablate.Sweep("trainer=parrot", seeds=1, name="odd", **ODD).train()
+    shell("sweep", "odd", "seeds=2")
+    second = [(1, note, ["1", "a b", "x,y"]) for note in NOTES]
+    assert seen(folder)[len(NOTES) :] == second
+    third = ablate.Sweep("odd", seeds=3)
+    assert ids(third.plan) > ids(first.plan)
+    assert len(ids(third.plan)) == 3 * len(NOTES)
+    assert (third.name, third.plan.declared.name) == ("odd", first.plan.declared.name)
+
+    # The name takes no other settings: the line names the place, the value and the command.
+    with pytest.raises(UserError) as caught:
+        ablate.Sweep("odd", trainer={"note": "a b"})
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("trainer.note='a b': odd ")
+    assert "--as NAME" in line
+    assert shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip().endswith(line)
+    [command] = re.findall("`ablate sweep (.*)`", line)
+    planned = json.loads(shell("plan", *shlex.split(command), "--format", "json").out)
+    runs = {run for row in planned["variants"] for run in row["runs"].values()}
+    assert runs == ids(ablate.Sweep("odd").plan)
+
+
+def test_a_text_with_commas_is_one_value_and_the_line_says_so(here):
+    for keys, value in (
+        ({"stem": "none,dpn"}, "stem='none,dpn'"),
+        ({"stem": ["none", "dpn"]}, "stem=[none,dpn]"),
+        ({"model": {"arch": "S/16,B/16"}}, "model.arch='S/16,B/16'"),
+    ):
+        with pytest.raises(UserError) as caught:
+            ablate.Sweep(data="digits", **keys)
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(f"{value}: ")
+        assert "tuple" in line
 
 
 def test_runs_that_fail_are_a_failure(users):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ablate.running.board import blame, gives_up
-from ablate.running.driver import assign
 from ablate.running.launchers import Slot, usable
+from ablate.running.next_step import assign
 from ablate.store.events import RunState
 
 SLOTS = [Slot(name, name.partition(".")[0], "cuda") for name in ("g0.0", "g0.1", "g1.0", "g1.1")]

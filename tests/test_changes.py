@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from conftest import Shell
 from scipy import stats as oracle
+from support.declared import split_line
 
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.tabulate import make_table
 from ablate.planning import expand
-from ablate.planning.words import split_options
 from ablate.report.formats import render_table
 
 SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
@@ -72,8 +72,8 @@ CELLS = {
 
 def planned(*given, **options):
     """The plan of words, which trains and asks nothing."""
-    own, said = split_options(given)
-    declared = {"change": said.change, "design": said.design, **options}
+    own, said = split_line(given)
+    declared = {"change": said["change"], "design": said["design"], **options}
     return expand.plan_from_words(own, store=Path("runs"), **declared)[0]
 
 
@@ -296,8 +296,8 @@ def test_effects_are_those_of_the_runs(trained):
 
 def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     """All cells with wd by d2, the others by d1; then one other cell by d2, too."""
-    given, options = split_options([*FULL[: len(SMALL)], "seeds=3", *FULL[len(SMALL) :]])
-    plan, _ = expand.plan_from_words(given, store=tmp_path, **vars(options))
+    given, options = split_line([*FULL[: len(SMALL)], "seeds=3", *FULL[len(SMALL) :]])
+    plan, _ = expand.plan_from_words(given, store=tmp_path, **options)
     rng, names = np.random.default_rng(5), plan.changes.rows
     test = {"n": 300, "loss": 1.0, "top5": 0.9}
     results = {

@@ -19,6 +19,7 @@ from conftest import Shell, contents
 import ablate
 from ablate.audit import bundle_check, export
 from ablate.audit.bundle import Bundle
+from ablate.planning.declared import word_of
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
@@ -264,6 +265,15 @@ def test_last_digits_of_quantiles_are_those_of_a_processor_and_no_others(out, na
         assert found(out) == ([] if ok else [f"{name}: {DIFFERS}"])
 
 
+@pytest.mark.parametrize(("value", "may"), [("error", True), ("alpha", False)])
+def test_last_digits_of_an_error_in_a_sentence_are_those_of_a_processor(tmp_path, value, may):
+    path = tmp_path / "table.json"
+    for number, ok in ((0.0871234567891234, True), (0.0871234567891236, may), (0.0871235, False)):
+        path.write_text(json.dumps({"notes": [{"values": {value: number}}]}))
+        expected = json.dumps({"notes": [{"values": {value: 0.0871234567891234}}]})
+        assert bundle_check._is_reproduced(path, expected.encode()) == ok
+
+
 def test_curves_count_by_their_values(out):
     frame = pd.read_parquet(out / "curves.parquet")
     for more, said in ((0, []), (1e-9, [f"curves.parquet: {DIFFERS}"])):
@@ -382,8 +392,8 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
         dataclasses.replace(cell, spec={**cell.spec, "data": cell.spec["data"] | where})
         for cell in plan.cells
     )
-    words = (*plan.words, "data.path=/data/of-zaphod", "launcher.devices=zaphod")
-    moved = dataclasses.replace(plan, cells=cells, words=words)
+    words = word_of("data.path", "/data/of-zaphod"), word_of("launcher.devices", "zaphod")
+    moved = dataclasses.replace(plan, cells=cells, declared=plan.declared.with_words(*words))
     export.export_bundle(moved, store, told, out, anonymous=True)
     assert not [name for name, content in contents(out).items() if b"zaphod" in content]
     assert found(out) == []

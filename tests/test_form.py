@@ -9,9 +9,8 @@ import matplotlib.colors
 import numpy as np
 import pytest
 from support.svg import marks, texts
-from support.tables import finished, make_plan, plant, tabulate
+from support.tables import finished, make_plan, note, plant, tabulate
 
-from ablate.analysis.table import Note
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
@@ -83,7 +82,7 @@ def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, 
 
 def test_an_unfinished_sweep_says_so_in_a_paper_too():
     plan, table = planted(2)
-    unfinished = replace(table, notes=(Note("unfinished", "UNFINISHED: 1 of 15 runs missing"),))
+    unfinished = replace(table, notes=(note("unfinished", "UNFINISHED: 1 of 15 runs missing"),))
     form = FigureForm("paper", captioned=False)
     made = draw_figure(plan, unfinished, "gain", lambda run: None, form=form)
     assert "UNFINISHED: 1 of 15 runs missing" in " ".join(texts(made.content.decode()))
@@ -339,7 +338,7 @@ def test_twenty_rows_are_told_apart_by_colour(view, few, all_of_them):
 
 def test_rows_are_told_apart_in_grey_by_their_place():
     rows = tuple(Row(f"row {n}", {}) for n in range(20))
-    plan = Plan("p", "", (), rows, (), (), "row 3", (0,))
+    plan = Plan("p", "", rows, (), (), "row 3", (0,))
     found = inks(plan)
     assert found["row 3"].colour == "#000000"
     assert len({(ink.marker, ink.filled) for ink in found.values()}) == 20
@@ -352,8 +351,8 @@ def test_rows_are_told_apart_in_grey_by_their_place():
 def test_long_notes_leave_the_panels_their_room(kind):
     """matplotlib warns where none is left, and a warning fails a test."""
     plan, table = planted(1)
-    many = Note("unfinished", "UNFINISHED: " + "many runs " * 60)
-    long = replace(table, notes=(many, *[Note("warning", "a note of a table. " * 40)] * 5))
+    many = note("unfinished", "UNFINISHED: " + "many runs " * 60)
+    long = replace(table, notes=(many, *[note("warning", "a note of a table. " * 40)] * 5))
     svg = draw_figure(plan, long, kind, lambda run: None).content.decode()
     assert "UNFINISHED" in " ".join(texts(svg))
 

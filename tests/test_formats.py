@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from conftest import records
 from support.planted_sweeps import golden, planted_sweep, whole
-from support.tables import entries, finished, make_plan, tabulate, text_of
+from support.tables import entries, finished, make_plan, note, notes_of, tabulate, text_of
 
 from ablate.analysis import stats
-from ablate.analysis.table import notes
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT_SHOW, check_show, render_table
 from ablate.report.formats.latex import escape
@@ -89,7 +88,7 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     rows = ["pre", *LURES, "-1"]
     plan = make_plan(rows)
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
-    lures = tuple(notes("footnote", LURES, ("pre", "")))
+    lures = tuple(note("footnote", lure, ("pre", "")) for lure in LURES)
     table = replace(tabulate(plan, results), title=LURES[-1], notes=lures)
     read = {row["row"] for row in records(render_table(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
@@ -115,8 +114,8 @@ def test_latex_is_escaped():
 
 def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     said = "by -0.5 of 2. Others: less; 42 more runs: `ablate sweep a_b norm=<x> seeds=-1`."
-    several = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
-    table = replace(whole(), notes=tuple(several))
+    texts = (said, "Again: `ablate sweep b`.", "`norm=x` stays.")
+    table = replace(whole(), notes=tuple(note("warning", text) for text in texts))
     code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
     assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
     below = render_table(table, "latex").split(r"\begin{tablenotes}")[-1]
@@ -271,11 +270,13 @@ def test_epochs_to_counts_who_never_gets_there():
     assert table.complete
     text = render_table(table, "md", show=(*DEFAULT_SHOW, "auc"))
     assert "; 1/3 never" in text
-    assert re.search(r"Seed 1 never reached the threshold. The mean leaves.*no verdict", text)
+    [never] = notes_of(table, "never")
+    assert (never.values, never.place) == ({"seeds": [1]}, ("stuck", ""))
+    assert never.text in text
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
     assert stuck.others["auc"].values[1] == pytest.approx(float(expected))
     assert TASKS["classify"].find("epochs_to:0.9").sign == -1
-    assert "lower being better" in table.texts("caption")[0]
+    assert notes_of(table, "metric")[0].values["metric"]["lower"]
     lacking = r"auc: run .* has 0 of the two validations that a curve needs"
     with pytest.raises(UserError, match=lacking):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])

@@ -29,7 +29,7 @@ BOUNDS = {
     "packed expressions a thousand lines": 122.1,
     "docstrings that begin with a pronoun": 0,
     "functions of more than seven parameters": 12,
-    "sentences that tests pin": 927,
+    "sentences that tests pin": 886,
 }
 # Modules of a room that import one another in a circle; a bound only falls.
 CIRCLES = {"audit": 2, "planning": 4, "shared": 3, "store": 2, "training": 4}

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, GOLDEN, REPOSITORY, wait_for
 from support.looks import reading as reading_of
+from support.tables import notes_of
 
 import ablate
 from ablate.analysis import reading
-from ablate.analysis.table import WARNING_KINDS
 from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify_plan
@@ -193,9 +193,9 @@ def test_a_look_that_another_process_records_first_is_told(store):
             super().add_look(look)
 
     read = reading.read_verdicts(plan, Raced(store.root), results)
-    assert "Intervals of these runs were also read at n = 2 (sweep fixture)" in " ".join(
-        read.table.texts(*WARNING_KINDS)
-    )
+    [readings] = notes_of(read.table, "looks.other-readings")
+    assert readings.values["subject"] == "intervals"
+    assert readings.values["verdicts"] == [{"n": 2, "sweeps": ["fixture"]}]
     assert [look.n for look in read.looks] == [2, 3]
 
 

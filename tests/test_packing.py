@@ -10,9 +10,9 @@ import torch
 
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running import preflight
-from ablate.running.driver import assign
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot, packed
+from ablate.running.next_step import assign
 from ablate.running.preflight import drop_unfit_slots, runs_that_share, settle_devices
 from ablate.shared.errors import Failure
 from ablate.shared.spec import seeded

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import REPOSITORY, records
-from support.tables import finished, make_plan, tabulate
+from support.tables import finished, make_plan, notes_of, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.planning.cell import Column
@@ -132,7 +132,10 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         assert f"| S/16: 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
         facts = records(render_table(table, "csv"))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
-        assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
+        [why] = notes_of(table, "paper.not-subtracted")
+        assert why.values["columns"] == ["S/4 for S/16"]
+        assert re.fullmatch("trained on cifar10, .*imagenet1k", why.values["reason"])
+        assert why.text in text
     table, entry = beside(results_of(plan, {}, noise=10, seed=2))
     assert entry.gain.low < 1.1 < entry.gain.high > entry.gain.low + 5 * 1.1
     assert (entry.against.agreement, entry.against.inside) == ("can't tell", None)

@@ -30,7 +30,8 @@ def test_a_note_names_what_the_first_look_showed():
     """Two seeds have intervals and no verdicts."""
     for n, what in ((2, "intervals"), (3, "verdicts")):
         (note,) = _changed(PastLooks([reading("bxy", n)], reading("bx", 3)))
-        assert f"Changed since {what} were first read, at n = {n}" in note
+        assert note.key == "looks.changed"
+        assert (note.values["subject"], note.values["sweep"], note.values["n"]) == (what, "", n)
 
 
 # --- How many contrasts -------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def planned(
         for at in columns
     )
     made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
-    return Plan("p", "p", (), *made, cells, rows[0], tuple(range(seeds)))
+    return Plan("p", "p", *made, cells, rows[0], tuple(range(seeds)))
 
 
 def done(*runs: str) -> dict[str, dict]:

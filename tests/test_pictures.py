@@ -453,7 +453,7 @@ def test_a_forged_count_is_no_result(tmp_path):
 
 def test_a_footnote_names_rows_where_not_all_have_such_data():
     def notes(*results):
-        return data_notes(
+        sentences = data_notes(
             [
                 SimpleNamespace(
                     cell=SimpleNamespace(row=row, spec={"data": {"name": "mine"}}), results=[result]
@@ -461,12 +461,13 @@ def test_a_footnote_names_rows_where_not_all_have_such_data():
                 for row, result in zip("ab", results, strict=True)
             ]
         )
+        return [(sentence.key, sentence.values) for sentence in sentences]
 
     some = {"left_out": {"train": [3, 50_000], "test": [1, 10_000]}}
     text = "3 of 50,000 training images and 1 of 10,000 test images can't be read and are left out"
-    both = f"data=mine: {text} (data.broken=skip)"
-    assert notes(some, some) == [f"{both}."]
-    assert notes({}, some) == [f"{both}: b."]
+    values = {"data": "mine", "finding": text, "skipped": True}
+    assert notes(some, some) == [("data.decoded", {**values, "rows": []})]
+    assert notes({}, some) == [("data.decoded", {**values, "rows": ["b"]})]
     assert notes({}, {}) == []
 
 

@@ -13,7 +13,7 @@ import scipy.stats
 from conftest import Shell, records
 from pages import blocks
 from simulation import family
-from support.tables import every_text, finished, make_plan, tabulate
+from support.tables import every_text, finished, make_plan, notes_of, tabulate
 
 from ablate.analysis import stats
 from ablate.planning.design import Looks
@@ -59,8 +59,13 @@ def by_images(right):
 
 def planted(**analysis):
     """A plan, its results, and a reader of what its runs predicted: one row flips far more."""
-    plan = make_plan(ROWS, **analysis)
     right = chancy(np.random.default_rng(9), [0.9, 1.1, 0.6, 0.9], 3, 300)
+    return predicted(make_plan(ROWS, **analysis), right)
+
+
+def predicted(plan, right):
+    """A plan, the results of its runs, a reader of their predictions, and these: `right` says which
+    images each run gets right (R, S, images)."""
     tables, results = {}, {}
     for row, cell in zip(right, plan.cells, strict=True):
         for seed, run in cell.ids.items():
@@ -89,8 +94,10 @@ def test_a_table_judges_each_row_by_its_own_images():
     assert column["spreads"] == pytest.approx([least, most])
     assert (column["flips"], column["df"]) == (expected.flips, expected.df)
     assert [e["likeness"] for e in column["entries"]] == [*expected.likeness]
+    [metric] = notes_of(table, "metric")
+    assert metric.values["interval"]["methods"] == ["images"]
     for text in every_text(table):
-        assert "each row's own spread, from which images change between its seeds" in text
+        assert metric.text in text
         assert f"{least:.2f} to {most:.2f}" not in text
 
 
@@ -159,11 +166,31 @@ def test_a_column_without_some_predictions_is_judged_without_images_and_says_so(
     entries = {entry.row: entry for entry in table.entries}
     for row, gain in zip(ROWS[1:], expected[1:], strict=True):
         assert entries[row].gain.low == pytest.approx(gain.gain.low)
-    for text in every_text(table):
-        assert "since seed 1 of noisy has no predictions.npy" in text
+    [lacking] = notes_of(table, "noise.lacking")
+    assert lacking.values["reason"] == "seed 1 of noisy has no predictions.npy"
+    assert all(lacking.text in text for text in every_text(table))
     tables["noisy@#1"] = tables["noisy@#0"][:-1]
     table = tabulate(plan, results, predictions=predictions)
-    assert "since noisy was tested on other images" in every_text(table)[0]
+    [lacking] = notes_of(table, "noise.lacking")
+    assert lacking.values["reason"] == "noisy was tested on other images"
+
+
+def test_one_variant_without_some_predictions_says_that_its_interval_may_be_too_narrow():
+    """Seeds of alike accuracy that get other images right: the flips are its interval's floor."""
+    rng = np.random.default_rng(4)
+    counts = [[60, 60, 60], [66, 66, 67]]  # right images of 100, by row and seed
+    right = np.array([[rng.permutation(100) < count for count in row] for row in counts])
+    plan, results, predictions, _, tables = predicted(make_plan(ROWS[:2]), right)
+    whole = tabulate(plan, results, predictions=predictions)
+    assert whole.columns[0].lacking == ""
+    del tables["quiet@#1"]
+    table = tabulate(plan, results, predictions=predictions)
+    [_, entry], [_, floored] = table.entries, whole.entries
+    assert entry.gain.high - entry.gain.low < (floored.gain.high - floored.gain.low) / 5
+    assert (entry.verdict, floored.verdict) == ("helps", "can't tell")
+    [lacking] = notes_of(table, "noise.no-floor")
+    assert lacking.values["reason"] == table.columns[0].lacking
+    assert all(lacking.text in text for text in every_text(table))
 
 
 def test_images_tell_of_shares_of_right_ones_alone():
@@ -198,11 +225,12 @@ def test_the_population_is_in_every_format_where_it_is_asked_for():
     judged = [[(e.gain, e.verdict) for e in one.entries] for one in (table, plain)]
     assert judged[0] == judged[1]
     low, high = by_row["noisy"].low, by_row["noisy"].high
+    [population] = notes_of(table, "population")
+    assert population.values["family"] == {"contrasts": [3], "scope": "column"}
     for format in ("md", "html", "latex"):
         text = render_table(table, format, show=("gain", "population"))
-        assert "for new images, too" in text
         assert f"[{low:+.2f}, {high:+.2f}]" in text.replace("$-$", "-").replace("−", "-")
-        assert "crossed random effects" in text
+        assert population.text in text.replace("\\", "")
     assert f"{low!r}" in render_table(table, "csv")
     tree = json.loads(render_table(table, "json"))
     [noisy] = [e for c in tree["columns"] for e in c["entries"] if e["row"] == "noisy"]

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from support.declared import declare
 from support.tables import SPEC, finished, make_plan, tabulate
 
 from ablate.analysis.headline import table_headline
@@ -143,8 +144,8 @@ def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
         dataclasses.replace(cell, spec={**cell.spec, "probe": ["scales"] * (cell.row == "up")})
         for cell in plan.cells
     )
-    words = ("mine", "--as", "it", "probe=[scales]", "seeds=3")
-    lacking = dataclasses.replace(plan, cells=bare, words=words)
+    declared = declare("mine", "--as", "it", "probe=[scales]", "seeds=3")
+    lacking = dataclasses.replace(plan, cells=bare, declared=declared)
     with pytest.raises(UserError) as caught:
         lacking.metric  # noqa: B018
     assert str(caught.value) == (

@@ -18,7 +18,7 @@ from conftest import Shell, wait_for
 from support.images import png
 from support.masks import SEGMENT_WORDS, image_and_mask, write_masks
 from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
-from support.tables import PLANTED_TWO, make_plan, plant, tabulate
+from support.tables import PLANTED_TWO, make_plan, notes_of, plant, tabulate
 
 from ablate.planning.expand import plan_from_words as planned
 from ablate.running import world_sizes
@@ -250,19 +250,20 @@ def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():
     plan = make_plan(["base", "near"], ("S", "B"))
     alone = plant(plan, PLANTED_TWO)
 
-    def told(of="@B", on="cpu", **noted: object) -> list[str]:
+    def told(of="@B", on="cpu", **noted: object) -> list[dict]:
         """Of runs on four ranks; what is noted is in those whose ids have `of`."""
         four = {"ranks": 4, "deterministic": True, "device": on}
         found = {run: {**one, **four, **(noted if of in run else {})} for run, one in alone.items()}
-        return [text for text in tabulate(plan, found).texts("caption") if "rounding" in text]
+        return [note.values for note in notes_of(tabulate(plan, found), "rounding")]
 
-    said = "everal ranks shared runs, equal up to rounding: "
     assert told() == told(ranks=1, deterministic=False) == []
     assert told(deterministic=False) == []  # on a CPU
     off = told(deterministic=False, device="H100")
-    assert off == [f"B: s{said}deterministic algorithms were off."]
-    assert told(device="H100, A100") == [f"B: s{said}devices differ (H100, A100)."]
-    assert told("near", "A", device="B") == [f"S, B: s{said}devices differ (A, B)."]
+    assert off == [{"columns": ["B"], "nondeterministic": True, "devices": []}]
+    [differing] = told(device="H100, A100")
+    assert differing == {"columns": ["B"], "nondeterministic": False, "devices": ["H100, A100"]}
+    [differing] = told("near", "A", device="B")
+    assert differing == {"columns": ["S", "B"], "nondeterministic": False, "devices": ["A", "B"]}
 
 
 @pytest.mark.slow

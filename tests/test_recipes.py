@@ -241,6 +241,8 @@ def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
     assert "box means" in told["not followed"]
     assert "first moment" in told["not followed"]
     compared = {(cell.row, cell.column): None for cell in made.cells}
-    heads = [line.split(":")[0] for line in recipe_notes(made, compared)]
-    assert heads == ["Inferred in our recipe", "Not followed in our recipe"]
+    assert [
+        (note.key, note.values["caveat"], note.values["lines"])
+        for note in recipe_notes(made, compared)
+    ] == [("recipe", caveat, told[caveat]) for caveat in ("inferred", "not followed")]
     assert recipe_notes(made, {}) == []

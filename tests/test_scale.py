@@ -182,7 +182,7 @@ def large_plan(runs: int) -> Plan:
     spec = {"data": {"classes": 10, "fingerprint": "f"}}
     cells = tuple(Cell(row, "", spec, {seed: next(names) for seed in seeds}) for row in rows)
     shown = tuple(Row(row, {}) for row in rows)
-    return Plan("p", "t", ("p",), shown, (Column("", {}),), cells, "r0", seeds, Analysis())
+    return Plan("p", "t", shown, (Column("", {}),), cells, "r0", seeds, analysis=Analysis())
 
 
 def pilots(store: Store, nodes: Nodes) -> None:

@@ -12,12 +12,13 @@ import pytest
 from conftest import Shell
 from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
-from support.tables import tabulate
+from support.tables import notes_of, tabulate
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.headline import table_headline, wins
 from ablate.analysis.judging import sequential_of
+from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.sequential import (
     STOPPED,
@@ -26,7 +27,6 @@ from ablate.analysis.sequential import (
     look_events,
     recorded_decisions,
 )
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
@@ -255,12 +255,12 @@ def test_a_row_unlikely_to_gain_the_margin_stops_and_its_word_is_that_of_its_int
         found, said = grown(plan, results, tmp_path / str(seed))
         table = tabulate(found, results.results)
         for entry in table.entries:
-            [*notes] = table.on(entry.row, entry.column)
-            if not any("was unlikely" in note for note in notes):
+            stops = notes_of(table, "look.stopped", (entry.row, entry.column))
+            if not stops:
                 continue
-            assert f"Stopped at {entry.n} seeds: a gain of 2 was unlikely (one-sided 90 %)" in str(
-                notes
-            )
+            [stop] = stops
+            assert (stop.values["seeds"], stop.values["margin"]) == (entry.n, 2)
+            assert stop.values["share"] == pytest.approx(0.9)
             inside = entry.gain.low > -2 and entry.gain.high < 2
             assert entry.verdict == ("same within 2" if inside else "can't tell")
             words.add(entry.verdict)
@@ -281,7 +281,9 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     assert courses["64"].rows["DPN"].word == STOPPED
     assert courses["128"].next_seeds is None
     table = tabulate(found, results.results)
-    assert any("no further verdicts" in note for note in table.texts(*WARNING_KINDS))
+    [void] = notes_of(table, "void")
+    assert (void.values["baseline"], void.values["looks"]) == ("plain", True)
+    assert [run["seed"] for run in void.values["diverged"]] == [6]
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
 
@@ -316,14 +318,14 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
             *WARNING_KINDS
         )
         strict = tabulate(other, known, past, strict=True)
-        assert any("--strict: verdicts withheld." in note for note in strict.texts(*WARNING_KINDS))
+        assert len(notes_of(strict, "looks.strict")) == 1
         assert not any(entry.verdict for entry in strict.entries)
-        assert "Decided" not in " ".join(strict.footnotes)
-        judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
-        assert judged == bool(other.design.seed_counts)
+        ended = {note.values["outcome"] for note in notes_of(strict, "look.ended")}
+        assert ended == ({"judged"} if other.design.seed_counts else set())
     table = tabulate(plan, results.results, PastLooks(before, look(plan)))
-    assert not any("Changed" in note for note in table.texts(*WARNING_KINDS))
-    assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
+    assert notes_of(table, "looks.changed") == []
+    ended = [note.values for note in notes_of(table, "look.ended")]
+    assert {"seeds": 5, "outcome": "decided", "judged_by": "rows"} in ended
 
 
 def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(planned):

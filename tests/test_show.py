@@ -184,7 +184,6 @@ def plan(name: str, columns: list[str], **ids: list[str]) -> Plan:
     return Plan(
         name=name,
         title=name,
-        words=(),
         rows=tuple(Row(row, {}, aliases=("first",) if row == "pre" else ()) for row in ids),
         columns=tuple(Column(column, {}) for column in columns),
         cells=tuple(

@@ -376,7 +376,7 @@ def test_product_each_and_across():
     each = plan(*words[:2], each=True)
     assert labels(each) == ["base", "block.attn=post", "block.mlp=post", "block.mlp=pre+post"]
     assert (each.baseline, each.cells[0].ids) == ("base", plan(*words[:2]).cells[0].ids)
-    assert each.words == (*words[:2], "--each")
+    assert each.words == (words[0], "block.mlp=pre,post,pre+post", "--each")
     assert len({plan(*words).name, beside.name, each.name}) == 3
 
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.api.training import recalled_words
+from ablate.api.training import recall_declared
 from ablate.planning import expand
+from ablate.planning.declared import Declared
 from ablate.planning.design import Fixed
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
@@ -123,9 +124,9 @@ def test_a_row_is_renamed_without_training(shell):
 
 
 def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
-    driven = SimpleNamespace(name="gone", words=("gone",), design=Fixed())
+    driven = SimpleNamespace(name="gone", declared=Declared("gone"), design=Fixed())
     store = SimpleNamespace(read_plan=lambda _: driven)
     with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
-        recalled_words(["gone", "seeds=5"], {}, store)
+        recall_declared(["gone", "seeds=5"], {}, store)
     write("gone.yaml")
-    assert recalled_words(["gone", "seeds=5"], {}, store) == (["gone", "seeds=5"], {})
+    assert recall_declared(["gone", "seeds=5"], {}, store) is None

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from support.declared import declare
 from support.looks import spec as own_spec
 from support.tables import (
     BLOCKS,
@@ -17,6 +18,7 @@ from support.tables import (
     every_text,
     finished,
     make_plan,
+    notes_of,
     plant,
     printed,
     tabulate,
@@ -25,8 +27,8 @@ from support.tables import (
 from ablate.analysis import stats
 from ablate.analysis.captions import seeds_command
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.summary import PValues
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan
@@ -70,8 +72,10 @@ def test_a_mean_is_the_same_number_wherever_a_line_has_it():
 def test_two_seeds_have_intervals_and_nothing_else_speaks_of_verdicts():
     table = planted({"base": [90, 91], "a": [93, 92], "b": [94, 95]})
     assert "| variant | top1 % [95 % CI] | gain [95 % CI] | n |\n" in render_table(table, "md")
+    [few] = notes_of(table, "few-seeds")
+    assert few.values == {"n": 2}
     for text in (printed(table), *(render_table(table, name) for name in ("md", "latex", "html"))):
-        assert "n = 2: intervals, no verdicts." in text
+        assert few.text in text
         assert text.lower().count("verdict") == 1
 
 
@@ -131,13 +135,14 @@ def test_details_of_the_spread_are_in_json_alone():
     for text in (printed(table), *(render_table(table, name) for name in ("md", "latex", "html"))):
         below = text[text.index("Top-1 accuracy: mean over seeds") :]
         assert not any(detail in below for detail in (least, most, half, " df", "more runs"))
-        assert "one spread of all rows" in below
+    [metric] = notes_of(table, "metric")
+    assert metric.values["interval"]["methods"] == ["one way"]
 
 
 def test_the_command_for_more_seeds_is_the_one_that_was_typed():
     plan = dataclasses.replace(
         make_plan(list(PLANTED)),
-        words=("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
+        declared=declare("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
     )
     command = "ablate sweep placement optim.lr=0.1 seeds=6 --scale digits"
     assert seeds_command(plan, 6) == command
@@ -165,7 +170,7 @@ def test_two_seeds_give_intervals_and_no_verdicts():
     better = entries(table)["better"]
     assert better.gain.low is not None
     assert (better.verdict, table.has_verdicts, table.is_look) == (None, False, True)
-    assert "n = 2: intervals, no verdicts." in table.texts(*WARNING_KINDS)
+    assert [few.values for few in notes_of(table, "few-seeds")] == [{"n": 2}]
 
 
 def test_intervals_end_where_accuracies_do_and_say_so():
@@ -194,7 +199,9 @@ def test_an_interval_as_wide_as_the_scale_is_not_printed():
     wild = entries(table)["r3"]
     assert (wild.gain.low, wild.gain.high) == (None, None)
     assert entries(table)["r4"].gain.low is not None
-    assert all("wider than 100 points" in text for text in every_text(table))
+    [wide] = notes_of(table, "interval.wide")
+    assert (wide.values["limit"], wide.place) == (100, ("r3", ""))
+    assert all(wide.text in text for text in every_text(table))
     shifted = {f"row@Ti/4#{s}": finished(v) for s, v in enumerate((0.51, 0.512, 0.511))}
     values = {"base": [90, 90.1, 90.2], "row": [91, 91.2, 91.1]}
     (line,) = planted(values, shifted, ("S/4", "Ti/4")).blocks[0].lines
@@ -208,7 +215,7 @@ def test_less_loss_is_a_gain():
     assert better.gain.mean == pytest.approx(0.02)
     assert better.accuracy.mean == pytest.approx(0.08)
     assert "0.0800" in render_table(table, "md")
-    assert "lower" in table.texts("caption")[0]
+    assert notes_of(table, "metric")[0].values["metric"]["lower"]
 
 
 def test_a_metric_that_was_not_measured_is_the_users_mistake():
@@ -222,7 +229,8 @@ def test_a_family_is_a_column_or_the_table():
     )
     assert [c.contrasts for c in column.columns] == [5, 5]
     assert [c.contrasts for c in whole.columns] == [10, 10]
-    assert "the 10 contrasts of the table" in whole.texts("caption")[0]
+    [metric] = notes_of(whole, "metric")
+    assert metric.values["interval"]["family"] == {"contrasts": [10], "scope": "table"}
     assert entries(whole)["better"].gain.low < entries(column)["better"].gain.low
 
 
@@ -245,7 +253,9 @@ def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
     entry = entries(table)["better"]
     assert (entry.n, entry.verdict, entry.pool) == (3, "unstable", "instability")
     assert entry.values[1] == 10.0
-    assert "scored at chance" in render_table(table, "md")
+    [diverged] = notes_of(table, "diverged")
+    assert diverged.values["scored"] == "chance"
+    assert diverged.values["runs"] == [{"seed": 1, "step": 120}]
     lost = planted(
         {"base": [1], "b": [1]},
         {"base@#0": DIVERGED, "b@#0": DIVERGED},
@@ -260,16 +270,17 @@ def test_a_row_far_from_zero_by_eye_is_unstable_and_says_what_would_decide():
     worse = entries(table)["worse"]
     assert (worse.verdict, worse.pool) == ("unstable", "outlier")
     assert worse.gain.low is None  # wider than 100 points
-    (note,) = [text for text in table.on(worse.row, worse.column) if "Unstable" in text]
-    assert f"{worse.ratio:.1f} times as large" in note
-    assert "seed 0 is farthest" in note  # the only one like the others
+    [unstable] = notes_of(table, "verdict.unstable")
+    assert unstable.place == (worse.row, worse.column)
+    assert unstable.values["ratio"] == worse.ratio
+    assert unstable.values["seed"] == 0  # the only one like the others
     d = np.array([88, 45, 37]) - PLANTED["base"]
     n = next(
         n
         for n in range(2, 100)
         if scipy.stats.t.ppf(1 - 0.05 / 10, n - 1) * d.std(ddof=1) / math.sqrt(n) < -d.mean()
     )
-    assert f"{n} seeds of this spread would resolve a gain as large" in note
+    assert unstable.values["needed_seeds"] == n
 
 
 def test_a_row_that_always_diverged_has_nothing_but_its_count():
@@ -305,22 +316,35 @@ def test_an_unstable_baseline_voids_its_column(scored, fate):
     assert "Average over the 2 columns" in average.title
     assert "without S/4: its baseline is unstable" in average.note
     p = scipy.stats.fisher_exact([[1, 3], [0, 4]]).pvalue
+    [void] = notes_of(table, "void")
+    [counts] = notes_of(table, "void.rows")
+    diverged, collapsed = ([{"seed": 2, "step": 120}], []) if fate == "diverged" else ([], [2])
+    assert (void.values["column"], void.values["baseline"]) == ("S/4", "base")
+    assert (void.values["diverged"], void.values["collapsed"]) == (diverged, collapsed)
+    assert (counts.values["unstable"], counts.values["runs"]) == (1, 4)
+    [stable, worse] = counts.values["variants"]
+    assert stable["rows"] == ["better", "same", "at least", "unclear"]
+    assert (stable["unstable"], stable["runs"]) == (0, 4)
+    assert stable["p"] == pytest.approx(p)
+    assert (worse["rows"], worse["unstable"]) == (["worse"], 1)
     for text in every_text(table):
-        assert f"S/4: no verdicts: in the baseline base, seed 2 {fate}" in text
-        assert "1 of 4 runs of base diverged or collapsed, against 0 of 4 of better, same" in text
-        assert f"Fisher's exact p = {p:.2g}" in text
+        assert void.text in text
+        assert counts.text in text
 
 
 def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     plan = make_plan(list(PLANTED))
     cells = [dataclasses.replace(c, spec={**c.spec, "optim": {"lr": 0.003}}) for c in plan.cells]
-    plan = dataclasses.replace(plan, cells=tuple(cells), words=("mine",))
+    plan = dataclasses.replace(plan, cells=tuple(cells), declared=declare("mine"))
     results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
-    assert "`ablate sweep mine optim.lr=0.001`" in render_table(tabulate(plan, results), "md")
+    table = tabulate(plan, results)
+    [lower] = notes_of(table, "void.lower-rate")
+    assert lower.values["command"] == "ablate sweep mine optim.lr=0.001"
+    assert f"`{lower.values['command']}`" in render_table(table, "md")
     rates = dataclasses.replace(plan, columns=(Column("", {"optim.lr": 0.003}),))
-    notes = " ".join(tabulate(rates, results).texts(*WARNING_KINDS))
-    assert "optim.lr=0.001" not in notes
-    assert "The sweep compares learning rates" in notes
+    table = tabulate(rates, results)
+    assert notes_of(table, "void.lower-rate") == []
+    assert len(notes_of(table, "void.compares-rates")) == 1
 
 
 def test_a_noisy_baseline_counts_in_each_gain_and_the_caption_says_so():
@@ -330,8 +354,9 @@ def test_a_noisy_baseline_counts_in_each_gain_and_the_caption_says_so():
     ratio = table.columns[0].baseline_ratio
     assert ratio > 5
     assert table.columns[0].forecast is None
-    for text in every_text(table):
-        assert f"baseline's spread is {ratio:.1f} times what the rows have" in text
+    [noise] = notes_of(table, "noise.baseline")
+    assert noise.values == {"column": "", "ratio": ratio}
+    assert all(noise.text in text for text in every_text(table))
 
 
 def test_a_collapsed_run_does_not_hide_what_other_rows_show():
@@ -347,22 +372,27 @@ def test_an_unfinished_sweep_says_what_is_missing_and_gives_no_verdict():
     table = planted(changed=dict.fromkeys(("worse@#2", "same@#2", "same@#1")))
     assert (table.complete, table.is_look) == (False, False)
     assert not any(entry.verdict for entry in table.entries)
-    for text in every_text(table):
-        assert "UNFINISHED: 3 of 18 runs missing (2 of same; 1 of worse)" in text
+    [unfinished] = notes_of(table, "unfinished")
+    rows = [{"row": "worse", "missing": 1}, {"row": "same", "missing": 2}]
+    assert unfinished.values == {"missing": 3, "planned": 18, "rows": rows, "looks": False}
+    assert all(unfinished.text in text for text in every_text(table))
     markdown = render_table(table, "md")
     assert "1/3 missing" in markdown
     assert "**+" not in markdown
     assert entries(table)["worse"].n == 2
     nothing = tabulate(make_plan(list(PLANTED), ("S/4", "Ti/4")), {})
-    assert all("36 of 36 runs missing" in text for text in every_text(nothing))
+    [unfinished] = notes_of(nothing, "unfinished")
+    assert (unfinished.values["missing"], unfinished.values["planned"]) == (36, 36)
 
 
 def test_one_seed_has_no_interval_and_never_nan():
     table = planted({row: values[:1] for row, values in PLANTED.items()})
     assert not table.is_look
     assert "| better | 91.85 [-] | +1.90 [-] | 1 |\n" in render_table(table, "md")
+    [few] = notes_of(table, "few-seeds")
+    assert few.values == {"n": 1}
     for text in every_text(table):
-        assert "n = 1: no interval" in text
+        assert few.text in text
         assert "nan" not in text.lower()
 
 
@@ -370,12 +400,12 @@ def test_a_row_out_of_line_has_its_own_interval_and_a_footnote():
     table = planted(PLANTED | {"worse": [80, 88, 84]})
     entry = entries(table)["worse"]
     assert (entry.pool, table.columns[0].kept_rows) == ("outlier", 5)
-    for text in every_text(table):
-        assert f"spread is {entry.ratio:.1f} times what the other rows have (F test, 0.1 %)" in text
-        assert "tells nothing of the other rows' spread" in text
+    [own] = notes_of(table, "spread.own")
+    assert (own.values["reason"], own.values["ratio"]) == ("outlier", entry.ratio)
+    assert all(own.text in text for text in every_text(table))
     mild = planted(PLANTED | {"worse": [87.9, 88.4, 88.2]})
     assert (entries(mild)["worse"].pool, mild.columns[0].kept_rows) == ("spread", 6)
-    assert "still tells of the other rows' spread" in render_table(mild, "md")
+    assert [own.values["reason"] for own in notes_of(mild, "spread.own")] == ["spread"]
 
 
 def test_rows_with_their_own_spread_have_no_pool():
@@ -385,7 +415,7 @@ def test_rows_with_their_own_spread_have_no_pool():
     own = np.sqrt(differences.var(1, ddof=1) / 2)
     assert table.columns[0].spreads == pytest.approx((own.min(), own.max()), abs=1e-9)
     assert table.columns[0].judged_by == "paired"
-    assert "; paired t]" in table.texts("caption")[0]
+    assert notes_of(table, "metric")[0].values["interval"]["methods"] == ["paired"]
 
 
 def test_confounds_overrides_and_mixed_machines_are_footnoted():
@@ -445,8 +475,8 @@ def test_declared_looks_share_alpha_and_need_no_note():
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render_table(table, "md")
     undeclared = tabulate(plan, results, before(plan, three, grown(4, looks=(3, 5))[0]))
-    said = "read at n = 3 (sweep planted), 4 (sweep planted): the chance"
-    assert said in undeclared.texts(*WARNING_KINDS)[0]
+    [readings] = notes_of(undeclared, "looks.other-readings")
+    assert readings.values["verdicts"] == [{"n": n, "sweeps": ["planted"]} for n in (3, 4)]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
 
@@ -456,10 +486,9 @@ def test_sweeps_over_one_baseline_are_told_and_judged_apart_but_for_their_averag
     one, *others = (part(plan, "base", row) for row in list(PLANTED)[1:])
     seen = [dataclasses.replace(look(other), sweep=f"s{n}") for n, other in enumerate(others)]
     table = tabulate(one, results, PastLooks(seen, look(one)), strict=True)
-    assert table.texts(*WARNING_KINDS) == (
-        "5 variants in 5 sweeps were read against these baseline runs, each sweep as its own "
-        "family: .05 each.",
-    )
+    [note] = table.unmarked_notes(*WARNING_KINDS)
+    assert note.key == "looks.shared-baseline"
+    assert note.values == {"columns": [], "variants": 5, "families": 5, "alpha": 0.05}
     assert table.has_verdicts
     assert [column.contrasts for column in table.columns] == [1, 1]
     [average] = table.blocks
@@ -472,7 +501,9 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     best = part(plan, "base", "better", "worse")
     table = tabulate(best, results, before(best, plan))
     assert [column.contrasts for column in table.columns] == [10, 10]
-    assert "planted, among 5 variants: judged as 10 contrasts." in table.texts(*WARNING_KINDS)[0]
+    first, *_ = table.unmarked_notes(*WARNING_KINDS)
+    assert first.key == "looks.among-variants"
+    assert (first.values["variants"], first.values["contrasts"]) == (5, 10)
 
 
 def test_only_the_columns_that_differ_are_named():
@@ -480,10 +511,14 @@ def test_only_the_columns_that_differ_are_named():
     cells = tuple(c for c in plan.cells if c.column == "S" or c.row in ("base", "better"))
     odd = dataclasses.replace(plan, cells=cells)
     table = tabulate(odd, results, before(odd, plan))
-    assert table.texts(*WARNING_KINDS)[0].startswith(
-        "Ti: These runs were read before, in planted, among 5"
-    )
-    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.texts(*WARNING_KINDS)[1]
+    among, changed, *_ = table.unmarked_notes(*WARNING_KINDS)
+    assert among.key == "looks.among-variants"
+    assert (among.values["columns"], among.values["sweeps"]) == (["Ti"], ["planted"])
+    assert among.values["variants"] == 5
+    assert changed.key == "looks.changed"
+    [change] = [text for text in changed.values["changes"] if text.startswith("cells: ")]
+    lacking = change.removeprefix("cells: ").split(", ")
+    assert lacking == [f"-{row}@Ti" for row in ("worse", "same", "at least", "unclear")]
 
 
 def test_means_alone_have_no_interval_p_or_word_in_any_format():
@@ -550,13 +585,16 @@ def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     table = tabulate(plan, results)
     assert [entry.n for entry in table.entries] == [3, 3]
     assert "inf" not in render_table(table, "json") + render_table(table, "csv")
-    note = "The test loss of this row is left out: 1e+200 in seed 1; no interval can be computed "
+    [beyond] = notes_of(table, "beyond")
+    assert beyond.values["values"] == [{"seed": 1, "value": "1e+200"}]
+    assert (beyond.values["metric"], beyond.values["largest"]) == ("test loss", 1e60)
     for format in ("md", "latex", "html", "json"):
-        assert f"{note}beyond 1e+60." in render_table(table, format).replace("\\", ""), format
+        assert beyond.text in render_table(table, format).replace("\\", ""), format
     results["row@#2"]["test"]["loss"] = math.nan
     results["row@#0"]["test"]["top5"] = None  # not measured, which is no such value
-    (note,) = [text for text in tabulate(plan, results).footnotes if "left out" in text]
-    assert "test loss of this row is left out: 1e+200 in seed 1, nan in seed 2; " in note
+    [beyond] = notes_of(tabulate(plan, results), "beyond")
+    values = {value["seed"]: value["value"] for value in beyond.values["values"]}
+    assert values == {1: "1e+200", 2: "nan"}
     results["row@#2"]["test"]["loss"] = 0.1
     with pytest.raises(UserError, match=r"metric: loss of 'row' is 1e\+200 in seed 1: no interval"):
         tabulate(by_loss, results)
@@ -596,7 +634,9 @@ def test_a_baseline_with_a_spread_over_rows_without_any_is_not_inf_times():
     assert (column.tripped, column.baseline_ratio) == (True, None)
     texts = every_text(table)
     assert not any("inf" in text.lower().replace("information", "") for text in texts)
-    assert "far above what the rows have" in texts[0]
+    [noise] = notes_of(table, "noise.baseline")
+    assert noise.values["ratio"] is None
+    assert all(noise.text in text for text in texts)
 
 
 def test_nothing_without_a_spread_has_an_interval_in_any_format():
@@ -604,7 +644,7 @@ def test_nothing_without_a_spread_has_an_interval_in_any_format():
     table = planted(values, spread="paired")
     alike = entries(table)["a"]
     assert (alike.accuracy.low, alike.gain.low, alike.verdict) == (None, None, "can't tell")
-    assert "there is no spread" in render_table(table, "md")
+    assert [same.place for same in notes_of(table, "gain.no-spread")] == [("a", "")]
     for text in every_text(table):
         assert "[91.00, 91.00]" not in text
         assert "[+1.00, +1.00]" not in text
@@ -613,29 +653,31 @@ def test_nothing_without_a_spread_has_an_interval_in_any_format():
 def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
     table = planted(predictions=lambda *run: None)
     assert table.columns[0].judged_by == "one way"
-    assert "one spread of all rows" in table.texts("caption")[0]
-    for text in every_text(table):
-        assert "not from images, since seed 0 of base has no predictions.npy" in text
+    assert notes_of(table, "metric")[0].values["interval"]["methods"] == ["one way"]
+    [lacking] = notes_of(table, "noise.lacking")
+    assert lacking.values["reason"] == "seed 0 of base has no predictions.npy"
+    assert all(lacking.text in text for text in every_text(table))
 
 
 def test_a_reason_why_images_tell_no_spread_names_the_columns_that_it_is_of():
     """Of all columns it names none, and stands once."""
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4"))
     results = plant(plan, PLANTED)
-    reason = "not from images, since seed 0 of base has no predictions.npy"
+    reason = "seed 0 of base has no predictions.npy"
     every = tabulate(plan, results, predictions=lambda *run: None)
-    [line] = [text for text in every.texts("caption") if reason in text]
-    assert "S/4" not in line
+    [lacking] = notes_of(every, "noise.lacking")
+    assert (lacking.values["column"], lacking.values["reason"]) == ("", reason)
+    assert every.texts("caption").count(lacking.text) == 1
 
     def read(run, on, sha256):
         return None if "@S/4#" in run else np.rec.fromarrays([np.zeros(300)], names="rank")
 
     some = tabulate(plan, results, predictions=read)
     assert [column.judged_by for column in some.columns] == ["one way", "images"]
-    [line] = [text for text in some.texts("caption") if reason in text]
-    assert line.startswith("S/4: ")
+    [lacking] = notes_of(some, "noise.lacking")
+    assert (lacking.values["column"], lacking.values["reason"]) == ("S/4", reason)
     part = choose_part(some, plan, columns="Ti/4")
-    assert not any(reason in text for text in part.texts("caption"))
+    assert not any(lacking.text in text for text in part.texts("caption"))
 
 
 CROSSED = """

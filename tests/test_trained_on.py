@@ -7,7 +7,7 @@ import re
 import pytest
 from omegaconf import OmegaConf
 from support.plans import plan
-from support.tables import SPEC, finished, make_plan, plant, tabulate
+from support.tables import SPEC, finished, make_plan, notes_of, plant, tabulate
 
 from ablate.planning.conf import shipped_folder
 from ablate.report.formats import FORMATS, render_table
@@ -70,7 +70,7 @@ def test_columns_that_differ_are_told_apart():
     table = tabulate(plan, {})
     data = "digits; mnist5k, then digits, 8 px, 6 epochs, 2,000 steps"
     assert table.trained_on == f"Trained on {data}; n = 3."
-    assert table.texts("caption")[-2:] == (
-        "S, B: trained on digits, 8 px, 6 epochs.",
-        "long: trained on mnist5k, then digits, 8 px, 2,000 steps.",
-    )
+    assert [note.values for note in notes_of(table, "trained-on.columns")] == [
+        {"columns": ["S", "B"], "training": "Trained on digits, 8 px, 6 epochs"},
+        {"columns": ["long"], "training": "Trained on mnist5k, then digits, 8 px, 2,000 steps"},
+    ]

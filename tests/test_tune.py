@@ -20,13 +20,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
 from support.processes import disturb
-from support.tables import tabulate
+from support.tables import notes_of, tabulate
 from support.tuning import BEST, FILE, declare_tuning, planted_result, simulate
 
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.scores import short_number
-from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan, before_searches
@@ -407,8 +406,8 @@ def test_a_choice_at_the_edge_of_its_range_is_marked(plan_of):
     text = FILE.replace("1e-4, 3e-2", "2.95e-3, 3e-2")
     plan, results = simulate(plan_of(text=text, trials=36))
     assert [choice.edges for choice in plan.cell("post", "").chosen] == [("optim.lr",)] * 2
-    notes = " ".join(tabulate(plan, results).footnotes)
-    assert "At the edge of its range: optim.lr in 2 of 2 searches; " in notes
+    settings = notes_of(tabulate(plan, results), "tuned.settings", ("post", ""))
+    assert [note.values["edges"] for note in settings] == [[{"key": "optim.lr", "searches": 2}]]
 
 
 STAGES = """
@@ -514,9 +513,10 @@ def test_one_search_compares_settings_and_gives_no_verdict(plan_of, repeats, ver
     [(told, gain)] = [(entry.verdict, entry.gain) for entry in table.entries if entry.gain]
     assert (told, gain.n) == (verdict, n)
     assert table.is_look  # intervals are read, too
-    said = " ".join((*table.texts(*WARNING_KINDS), *table.texts("caption")))
-    assert ("conditional on the chosen settings" in said) == (repeats == 1)
-    assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
+    factors = [note.values["factor"] for note in notes_of(table, "condition")]
+    assert factors == ["search"] * (repeats == 1)
+    [tuned] = notes_of(table, "tuned")
+    assert tuned.values["searches"]["compared"] == (repeats == 3)
 
 
 def test_equal_trials_are_one_run_that_is_paid_once(plan_of):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import GOLDEN
 
-from ablate.planning.words import Options
+from ablate.planning.declared import Options
 
 HUGE = 99999999999999999999
 SWEEP = """\

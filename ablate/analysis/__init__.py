@@ -26,6 +26,7 @@ __all__ = [
     "Against",  # an entry's published figure, and the difference from it
     "Cost",  # what the finished runs of an entry cost
     "Note",  # a sentence about a place of the table
+    "Sentence",  # a key and values, which English makes a text of
     "Resolution",  # the gain that more seeds would resolve
     "WARNING_KINDS",  # kinds of notes that qualify a verdict
     "PValues",  # p-values for CSV and JSON; they decide nothing
@@ -82,7 +83,6 @@ __all__ = [
     "family_words",  # the family of simultaneous intervals
     "withheld_notes",  # a note on each run whose files were changed later
     "winner_doubts",  # reasons to doubt a tuning choice
-    "replaced_words",  # the words of a plan, with some replaced
     "seeds_command",  # the command that gives a sweep more seeds
     "MACHINE_FACTS",  # the facts of a machine, in words
     "gain_label",  # a gain with its interval, n and verdict
@@ -93,21 +93,24 @@ if TYPE_CHECKING:
     from ablate.analysis import stats as stats
     from ablate.analysis.across import Arrays
     from ablate.analysis.captions import (
-        capitalized,
-        confidence_level,
         family_words,
-        first_few,
         parent_words,
-        plural,
-        replaced_words,
         seeds_command,
         withheld_notes,
     )
     from ablate.analysis.change_gains import cell_rows, judge_changes
+    from ablate.analysis.english.words import (
+        capitalized,
+        confidence_level,
+        first_few,
+        plural,
+        setting_text,
+    )
     from ablate.analysis.evidence import ColumnEvidence, Evidence, RunFiles
-    from ablate.analysis.footnotes import MACHINE_FACTS, setting_text, winner_doubts
+    from ablate.analysis.footnotes import MACHINE_FACTS, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
     from ablate.analysis.judging import Detail, gain_alpha, method_of, sequential_of
+    from ablate.analysis.note import WARNING_KINDS, Note, Sentence
     from ablate.analysis.own import measure_own, own_metrics, with_own_metrics
     from ablate.analysis.pairing import pairing_remedy, worth_pairing
     from ablate.analysis.paper import list_papers, published_figures
@@ -127,11 +130,9 @@ if TYPE_CHECKING:
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
     from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
-        WARNING_KINDS,
         Against,
         Cost,
         Entry,
-        Note,
         Resolution,
         Table,
         TableColumn,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import stats
+from ablate.analysis.english.captions import noisy_words
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.judging import Detail, gain_alpha, hide_empty, shown_gain, verdict_of
 from ablate.analysis.summary import Summary, SummaryLine, p_values
@@ -116,10 +117,7 @@ def noisy(ratios: Iterable[float | None]) -> str:
         return ""
     # None: the rows have none at all.
     known_ratios = [ratio for ratio in all_ratios if ratio is not None]
-    times = (
-        f"{max(known_ratios):.1f} times" if len(known_ratios) == len(all_ratios) else "far above"
-    )
-    return f"the baseline's spread is {times} what the rows have, and counts whole in each gain"
+    return noisy_words(max(known_ratios) if len(known_ratios) == len(all_ratios) else None)
 
 
 # --- Contrasts between columns ------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""Writes the caption and the warnings of a table, and what a part or a layout of it says of itself.
-Computes nothing."""
+"""Finds what the caption and the warnings of a table say. Computes nothing."""
 
 from __future__ import annotations
 
@@ -11,164 +10,151 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis import stats, trained_on
-from ablate.analysis.across import noisy
+from ablate.analysis.english import captions as english
+from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha
+from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
-from ablate.analysis.table import Note, TableColumn, notes
+from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
-from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Plan, Tune
+from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
-
-
-def confidence_level(alpha: float) -> str:
-    return f"{100 * (1 - alpha):.4g} %"
 
 
 def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
     """Name the family of simultaneous intervals: "9 contrasts of a column"."""
-    counts = sorted({column.contrasts for column in columns})
-    noun = "contrast" if counts == [1] else "contrasts"
-    scope = "a column" if plan.analysis.family == "column" else "the table"
-    return f"{' or '.join(map(str, counts))} {noun} of {scope}"
+    return english.family_words(**_family(plan, columns))
+
+
+def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
+    contrasts = sorted({column.contrasts for column in columns})
+    return {"contrasts": contrasts, "scope": plan.analysis.family}
 
 
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> list[str]:
+def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Iterator[Sentence]:
     """Explain the numbers of a table. `detail`: what is shown of gains."""
     has_intervals = detail >= Detail.INTERVALS
-    analysis, metric = plan.analysis, plan.metric
-    sizes = sorted({size for column in columns for size in column.test_sizes})
-    number = " or ".join(map(str, sizes))
-    tested = (
-        f"one split, one test set of {number} {plan.task.examples}" if sizes else plan.task.untested
-    )
-    tested = metric.on or ("of the fixed validation set" if metric.of_curve else tested)
-    name = metric.name[0].upper() + metric.name[1:]
-    direction = ", lower being better" if metric.sign < 0 else ""
-    direction = ", neither direction being better" if metric.neutral else direction
-    blocks = plan.design.blocks
-    methods, usual = (METHODS, plan.spread) if blocks else (trained_on.METHODS, "one way")
-    spreads = " or ".join(dict.fromkeys(methods[column.judged_by] for column in columns))
-    repeats, intervals = (
-        ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
-    )
-    interval_words = (
-        f" [{confidence_level(gain_alpha(analysis))}, simultaneous over the "
-        f"{family_words(plan, columns)}{plan.design.family}; "
-        f"{(spreads or methods[usual]).format(examples=plan.task.examples)}]"
-    )
-    lines = [
-        f"{name}: mean over {repeats} [{confidence_level(analysis.alpha)} Student t]; "
-        f"{metric.contrast_with(plan.baseline)} in {metric.points}{direction}"
-        f"{interval_words * has_intervals}. Intervals are over {intervals}; {tested}."
-    ]
+    yield _metric(plan, columns, has_intervals)
     if has_intervals and any(c.spreads and c.judged_by != "paired" for c in columns):
-        lines.append(
-            "The interval of a mean is of its row's own results alone; that of a gain is of the "
-            "spread that is named above: one may be much wider than the other suggests."
-        )
+        yield sentence("interval.of-mean-and-gain")
     if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
-        lines.append("Cells have no verdicts of their own; changes have.")
-    lines += filter(None, [metric.how, plan.task.how, _also(plan, columns)])
-    lines += _population(plan, columns)
-    parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
-    lines += [f"Runs start from {words}." for words in parents if words]
+        yield sentence("changes.no-cell-verdicts")
+    if plan.metric.how:
+        yield sentence("metric.measured", text=plan.metric.how)
+    if plan.task.how:
+        yield sentence("task.tested", text=plan.task.how)
+    yield from _also(plan, columns)
+    yield from _population(plan, columns)
+    starts: list[dict[str, Any]] = []
+    for cell in plan.cells:
+        start = _start(cell.spec)
+        if start and start not in starts:
+            starts.append(start)
+    for start in starts:
+        yield sentence("parents", start=start)
     if plan.tune is not None:
-        lines.append(_tuned(plan, plan.tune))
-    return lines
+        yield _tuned(plan, plan.tune)
 
 
-def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
+def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> Sentence:
+    """Explain means, gains and their intervals."""
+    metric, seeds = plan.metric, plan.design.blocks
+    usual = plan.spread if seeds else "one way"
+    interval = {
+        "alpha": gain_alpha(plan.analysis),
+        "family": _family(plan, columns),
+        "looks": [*plan.design.seed_counts],
+        "methods": [*dict.fromkeys(column.judged_by for column in columns)] or [usual],
+        "examples": plan.task.examples,
+    }
+    return sentence(
+        "metric",
+        metric={
+            "name": metric.name,
+            "contrast": metric.contrast_with(plan.baseline),
+            "points": metric.points,
+            "lower": metric.sign < 0,
+            "neutral": metric.neutral,
+        },
+        alpha=plan.analysis.alpha,
+        test={
+            "on": metric.on or ("of the fixed validation set" if metric.of_curve else ""),
+            "sizes": sorted({size for column in columns for size in column.test_sizes}),
+            "examples": plan.task.examples,
+            "untested": plan.task.untested,
+        },
+        seeds=seeds,
+        interval=interval if has_intervals else None,
+    )
+
+
+def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
     """Explain the gains for new seeds and images, if the table has them; name the columns that have
     none."""
-    has_population = any(entry.population for column in columns for entry in column.entries)
-    lacking = {column.heading: column.lacking for column in columns if column.lacking}
-    if not has_population:
+    if not any(entry.population for column in columns for entry in column.entries):
         return
-    yield (
-        f"For new images, too: the interval of the gain for new training seeds and for new images "
-        f"that are drawn independently, as the test images were (crossed random effects) "
-        f"[{confidence_level(gain_alpha(plan.analysis))}, simultaneous over the "
-        f"{family_words(plan, columns)}]."
-    )
+    yield sentence("population", alpha=gain_alpha(plan.analysis), family=_family(plan, columns))
+    lacking = {column.heading: column.lacking for column in columns if column.lacking}
     for heading, reason in lacking.items():
-        yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {reason}."
+        yield sentence("population.lacking", column=heading, reason=reason)
 
 
-def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
+def _also(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
     """State which columns are of the same runs."""
     sets = dict.fromkeys(column.on for column in columns if column.on)
-    if not sets:
-        return ""
-    family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
-    family = plan.design.on_other_sets or family
-    return (
-        f"The columns on {first_few([*sets])} test the same runs on other images or labels. Each "
-        f"of these columns is {family}; averages and contrasts use the run's own test set only."
-    )
+    if sets:
+        family = "own" if plan.analysis.family == "column" else "shared"
+        family = family if plan.design.judges_other_sets else "none"
+        yield sentence("other-sets", sets=[*sets], family=family)
 
 
 def parent_words(spec: Mapping[str, Any]) -> str:
     """Say what a run of this tree starts from: "a run on cifar10 (40 epochs) of its own seed"."""
+    return english.parent_words(**_start(spec))
+
+
+def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run of this tree starts from: a file, or a run and what that starts from."""
     if (weights := spec.get("weights")) is not None:
-        return f"the weights of a file (sha256 {weights['sha256'][:12]})"
+        return {"weights": weights["sha256"]}
     if (parent := spec.get("parent")) is None:
-        return ""
-    number, unit = length_of(parent["train"])
-    length = f"{number:,g} {unit[: -1 if number == 1 else None]}"
-    seed_words = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
-    origin = parent_words(parent)
-    further = f", which starts from {origin}" if origin else ""
-    return f"the weights of a run on {parent['data']['name']} ({length}) with {seed_words}{further}"
+        return {}
+    length, unit = length_of(parent["train"])
+    return {
+        "data": parent["data"]["name"],
+        "length": length,
+        "unit": unit,
+        "seed": parent.get("seed"),
+        "parent": _start(parent),
+    }
 
 
-def _tuned(plan: Plan, tune: Tune) -> str:
+def _tuned(plan: Plan, tune: Tune) -> Sentence:
     """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
-    keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
-    metric_words = f" by {plan.objective.name}" if plan.metric.own else ""  # which needs a test set
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
-    coverage = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
-    n_meaning = (
-        "intervals are conditional on the chosen settings"
-        if ONE_SEARCH in plan.conditions
-        else "n counts searches"
+    return sentence(
+        "tuned",
+        keys=[*dict.fromkeys(key for stage in tune.stages for key in stage.space)],
+        searches={"number": plan.searches_said, "compared": ONE_SEARCH not in plan.conditions},
+        trials=tune.trials_each,
+        sampler=tune.sampler,
+        explored=min(shares, default=None),
+        chosen_on={
+            "parents": tune.parents,
+            "metric": plan.objective.name if plan.metric.own else "",  # which needs a test set
+        },
+        untuned=[column.label for column in plan.columns if not column.tuned],
     )
-    untuned_columns = ", ".join(column.label for column in plan.columns if not column.tuned)
-    untuned = f", but in {untuned_columns}" if untuned_columns else ""
-    return (
-        f"Tuned in the same way for every variant{untuned}: {keys}; {plan.searches_said} of "
-        f"{plural(tune.trials_each, 'trial')} (sampler {tune.sampler}){coverage}; settings are "
-        f"chosen on validation{' of the parents' * tune.parents}{metric_words}, with other seeds; "
-        f"{n_meaning}."
-    )
 
 
-def capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def with_words(plan: Plan, *replacements: str) -> str:
+def with_words(plan: Plan, *replacements: Word) -> str:
     """Return the command that drove the plan, with some words replaced; of an import none."""
-    if not plan.design.trains:
+    if not isinstance(plan.declared, Declared):
         return shlex.join(["ablate", *plan.command])
-    return shlex.join(["ablate", "sweep", *replaced_words(plan, *replacements)])
-
-
-def replaced_words(plan: Plan, *replacements: str) -> list[str]:
-    """Return the words that drove the plan, with some replaced."""
-    keys = [word.partition("=")[0] for word in replacements]
-    words = [word for word in plan.words if word.partition("=")[0] not in keys]
-    place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    return [*words[:place], *replacements, *words[place:]]
-
-
-METHODS = {
-    "images": "each row's own spread, from which {examples} change between its seeds",
-    "one way": "one spread of all rows, without seed blocks: too wide where seeds correlate",
-    "paired": "paired t",
-}
+    return shlex.join(["ablate", "sweep", *plan.declared.with_words(*replacements).texts])
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -185,176 +171,175 @@ def warnings(
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
-    unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
-    texts = [*trained_on.notes(plan)]
+    unfinished = [_unfinished(plan, missing)] if missing.total() else []
+    return [
+        *notes("unfinished", unfinished),
+        *notes("warning", _warnings(plan, cells, columns, detail)),
+    ]
+
+
+def _warnings(
+    plan: Plan,
+    cells: Sequence[Scores],
+    columns: Sequence[TableColumn],
+    detail: Detail,
+) -> Iterator[Sentence]:
+    yield from trained_on.notes(plan)
     if plan.skipped:
-        exclusion = "The table leaves out these seeds"
-        if plan.unevenly_skipped:
-            exclusion = "Gains leave out these seeds, means are of all runs that there are"
-        texts.append(
-            f"{plural(len(plan.skipped), 'run')} skipped by the user: "
-            f"{first_few([*plan.skipped])}. {exclusion}; `ablate run RUN --undo` lets them train."
-        )
+        yield sentence("skipped", runs=[*plan.skipped], uneven=bool(plan.unevenly_skipped))
     if any(entry.n == 1 for column in columns for entry in column.entries):
-        texts.append("n = 1: no interval.")
-    texts += [condition.note for condition in plan.conditions]
+        yield sentence("few-seeds", n=1)
+    for condition in plan.conditions:
+        yield sentence("condition", factor=condition.factor)
     if plan.n == 2:
-        texts.append("n = 2: intervals, no verdicts.")
+        yield sentence("few-seeds", n=2)
     for column in columns:
         if column.void and not column.on:
-            texts += _void(
-                plan, column, [s for s in cells if s.cell.column == column.label], detail
-            )
-    return [*unfinished, *notes("warning", texts)]
+            block = [score for score in cells if score.cell.column == column.label]
+            yield from _void(plan, column, block, detail)
 
 
-def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
+def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:
     """Yield a note on every run whose files were changed after the run. `runs`: id -> why."""
     for line in runs.values():
-        yield f"Withheld: {line}."
+        yield sentence("withheld", run=line)
     if runs:
-        yield f"Withheld runs count as missing; {retry_remedy(plan)}."
+        yield sentence("withheld.missing", remedy=retry_remedy(plan))
 
 
 def _void(
     plan: Plan, column: TableColumn, block: Sequence[Scores], detail: Detail
-) -> Iterator[str]:
+) -> Iterator[Sentence]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     base = next(score for score in block if score.cell.row == plan.baseline)
-    prefix = f"{column.heading}: " if column.heading else ""
-    fates = [
-        f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
-        for seed, step in base.diverged.items()
-    ] + [f"seed {seed} collapsed" for seed in base.collapsed]
-    yield (
-        f"{prefix}{plan.design.void}: in the baseline {plan.baseline}, {', '.join(fates)}, so "
-        f"gains over the baseline don't measure the variants."
+    heading = column.heading
+    yield sentence(
+        "void",
+        column=heading,
+        baseline=plan.baseline,
+        diverged=diverged_runs(base),
+        collapsed=[*base.collapsed],
+        looks=bool(plan.design.seed_counts),
     )
     n = len(base.results)
     groups: dict[tuple[int, int], list[str]] = {}
     for score in block:
         if score is not base and score.results:
             groups.setdefault((len(score.unstable), len(score.results)), []).append(score.cell.row)
-    parts = []
+    variants = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
-        p = (
-            f", Fisher's exact p = {test.p:.2g}"
-            if test.tested and detail >= Detail.INTERVALS
-            else ""
-        )
-        parts.append(f"{k} of {m} of {first_few(rows)}{p}")
-    yield (
-        f"{prefix}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, "
-        f"against {'; '.join(parts)}."
+        p = test.p if test.tested and detail >= Detail.INTERVALS else None
+        variants.append({"unstable": k, "runs": m, "rows": rows, "p": p})
+    yield sentence(
+        "void.rows",
+        column=heading,
+        baseline=plan.baseline,
+        unstable=len(base.unstable),
+        runs=n,
+        variants=variants,
     )
     rate, columns = (
         base.cell.spec.tree.get("optim", {}).get("lr"),
         [c.settings for c in plan.columns],
     )
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
-        yield (
-            f"{prefix}The sweep compares learning rates, so the baseline's failure may be a "
-            f"finding."
-        )
+        yield sentence("void.compares-rates", column=heading)
     elif rate is not None:
-        yield (
-            f"{prefix}The baseline may train at a lower learning rate: "
-            f"`{with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
-        )
+        command = with_words(plan, Word("optim.lr", (float(f"{rate / 3:.2g}"),)))
+        yield sentence("void.lower-rate", column=heading, command=command)
 
 
-def _unfinished(plan: Plan, missing: Counter[str]) -> str:
-    """Count the missing runs by row; rows with equal counts share a number."""
-    by_count: dict[int, list[str]] = {}
-    for row, lacking in missing.items():
-        if lacking:
-            by_count.setdefault(lacking, []).append(row)
-    parts = [f"{n} of {first_few(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
-    planned = sum(len(plan.planned(cell)) for cell in plan.cells)
-    return (
-        f"UNFINISHED: {missing.total()} of {plural(planned, 'run')} missing "
-        f"({'; '.join(parts)}). {plan.design.unfinished}"
+def _unfinished(plan: Plan, missing: Counter[str]) -> Sentence:
+    """Count the missing runs by row."""
+    return sentence(
+        "unfinished",
+        missing=missing.total(),
+        planned=sum(len(plan.planned(cell)) for cell in plan.cells),
+        rows=[{"row": row, "missing": lacking} for row, lacking in missing.items() if lacking],
+        looks=bool(plan.design.seed_counts),
     )
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def first_few(rows: Sequence[str], limit: int = 8) -> str:
-    """List labels, of many the first few."""
-    remainder = f" and {len(rows) - limit} more" if len(rows) > limit else ""
-    return ", ".join(rows[:limit]) + remainder
-
-
-STRICT = "--strict: verdicts withheld."
 
 
 def look_notes(
     plan: Plan, past: PastLooks | None, methods: Mapping[str, stats.Method], strict: bool
-) -> tuple[list[str], bool]:
+) -> tuple[list[Sentence], bool]:
     """Return the notes on a table, and whether `strict` withholds its verdicts. `methods`: of the
     columns that have gains, where looks are known."""
-    texts, grave = list[str](), list(_left_out(plan))
+    sentences, left_out = list[Sentence](), _left_out(plan)
+    is_grave = bool(left_out)
     if past is not None:
         counts = {column: past.counts(column) for column in methods}
-        changed = list(_changed(past))
-        texts += _by_column(
+        changed = _changed(past)
+        sentences += _by_column(
             plan, methods, lambda column: _among(past, column, methods[column].contrasts)
         )
-        texts += (*_read_at(plan, counts, methods), *changed)
-        texts += _by_column(plan, methods, lambda column: _shared_baseline_note(plan, past, column))
-        grave += changed
-        grave += [
-            column
-            for column in counts
-            if not counts[column].are_declared and counts[column].has_more
-        ]
-    withheld = strict and bool(grave)
-    return [*texts, *_left_out(plan), *[STRICT] * withheld], withheld
+        sentences += (*_read_at(plan, counts, methods), *changed)
+        sentences += _by_column(
+            plan, methods, lambda column: _shared_baseline_note(plan, past, column)
+        )
+        undeclared = (c for c in counts.values() if not c.are_declared and c.has_more)
+        is_grave = is_grave or bool(changed) or any(undeclared)
+    sentences += left_out
+    withheld = strict and is_grave
+    if withheld:
+        sentences.append(sentence("looks.strict"))
+    return sentences, withheld
 
 
 def _by_column(
-    plan: Plan, columns: Mapping[str, stats.Method], note: Callable[[str], str]
-) -> Iterator[str]:
-    """Yield the note on every column; columns with the same note share one."""
-    alike: dict[str, list[str]] = {}
+    plan: Plan,
+    columns: Mapping[str, stats.Method],
+    find: Callable[[str], tuple[str, dict[str, Any]] | None],
+) -> Iterator[Sentence]:
+    """Yield the sentence on every column; columns with equal values share one, which names them
+    unless they are all. `find`: returns the key and the values for a column, None without one."""
+    alike: list[tuple[tuple[str, dict[str, Any]], list[str]]] = []
     for column in columns:
-        alike.setdefault(note(column), []).append(plan.heading(column))
-    for text, headings in alike.items():
-        if text:
-            yield text if len(headings) == len(columns) else f"{first_few(headings)}: {text}"
+        if (fact := find(column)) is None:
+            continue
+        headings = next((labels for noted, labels in alike if noted == fact), None)
+        if headings is None:
+            headings = []
+            alike.append((fact, headings))
+        headings.append(plan.heading(column))
+    for (key, values), headings in alike:
+        yield sentence(key, columns=headings if len(headings) < len(columns) else [], **values)
 
 
-def _among(past: PastLooks, column: str, contrasts: int) -> str:
+def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str, Any]] | None:
     count = past.contrasts(column)
     if count <= len(past.ours(column)):
-        return ""
-    return (
-        f"These runs were read before, in {first_few(past.other_sweeps(column))}, among {count} "
-        f"variants: judged as {contrasts} contrasts."
-    )
+        return None
+    sweeps = [*past.other_sweeps(column)]
+    return "looks.among-variants", {"sweeps": sweeps, "variants": count, "contrasts": contrasts}
 
 
 def _read_at(
     plan: Plan, counts: Mapping[str, SeedCounts], methods: Mapping[str, stats.Method]
-) -> Iterator[str]:
+) -> Iterator[Sentence]:
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
     seeds, which were not declared."""
-    alike: dict[str, list[str]] = {}
+    alike: list[tuple[dict[str, Any], list[str]]] = []
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
-            alike.setdefault(_other_readings(seed_counts), []).append(column)
-    for opening, columns in alike.items():
+            readings = _other_readings(seed_counts)
+            labels = next((columns for noted, columns in alike if noted == readings), None)
+            if labels is None:
+                alike.append((readings, [column]))
+            else:
+                labels.append(column)
+    for readings, columns in alike:
         errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
-        scope = " of a column" if len(errors) > 1 and by_column else ""
-        part = f"{first_few([plan.heading(c) for c in columns])}: " * (len(columns) < len(methods))
-        yield (
-            f"{part}{opening}: the chance of a false verdict on some variant{scope} is about "
-            f"{100 * error:.0f} %. Looks that are declared beforehand (analysis.looks) share alpha."
+        some = [plan.heading(c) for c in columns] if len(columns) < len(methods) else []
+        yield sentence(
+            "looks.other-readings",
+            columns=some,
+            error=error,
+            of_column=len(errors) > 1 and by_column,
+            **readings,
         )
 
 
@@ -366,65 +351,55 @@ def _widened_method(method: stats.Method) -> stats.Method:
 def _what_was_read(n: int) -> str:
     """Name what a complete table of n seeds shows at most."""
     if n < FEWEST_FOR_SPREAD:
-        return "Means"
-    return "Intervals" if n < stats.FEWEST_SEEDS else "Verdicts"
+        return "means"
+    return "intervals" if n < stats.FEWEST_SEEDS else "verdicts"
 
 
-def _other_readings(counts: SeedCounts) -> str:
-    """Write where else runs were read: "Verdicts on these runs were also read at n = 3 (sweep
-    corr)"."""
+def _other_readings(counts: SeedCounts) -> dict[str, Any]:
+    """Return where else runs were read, by what was read, and what it was at most."""
     verdicts, means = (
-        ", ".join(
-            f"{n} (sweep{'s'[: len(sweeps) > 1]} {first_few(sweeps)})"
-            for n, sweeps in sorted(some.items())
-        )
+        [{"n": n, "sweeps": [*sweeps]} for n, sweeps in sorted(some.items())]
         for some in (counts.verdicts, counts.means)
     )
-    if not verdicts:
-        return f"Means of these runs were also seen at n = {means}, before all had a result"
-    means_words = f", and means at n = {means}" if means else ""
-    subject = _what_was_read(max(counts.verdicts))
-    on = "on" if subject == "Verdicts" else "of"
-    return f"{subject} {on} these runs were also read at n = {verdicts}{means_words}"
+    subject = _what_was_read(max(counts.verdicts)) if verdicts else "means"
+    return {"verdicts": verdicts, "means": means, "subject": subject}
 
 
-def _changed(past: PastLooks) -> Iterator[str]:
-    """Yield a note if the table has changed since the first look at its runs."""
+def _changed(past: PastLooks) -> list[Sentence]:
+    """Return a note if the table has changed since the first look at its runs."""
     first_look = past.first_look()
-    if first_look is not None and (parts := look_changes(first_look, past.present)):
-        place = f" in {first_look.sweep}" if first_look.sweep != past.present.sweep else ""
-        subject = _what_was_read(first_look.n).lower()
-        rows_only = all(part.startswith("rows: ") for part in parts)
-        yield (
-            f"Changed since {subject} were first read{place}, at n = {first_look.n}: "
-            f"{'; '.join(parts)}. The change was made with results in view: "
-            + ("all variants are counted." if rows_only else "its error is unknown.")
+    if first_look is None or not (parts := look_changes(first_look, past.present)):
+        return []
+    return [
+        sentence(
+            "looks.changed",
+            subject=_what_was_read(first_look.n),
+            sweep=first_look.sweep if first_look.sweep != past.present.sweep else "",
+            n=first_look.n,
+            changes=[*parts],
+            counts_all=all(part.startswith("rows: ") for part in parts),
         )
+    ]
 
 
-def _left_out(plan: Plan) -> Iterator[str]:
-    """Yield a note if the user skipped runs while curves of their seed could be seen."""
-    begun_count = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
-    seen_count = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
-    if begun_count or seen_count:
-        parts = (f"{begun_count} had begun",) * bool(begun_count)
-        parts += (f"of {seen_count} the seed had begun in another row",) * bool(seen_count)
-        yield (
-            f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
-            f"curves in view, so the error of the verdicts is unknown."
-        )
+def _left_out(plan: Plan) -> list[Sentence]:
+    """Return a note if the user skipped runs while curves of their seed could be seen."""
+    begun_runs = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
+    seen_runs = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
+    if not begun_runs and not seen_runs:
+        return []
+    return [sentence("looks.skipped-in-view", begun_runs=begun_runs, seen_runs=seen_runs)]
 
 
-def _shared_baseline_note(plan: Plan, past: PastLooks, column: str) -> str:
+def _shared_baseline_note(
+    plan: Plan, past: PastLooks, column: str
+) -> tuple[str, dict[str, Any]] | None:
     count, sweeps = past.count_over_baseline(column)
     if not sweeps:
-        return ""
+        return None
     families = len({*sweeps, past.present.sweep})
-    alpha = f"{plan.analysis.alpha:g}".removeprefix("0")
-    return (
-        f"{count} variants in {families} sweeps were read against these baseline runs, each sweep "
-        f"as its own family: {alpha} each."
-    )
+    values = {"variants": count, "families": families, "alpha": plan.analysis.alpha}
+    return "looks.shared-baseline", values
 
 
 def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
@@ -432,35 +407,35 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
     intervals, and why images don't determine the spread, where they might. A reason that all
     columns share comes once, without their names."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
-    same_reason = len({*lacking.values()}) == 1
+    is_shared = len({*lacking.values()}) == 1
     for column in columns:
-        reason = lacking[column.label]
+        place = (None, column.label)
         if column.tripped:
-            yield _spread_note(column, noisy([column.baseline_ratio]), with_heading=True)
+            noise = sentence("noise.baseline", column=column.heading, ratio=column.baseline_ratio)
+            yield from notes("caption", [noise], place)
+        key, reason = lacking[column.label]
         if reason:
-            yield _spread_note(column, reason, with_heading=not same_reason)
+            heading = "" if is_shared else column.heading
+            examples = plan.task.examples
+            fact = sentence(key, column=heading, examples=examples, reason=reason)
+            yield from notes("caption", [fact], place)
 
 
-def _spread_note(column: TableColumn, clause: str, with_heading: bool) -> Note:
-    heading = column.heading if with_heading else ""
-    text = f"{heading}: {clause}." if heading else capitalized(f"{clause}.")
-    return Note("caption", text, (None, column.label))
-
-
-def _lacking_images(plan: Plan, column: TableColumn) -> str:
-    """Say why images don't determine the spread of a column, where they might; return "" if they do
-    or could not."""
-    if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
-        return ""
-    return f"the spread is not from {plan.task.examples}, since {column.lacking}"
+def _lacking_images(plan: Plan, column: TableColumn) -> tuple[str, str]:
+    """Return the key of the sentence on what a column lacks without its images, and why they are
+    missing; the reason is "" if they are there or would change nothing."""
+    if plan.spread == "images" and column.lacking:
+        if len(column.entries) > 2:
+            return "noise.lacking", column.lacking
+        if column.judged_by == "paired":
+            # The variance of a lone gain is at least that of its flips, where these are known.
+            return "noise.no-floor", column.lacking
+    return "", ""
 
 
 def seeds_command(plan: Plan, n: int) -> str:
     """Return the command of the sweep with n seeds, its present seeds among them."""
     new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
-    text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
-    return with_words(plan, f"seeds={text}")
-
-
-# --- What is shown of a table -------------------------------------------------------------------
+    value = n if sorted(seeds) == [*range(n)] else seeds
+    return with_words(plan, Word("seeds", (value,)))

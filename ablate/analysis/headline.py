@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ablate.analysis import stats
+from ablate.analysis.english.words import join_words
 from ablate.analysis.table import Entry, Table
-from ablate.analysis.trained_on import join_words
 
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.

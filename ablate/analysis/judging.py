@@ -39,7 +39,7 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.M
         contrasts = Counter(
             {label: max(n, past.contrasts(label)) for label, n in contrasts.items()}
         )
-    judges_sets = not plan.design.on_other_sets  # those of `eval.also`
+    judges_sets = plan.design.judges_other_sets  # those of `eval.also`
     sets = {label: len(sets_of(plan, label)) * judges_sets for label in contrasts}
     all_contrasts = max(1, sum(n * (1 + sets[label]) for label, n in contrasts.items()))
     return stats.Method(

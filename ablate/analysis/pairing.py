@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 
 from ablate.analysis.evidence import ColumnEvidence, Evidence
+from ablate.analysis.note import Sentence, sentence
 from ablate.planning import Plan
 
 PAIRED_FROM = 5  # seeds, where the baseline's runs vary as its rows' do
@@ -18,8 +19,8 @@ PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
 CORRELATED = 0.5  # with less the pairs' few degrees of freedom cost more than they gain
 
 
-def advice(evidence: Evidence) -> Iterator[str]:
-    """Yield a line where seeds correlate in a column that one spread of all rows judges."""
+def advice(evidence: Evidence) -> Iterator[Sentence]:
+    """Yield a sentence where seeds correlate in a column that one spread of all rows judges."""
     plan = evidence.plan
     if plan.spread != "one way" or not plan.design.blocks:
         return
@@ -27,7 +28,7 @@ def advice(evidence: Evidence) -> Iterator[str]:
     values = [value for value in correlations if value is not None]
     if values and worth_pairing(plan, max(values)):
         remedy = pairing_remedy(plan)
-        yield f"Between rows the runs of a seed correlate by {max(values):.2f}: {remedy}."
+        yield sentence("pairs.correlate", correlation=max(values), remedy=remedy)
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:

@@ -14,7 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.captions import first_few
+from ablate.analysis.english.words import first_few
+from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
@@ -307,49 +308,35 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
     return text if gain is None else f"{text}, {gain:+.1f}"
 
 
-def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[str]:
-    """Return a line on what the recipes of the compared cells infer, and one on what they don't
+def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[Sentence]:
+    """Return a sentence on what the recipes of the compared cells infer, and one on what they don't
     follow."""
     caveats = recipe_caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
-    return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in caveats.items()]
+    return [sentence("recipe", caveat=key, lines=lines) for key, lines in caveats.items()]
 
 
-def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
+def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> Iterator[Sentence]:
     """Explain the published figures next to ours, why some are not subtracted, and the ranks."""
     if not paper:
-        return []
-    table = next(iter(paper.values())).table
-    pm = " The paper calls its +- a 95 % interval over at least 3 runs; the printed values fit a "
-    pm += "standard error."
-    pm = pm if any(figure.pm is not None for figure in paper.values()) else ""
-    texts = [
-        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
-        f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
-        f"has the direction of the published gain (can't tell: our interval includes 0, or the "
-        f"published gain is 0), and whether the published gain lies in our interval (says nothing: "
-        f"in one that is wider than {WIDE} times the published gain)."
-    ]
+        return
+    has_pm = any(figure.pm is not None for figure in paper.values())
+    yield sentence("paper", table=next(iter(paper.values())).table, has_pm=has_pm, wide=WIDE)
     by_reason: dict[str, list[str]] = {}
     for (_, column), figure in paper.items():
         is_same_column = column in ("", figure.column)
         stands = figure.column if is_same_column else f"{column} for {figure.column}"
-        reason = by_reason.setdefault(figure.differs or "comparable", [])
-        if stands not in reason:
-            reason.append(stands)
-    texts += [
-        f"Comparable: {first_few(places)}."
-        if reason == "comparable"
-        else f"Not subtracted, {reason}: {first_few(places)}."
-        for reason, places in by_reason.items()
-    ]
+        places = by_reason.setdefault(figure.differs, [])
+        if stands not in places:
+            places.append(stands)
+    for reason, places in by_reason.items():
+        if reason:
+            yield sentence("paper.not-subtracted", columns=places, reason=reason)
+        else:
+            yield sentence("paper.comparable", columns=places)
     for column in columns:
         if ranks := column.ranks:
-            place = f"{column.heading}: " if column.heading else ""
-            texts.append(
-                f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
-                f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
-            )
-    return texts
+            heading = column.heading
+            yield sentence("paper.ranks", column=heading, tau=ranks.tau, p=ranks.p, rows=ranks.n)
 
 
 # A regime in our words, on ImageNet-1k where they say no data: what values may be subtracted from.

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import notes, sentence
 from ablate.analysis.own import with_own_metrics
 from ablate.analysis.scores import Results
 from ablate.analysis.sequential import ColumnCourse, follow, look_events
-from ablate.analysis.table import Note, Table
+from ablate.analysis.table import Table
 from ablate.analysis.tabulate import NO_EXTRAS, Extras, make_table
 from ablate.planning import Plan
 from ablate.store import InterimLook, Look, PastLooks, Store, Unrecorded, looks
@@ -46,7 +47,7 @@ def read_verdicts(
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
     recorded, gains have no intervals and no verdicts, and a note says so. `withheld`, `strict`,
     `extras`: see `make_table`; `files`: readers of the runs' files, those of `store` if None."""
-    evidence = _read(plan, store, results, extras, withheld, files)
+    evidence = _collect_evidence(plan, store, results, extras, withheld, files)
     results = evidence.results
     recorded_looks = store.read_looks()
     while True:
@@ -69,8 +70,8 @@ def read_verdicts(
             if not table.is_look:
                 return Reading(table, past.related())
             table = make_table(evidence, past, detail=Detail.MEANS, strict=strict, extras=extras)
-            line = f"Verdicts withheld: the look can't be recorded ({error})."
-            table = dataclasses.replace(table, notes=(Note("warning", line), *table.notes))
+            reason = notes("warning", [sentence("looks.unrecorded", reason=str(error))])
+            table = dataclasses.replace(table, notes=(*reason, *table.notes))
             return Reading(table, past.related(), str(error))
         current_looks = store.read_looks() if lacking else recorded_looks
         if len(current_looks) <= len(recorded_looks) + len(lacking):
@@ -86,7 +87,7 @@ def read_means(
     plan: Plan, store: Store, results: Results, withheld: Mapping[str, str] | None = None
 ) -> Table:
     """Make the table of a sweep with means alone, which is recorded where it can be."""
-    evidence = _read(plan, store, results, NO_EXTRAS, withheld, None)
+    evidence = _collect_evidence(plan, store, results, NO_EXTRAS, withheld, None)
     table = make_table(evidence, detail=Detail.MEANS)
     recorded_looks = store.read_looks()
     with contextlib.suppress(Unrecorded):
@@ -96,7 +97,7 @@ def read_means(
     return table
 
 
-def _read(
+def _collect_evidence(
     plan: Plan,
     store: Store,
     results: Results,

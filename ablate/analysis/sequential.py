@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ablate.analysis import stats
-from ablate.analysis.across import noisy
-from ablate.analysis.captions import first_few, plural
 from ablate.analysis.change_gains import judge_changes
+from ablate.analysis.english import looks as english
 from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.judging import sequential_of
+from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Correct, Results
 from ablate.planning import Changes, Plan, Standing, effect_label
 from ablate.store import InterimLook, PastLooks, looks
@@ -40,26 +40,32 @@ class RowCourse:
     unlikely: float | None = None
     alone: bool = False
 
-    def note(self, with_verdicts: bool) -> str:
+    def note(self, with_verdicts: bool) -> Sentence:
         """Return the note of a table that says at which look the row was decided. Unless
         `with_verdicts`, verdicts are withheld, so the note doesn't say whether the look decided."""
         if self.word == GOES_ON:
-            return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
-        basis = "; the row is judged by its own spread" if self.gain.own_reason else ""
+            return sentence("look.undecided", seeds=self.seeds)
+        judged_by = "own" if self.gain.own_reason else "rows"
         if self.alone:
-            basis = "; no other row was left, so the row is judged by its paired t"
+            judged_by = "alone"
         if self.unlikely is not None:
-            return f"Stopped {self.stop}{basis}."
-        verb = "Stopped" if self.word == STOPPED else "Decided" if with_verdicts else "Judged"
-        return f"{verb} at the look at {self.seeds} seeds{basis}."
+            return sentence(
+                "look.stopped",
+                seeds=self.seeds,
+                margin=self.unlikely,
+                share=stats.FUTILITY,
+                judged_by=judged_by,
+            )
+        outcome = "decided" if with_verdicts else "judged"
+        if self.word == STOPPED:
+            outcome = "stopped"
+        return sentence("look.ended", seeds=self.seeds, outcome=outcome, judged_by=judged_by)
 
     @property
     def stop(self) -> str:
         """The reason why a row that stopped for futility got no more seeds."""
-        return (
-            f"at {self.seeds} seeds: a gain of {self.unlikely:g} was unlikely "
-            f"(one-sided {100 * stats.FUTILITY:g} %)"
-        )
+        assert self.unlikely is not None
+        return english.stop_words(self.seeds, self.unlikely, stats.FUTILITY)
 
     @property
     def verdict(self) -> str | None:
@@ -329,7 +335,7 @@ def recorded_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iter
     for look in _of_plan(plan, interim_looks):
         for label, column in look.columns.items():
             if column.decided:
-                yield _line(column.n, label, column.decided)
+                yield _line(column.n, label, column.decided).text
 
 
 def latest_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Standing:
@@ -354,59 +360,59 @@ def _of_plan(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[Inter
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
-    texts = [_line(n, course.label, words) for n, words in course.history]
+    sentences = [_line(n, course.label, words) for n, words in course.history]
     if course.spreads.tripped:
-        prefix = f"{course.label}: " if course.label else ""
-        texts.append(f"{prefix}{noisy([course.spreads.ratio])}{_until_the_end(plan, course)}")
-    return texts
+        ratio, more_runs = course.spreads.ratio, _runs_left(plan, course)
+        noise = sentence("look.noise", column=course.label, ratio=ratio, more_runs=more_runs)
+        sentences.append(noise)
+    return [line.text for line in sentences]
 
 
-def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
-    """Write the line of a look, such as "look at 5 seeds: helps: dpn; goes on: post, pre+post"."""
-    by_word: dict[str, list[str]] = {}
+def _line(seeds: int, column: str, rows: Mapping[str, str]) -> Sentence:
+    """Say what a look decided. `rows`: row -> its decision."""
+    decisions: dict[str, list[str]] = {}
     for row, word in rows.items():
-        by_word.setdefault(word, []).append(row)
-    decisions = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in by_word.items())
-    column_words = f" of {column}" if column else ""
-    return f"look at {seeds} seeds{column_words}: {decisions}"
+        decisions.setdefault(word, []).append(row)
+    return sentence(
+        "look.line",
+        seeds=seeds,
+        column=column,
+        decisions=[{"word": word, "rows": labels} for word, labels in decisions.items()],
+    )
 
 
 def notes(
     plan: Plan, courses: Collection[ColumnCourse], below: bool, past: PastLooks | None = None
-) -> Iterator[str]:
+) -> Iterator[Sentence]:
     """Say of a table which decisions its looks have left open, and from which seeds the blocks
     `below` its columns are. `past`: the looks that were recorded."""
-    noun = "row" if plan.changes is None else "change"
     for course in courses:
-        prefix = f"{heading}: " if (heading := plan.heading(course.label)) else ""
+        heading = plan.heading(course.label)
         seed_counts = past.decided_at(course.label) if past is not None else []
-        if course.next_seeds is not None and not course.history and seed_counts:
-            counts = first_few([*map(str, seed_counts)])
-            yield (
-                f"{prefix}looks were taken at {counts} seeds, and a run that they counted has no "
-                f"result now."
+        if course.next_seeds is None:
+            continue
+        if course.history:
+            yield sentence(
+                "looks.next",
+                column=heading,
+                noun="row" if plan.changes is None else "change",
+                undecided=len(course.active),
+                seeds=course.next_seeds,
+                more_runs=_runs_left(plan, course),
             )
-        elif course.next_seeds is not None and not course.history:
-            yield f"{prefix}no look yet; the first is at {plan.design.seed_counts[0]} seeds."
-        elif course.next_seeds is not None:
-            yield (
-                f"{prefix}{plural(len(course.active), noun)} undecided; the next look is at "
-                f"{course.next_seeds} seeds; the same `ablate sweep` goes on"
-                f"{_until_the_end(plan, course)}."
-            )
+        elif seed_counts:
+            yield sentence("looks.lost-result", column=heading, seeds=[*seed_counts])
+        else:
+            yield sentence("looks.none-yet", column=heading, first_seeds=plan.design.seed_counts[0])
     if courses and below:
-        yield (
-            f"Below the columns: of the {len(plan.shared_seeds)} seeds that all cells share, and "
-            f"without verdicts, for looks give verdicts on rows of a column only."
-        )
+        yield sentence("looks.below", seeds=len(plan.shared_seeds))
 
 
-def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
-    """Return the greatest number of runs that are left after the last look."""
+def _runs_left(plan: Plan, course: ColumnCourse) -> int | None:
+    """Return the greatest number of runs that are left, None after the last look."""
     if course.next_seeds is None:
-        return ""
-    runs = len(course.asks(plan)) * (plan.design.seed_counts[-1] - course.history[-1][0])
-    return f"; until the end: at most {plural(runs, 'more run')}"
+        return None
+    return len(course.asks(plan)) * (plan.design.seed_counts[-1] - course.history[-1][0])
 
 
 def judged_gains(

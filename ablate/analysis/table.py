@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from ablate.analysis import stats
+from ablate.analysis.note import EVERYWHERE, FOOTNOTES, Note, NoteKind, Place
 from ablate.analysis.summary import PValues, Summary
 from ablate.planning import TuningWinner
 from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
-
-
-# Warnings are read before any number is believed; footnotes are marked, those of kind "gain" where
-# gains are shown.
-NoteKind = Literal["unfinished", "warning", "caption", "footnote", "gain"]
-WARNING_KINDS: tuple[NoteKind, ...] = ("unfinished", "warning")
-FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
-Place = tuple[str | None, str | None]  # row and column; None: every one
-EVERYWHERE: Place = (None, None)
-
-
-class Note(NamedTuple):
-    """A sentence on a place of a table: a row, a column, an entry or everything."""
-
-    kind: NoteKind
-    text: str
-    place: Place = EVERYWHERE
-
-
-def notes(kind: NoteKind, texts: Iterable[str], place: Place = EVERYWHERE) -> list[Note]:
-    return [Note(kind, text, place) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -226,18 +206,27 @@ class Table:
     @functools.cached_property
     def footnotes(self) -> dict[str, int]:
         """The footnotes on what the table has, in the order of the whole table: text -> number."""
-        used = {
-            n.text for some in self.notes_by_place.values() for n in some if n.kind in FOOTNOTES
-        }
-        texts = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
-        return {text: i for i, text in enumerate((t for t in texts if t in used), 1)}
+        return {note.text: number for number, note in enumerate(self.marked_notes, 1)}
+
+    @functools.cached_property
+    def marked_notes(self) -> tuple[Note, ...]:
+        """The notes that have the numbers 1, 2, ... of `footnotes`; equal texts share a number."""
+        used = {note.text for note in self._placed_notes if note.kind in FOOTNOTES}
+        notes = (note for note in self.notes if note.kind in FOOTNOTES and note.text in used)
+        return _first_of_each_text(notes)
+
+    def unmarked_notes(self, *kinds: NoteKind) -> tuple[Note, ...]:
+        """Return the notes of these kinds, which have no marks, in order, each text once."""
+        return _first_of_each_text(note for note in self._placed_notes if note.kind in kinds)
 
     def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
         """Return the sentences of these kinds, which have no marks, in order."""
-        notes = (
-            note for note in self.notes if note.kind in kinds and note.place in self.notes_by_place
-        )
-        return tuple(dict.fromkeys(note.text for note in notes))
+        return tuple(note.text for note in self.unmarked_notes(*kinds))
+
+    @property
+    def _placed_notes(self) -> Iterator[Note]:
+        """The notes on everything, and on the rows, columns and entries that the table has."""
+        return (note for note in self.notes if note.place in self.notes_by_place)
 
     def on(self, row: str | None, column: str | None, *kinds: NoteKind) -> list[str]:
         """Return the footnotes on a row, a column or an entry. `kinds`: only of these kinds, all if
@@ -293,3 +282,10 @@ class Table:
         gains += [(line.gain, line.p_values.raw) for block in self.blocks for line in block.lines]
         has_intervals = any(gain and (gain.low is not None or p is not None) for gain, p in gains)
         return has_intervals or self.has_verdicts
+
+
+def _first_of_each_text(notes: Iterable[Note]) -> tuple[Note, ...]:
+    by_text: dict[str, Note] = {}
+    for note in notes:
+        by_text.setdefault(note.text, note)
+    return tuple(by_text.values())

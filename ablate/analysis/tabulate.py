@@ -27,6 +27,7 @@ from ablate.analysis.judging import (
     method_of,
     shown_gain,
 )
+from ablate.analysis.note import Note, Sentence, notes
 from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
 from ablate.analysis.scores import Correct, Scores, Values, mean_by_replicate, sets_of
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
@@ -37,14 +38,12 @@ from ablate.analysis.table import (
     Beside,
     Cost,
     Entry,
-    Note,
     Other,
     Resolution,
     Sizes,
     Table,
     TableColumn,
     TableRow,
-    notes,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
@@ -54,9 +53,9 @@ from ablate.store import PastLooks
 
 @dataclass(frozen=True)
 class Extras:
-    """What a table shows beyond its metric and gains. `also`: further metrics; `sizes`: of cells
-    whose results lack them; `cost`: times and memory; `paper`: published figures by (row, column),
-    from `published_figures`; `population`: gains for new seeds and images."""
+    """Further content of a table, beyond its metric and gains. `also`: further metrics; `sizes`: of
+    cells whose results lack them; `cost`: times and memory; `paper`: published figures by (row,
+    column), from `published_figures`; `population`: gains for new seeds and images."""
 
     also: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=dict)
@@ -172,7 +171,7 @@ def _summaries(
     return ()
 
 
-def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
+def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[Sentence], bool]:
     """Return the notes on the looks before, and whether `strict` withholds verdicts by them."""
     columns = past.present.columns if past is not None else ()
     return look_notes(
@@ -182,7 +181,7 @@ def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[lis
 
 def _explanations(
     evidence: Evidence, columns: Sequence[TableColumn], detail: Detail
-) -> Iterator[str]:
+) -> Iterator[Sentence]:
     """Yield the explanations of the numbers. `detail`: what is shown of the gains of rows."""
     plan, cells = evidence.plan, evidence.cells
     yield from captions.caption(plan, columns, detail)
@@ -303,7 +302,7 @@ def _forecast(
 def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
     """Raise Failure for mixed runs (--strict). Micro-batches may differ: models whose results
     depend on them refuse them."""
-    mixed = [sentence for key, sentence in mixtures(block) if key != "micro_batch"]
+    mixed = [difference.text for key, difference in mixtures(block) if key != "micro_batch"]
     if mixed:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
 

@@ -8,17 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.english.words import join_words
+from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.analysis.table import TableColumn
 from ablate.planning import Imported, Plan, spec_parents
 
 ELSEWHERE = "trained elsewhere, not verified"
-# By how a column is judged, where runs of rows share nothing.
-METHODS = {
-    "one way": "one spread of all rows, whose runs share no seeds",
-    "welch": "Welch's t, for runs share no seeds",
-}
-NAMED_CELLS = 4  # cells that a line names
 
 
 def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
@@ -27,29 +23,27 @@ def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
     return f"{ELSEWHERE[0].upper()}{ELSEWHERE[1:]}" if any(map(is_imported, specs)) else ""
 
 
-def notes(plan: Plan) -> Iterator[str]:
+def notes(plan: Plan) -> Iterator[Sentence]:
     """State what the numbers are of, and what the sheet hides."""
     design = plan.design
     if not isinstance(design, Imported):
         return
-    files = ", ".join(
-        f"{Path(source.file).name} ({source.lines} line{'s'[: source.lines > 1]}, "
-        f"sha256 {source.sha256[:12]})"
+    files = [
+        {"name": Path(source.file).name, "lines": source.lines, "sha256": source.sha256}
         for source in design.sources
-    )
-    yield f"The numbers are those of {files}; nobody here knows how the runs were trained."
+    ]
+    yield sentence("sheet.source", files=files)
     if not design.blocks:
-        yield (
-            "The sheet has no seeds, so runs of two rows are never compared in pairs; gains are of "
-            "means, and n is that of the row or baseline with fewer runs."
-        )
+        yield sentence("sheet.no-seeds")
         if len(plan.columns) > 1:
-            yield "Columns are not averaged, for their runs share no seeds."
-    yield from (f"In the sheet {line}." for source in design.sources for line in source.hides)
+            yield sentence("sheet.no-averages")
+    for source in design.sources:
+        for line in source.hides:
+            yield sentence("sheet.hides", line=line)
     yield from _uneven(plan, design)
 
 
-def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
+def _uneven(plan: Plan, design: Imported) -> Iterator[Sentence]:
     """State which cells lack seeds that others of their column have, and which have one run."""
     lacking, alone = [], []
     for column in plan.columns:
@@ -58,16 +52,13 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
         for cell in cells:
             place = f"{cell.row}@{cell.column}" if cell.column else cell.row
             if absent := [seed for seed in seeds if seed not in cell.ids]:
-                lacking.append(f"{place} {'seed' if len(absent) == 1 else 'seeds'} {_list(absent)}")
+                lacking.append({"place": place, "seeds": absent})
             if len(cell.ids) == 1:
                 alone.append(place)
     if lacking and design.blocks:
-        yield (
-            f"The sheet lacks {_list(lacking, '; ')}: a gain is over the seeds that row and "
-            f"baseline share."
-        )
+        yield sentence("sheet.lacks-seeds", cells=lacking)
     if alone:
-        yield f"One run alone, so no verdict: {_list(alone)}."
+        yield sentence("sheet.single-runs", cells=alone)
     if len(plan.rows) * len(plan.columns) > len(plan.cells):
         empty = [
             f"{row.label}@{column.label}"
@@ -75,12 +66,7 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
             for column in plan.columns
             if plan.cell(row.label, column.label) is None
         ]
-        yield f"The sheet has no run of {_list(empty)}."
-
-
-def _list(parts: Sequence[object], between: str = ", ") -> str:
-    remainder = f" and {len(parts) - NAMED_CELLS} more" if len(parts) > NAMED_CELLS else ""
-    return between.join(map(str, parts[:NAMED_CELLS])) + remainder
+        yield sentence("sheet.no-runs", cells=empty)
 
 
 PHASE_SEPARATOR = ", then "  # before what a parent's child learns
@@ -113,14 +99,14 @@ def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
-    """Where columns differ in what they were trained on, a line for each kind of them."""
+def by_column(plan: Plan, cells: Cells) -> Iterator[Sentence]:
+    """Where columns differ in what they were trained on, a sentence for each kind."""
     headings_by_training: dict[str, list[str]] = {}
     for column, block in blocks_of(plan, cells):
         headings_by_training.setdefault(_training(plan, block), []).append(column.heading)
     if len(headings_by_training) > 1:
         for training, headings in headings_by_training.items():
-            yield f"{', '.join(headings)}: {training[0].lower()}{training[1:]}."
+            yield sentence("trained-on.columns", columns=headings, training=training)
 
 
 def _training(plan: Plan, cells: Sequence[Scores]) -> str:
@@ -169,8 +155,3 @@ def _data(spec: Mapping[str, Any]) -> str:
 def _span(numbers: Iterable[float]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Join words: "a, b and c"."""
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

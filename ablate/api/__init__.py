@@ -20,7 +20,7 @@ __all__ = [
     "Start",  # a sweep that is about to be driven
     "SweepCost",  # what a sweep will cost, before it starts
     "forecast_sweep",  # warnings of a sweep, and its cost at most
-    "recalled_words",  # the words and options of a sweep, by its name
+    "recall_declared",  # what a driven sweep declares, by its name
     "make_recall",  # finds the plan by which the store drove a sweep last
     "find_grower",  # what would make a plan grow
     "grow_plan",  # the plan with the runs that are asked for by now
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         grow_plan,
         imported_plan,
         make_recall,
-        recalled_words,
+        recall_declared,
         recorded_states,
         renamed_lines,
     )

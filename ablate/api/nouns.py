@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,7 @@ from ablate.analysis import read_verdicts
 from ablate.api import training
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Design as Design
-from ablate.planning import Plan, Recall, value_text
-from ablate.planning import plan_from_words as declare
+from ablate.planning import Plan, Recall, plan_declared, plan_from_words
 from ablate.report import render_table
 from ablate.shared import UserError
 from ablate.store import Ledger, RunRecord, load_records
@@ -81,10 +80,11 @@ class Store:
 class Sweep:
     """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.
 
-    `words` are those of `ablate sweep`, each a text; `keys` are words, too: `train={"epochs": 3}`
-    is `train.epochs=3`, and the tuple in `stem=("none", "dpn")` has several values, while a list is
-    one. `changes`: of a design, `{"dpn": {"stem": "dpn"}, ...}`. The options are those of the
-    command. Raises UserError for every mistake in them, one line.
+    `words` are those of `ablate sweep`, each a text that is read as there. `keys` are values, which
+    are taken as they are: `train={"epochs": 3}` is `train.epochs=3`, and the tuple in
+    `stem=("none", "dpn")` has several values, while a list is one. `changes`: of a design,
+    `{"dpn": {"stem": "dpn"}, ...}`. The options are those of the command. Raises UserError for
+    every mistake in them, one line.
     """
 
     def __init__(
@@ -102,16 +102,15 @@ class Sweep:
         **keys: Any,
     ) -> None:
         self._store = OpenStore(Store(store).path)
-        texts = [*words, *_words(keys)]
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
-        change = [
-            f"{name}: {' '.join(_words(settings))}" for name, settings in (changes or {}).items()
-        ]
-        options |= {"change": change, "design": design, "until": until, "margin": margin}
-        texts, options = training.recalled_words(texts, options, self._store)
+        options |= {"change": changes or {}, "design": design, "until": until, "margin": margin}
+        line = training.recall_declared(words, options, self._store, keys)
 
         def declare_plan(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
-            return declare(texts, store=self._store.root, recall=recall, **options)
+            root = self._store.root
+            if line is not None:
+                return plan_declared(line, store=root, recall=recall)
+            return plan_from_words(words, store=root, recall=recall, settings=keys, **options)
 
         self._declare = declare_plan
         self.plan: Plan = declare_plan(training.make_recall(self._store))[0]
@@ -210,16 +209,6 @@ class Sweep:
 def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
         print(f"warning: {warning}")
-
-
-def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Return the words that set these keys: "train.epochs=3", "stem=none,dpn" for a tuple."""
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            yield from _words(value, f"{section}{key}.")
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            yield f"{section}{key}={','.join(map(value_text, values))}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

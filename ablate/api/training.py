@@ -15,12 +15,21 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ablate.analysis import plural, replaced_words
-from ablate.planning import Grower, Plan, Recall, Search, same_sweep, split_options, sweep_files
+from ablate.analysis import plural
+from ablate.planning import (
+    Composer,
+    Declared,
+    Grower,
+    Plan,
+    Recall,
+    Search,
+    read_line,
+    sweep_files,
+)
 from ablate.report import device_time, duration, progress_view
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
@@ -73,7 +82,7 @@ class Start:
         self._recorded = recorded(store, self.plan.name)
 
     def _declared(self) -> tuple[Plan, dict[str, Any]]:
-        plan, settings = self._declare(None if self._replace else make_recall(self._store))
+        plan, settings = self._declare(recall=None if self._replace else make_recall(self._store))
         if not self._replace:
             check_words(plan, self._store)
         return plan, settings
@@ -146,66 +155,61 @@ class Start:
 # --- What a name and its words stood for before ---------------------------------------------------
 
 
-# Words that may follow the name of a sweep that was driven: they alter no run of it.
-BESIDE_NAME = ("seeds", "analysis", "launcher")
+# Words and options that may follow the name of a sweep that was driven: they alter no run of it.
+WORDS_OF_NAME = ("seeds", "analysis", "launcher")
+OPTIONS_OF_NAME = ("name", "until", "margin")
 
 
-def recalled_words(
-    words: Sequence[str], options: Mapping[str, Any], store: Store
-) -> tuple[list[str], dict[str, Any]]:
-    """Return words and options, as `planning.plan_from_words` takes them. Where the first word is
-    the name of a sweep that was driven, and of no sweep file, they are those of that sweep, under
-    what is given here.
+def recall_declared(
+    words: Sequence[str],
+    options: Mapping[str, Any],
+    store: Store,
+    settings: Mapping[str, Any] | None = None,
+) -> Declared | None:
+    """Return what a sweep declares that was driven and has no sweep file, changed by what is given
+    here; None where the first word is not the name of one.
+
+    `options`, `settings`: see `planning.plan_from_words`.
 
     Raises UserError for words and options that alter the runs of such a sweep, for an imported
     sweep, and for one whose file is not found; Failure where its plan was edited.
     """
     name = words[0] if words else ""
-    as_given = list(words), dict(options)
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
-        return as_given
+        return None
     if (plan := _driven(name, store)) is None:
-        return as_given
-    if not plan.design.trains:
+        return None
+    if not isinstance(plan.declared, Declared):
         raise UserError(
             f"{name}: was imported, and its runs were trained elsewhere, so none can be "
             f"trained here; `{store.command(*plan.command)}` extends it"
         )
-    if name == plan.words[0]:
+    if name == plan.declared.file:
         raise UserError(
             f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
             f"folder nor in ./sweeps; start ablate where {name}.yaml lies, or give its path"
         )
     with Ledger.reading(store) as ledger:
         plan = ledger.sealed_plan(store, name) or plan
-    _, last_options = split_options(plan.words)
-    own_options = {"name": name, "until": last_options.until, "margin": last_options.margin}
-    own_options |= {
-        key: value for key, value in options.items() if key in own_options and value is not None
-    }
-    refused = [f"--{key}" for key in options if key not in own_options and options[key]]
-    refused += [w for w in words[1:] if re.split(r"[.=]", w.lstrip("+~"))[0] not in BESIDE_NAME]
+    last_line = plan.declared
+    assert isinstance(last_line, Declared)
+    refused = [f"--{key}" for key in options if key not in OPTIONS_OF_NAME and options[key]]
+    added_words = read_line(words, Composer(store.root).groups, settings=settings).words
+    refused += [w.text for w in added_words if w.key.partition(".")[0] not in WORDS_OF_NAME]
     if refused:
+        renamed = last_line.with_options(name=None)
         raise UserError(
             f"{refused[0]}: {name} is driven again as it was, and its name takes only seeds=N, "
             f"analysis.KEY=VALUE, launcher words, --until and --margin; with other words it is "
-            f"another sweep, `{store.command('sweep', *_renamed(plan))}` with these and --as NAME"
+            f"another sweep, `{store.command('sweep', *renamed.texts)}` with these and --as NAME"
         )
-    merged_words, _ = split_options(replaced_words(plan, *words[1:]))
-    return merged_words, {**asdict(last_options), **own_options}
-
-
-def _renamed(plan: Plan) -> list[str]:
-    """Return the words of a plan without its name."""
-    words, options = split_options(plan.words)
-    return [*words, *replace(options, name=None).texts]
+    given_options = {k: options[k] for k in OPTIONS_OF_NAME if options.get(k) is not None}
+    return last_line.with_words(*added_words).with_options(**{"name": name} | given_options)
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
     """Return the plan of the imported sweep that one word names, and a launcher's settings, for
     commands that read its runs."""
-    from ablate.planning import Composer
-
     plan = _driven(words[0], store) if len(words) == 1 else None
     if plan is None or plan.design.trains or words[0] in sweep_files():
         return None
@@ -224,12 +228,12 @@ def make_recall(store: Store) -> Recall:
     """Return a function that gives the plan by which the store drove a sweep last, None where its
     words made another sweep, or where that plan is not the one that was recorded."""
 
-    def recall(name: str, words: Sequence[str]) -> Plan | None:
+    def recall(name: str, line: Declared) -> Plan | None:
         if not (store.ledger.exists() or store.plans()):
             return None
         with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
             last_plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if last_plan is not None and same_sweep(last_plan.words, words, store.root):
+            if last_plan is not None and line.is_same_sweep(last_plan.declared):
                 return last_plan
         return None
 
@@ -256,9 +260,8 @@ def check_words(plan: Plan, store: Store) -> None:
     last_plan = _driven(plan.name, store)
     if last_plan is None:
         return
-    with contextlib.suppress(UserError):  # words that can't be read any more are others
-        if same_sweep(last_plan.words, plan.words, store.root):
-            return
+    if isinstance(plan.declared, Declared) and plan.declared.is_same_sweep(last_plan.declared):
+        return
     raise UserError(
         f"{plan.name}: is the name of another sweep, `{store.command(*last_plan.command)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "

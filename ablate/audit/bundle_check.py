@@ -157,8 +157,9 @@ def _made_names(bundle: Bundle) -> set[str]:
 
 
 # Numbers that are written in full, whose last digits are those of a processor's logarithms or of
-# quantiles: ends of intervals, p-values and forecasts. All other numbers are the same everywhere.
-UNSTABLE_DIGITS = {"low", "high", "p", "raw", "forecast"}
+# quantiles: ends of intervals, p-values, forecasts, and the error of several looks in a sentence.
+# All other numbers are the same everywhere.
+UNSTABLE_DIGITS = {"low", "high", "p", "raw", "forecast", "error"}
 LOGARITHMS = "gradnorm"  # a probe of them
 ALIKE = 1e-9  # relative
 NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]\d+)")

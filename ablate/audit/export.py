@@ -321,19 +321,14 @@ def _placeless(plan: Plan) -> Plan:
         specs = tuple(_unplaced(tree) for tree in cell.specs)
         return replace(cell, spec=_unplaced(cell.spec), specs=specs)
 
-    placed = re.compile(
-        r"\W*((from\.)*data\.path|(from\.)*eval\.also=.*/|(from\.)+weights|launcher)\b"
-    )
-    words = [word for word in plan.words if not placed.match(word)]
     design = plan.design
     if isinstance(design, Imported):
         sources = (replace(source, file=Path(source.file).name) for source in design.sources)
         design = replace(design, sources=tuple(sources))
-        words[1] = Path(words[1]).name
     return replace(
         plan,
         design=design,
-        words=tuple(Path(word).name if word.endswith(".yaml") else word for word in words),
+        declared=plan.declared.placeless(),
         cells=tuple(map(blank, plan.cells)),
         trials=tuple(replace(trial, cell=blank(trial.cell)) for trial in plan.trials),
         notes=(),

@@ -26,6 +26,7 @@ from ablate.planning import (
     Analysis,
     Cell,
     Column,
+    DeclaredImport,
     Imported,
     Plan,
     PlannedRun,
@@ -99,7 +100,7 @@ class SheetDeclaration:
     baseline: str | None = None
     predictions: str | None = None
     result: str | None = None
-    words: Sequence[str] = ()  # the command
+    command: DeclaredImport | None = None  # None: a frame of Python, which no command reads
 
     @property
     def keys(self) -> SheetKeys:
@@ -181,7 +182,7 @@ def declare_plan(
     return Plan(
         name=declaration.name,
         title=declaration.name,
-        words=tuple(declaration.words) or ("import", sheet.name, "--as", declaration.name),
+        declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
         rows=tuple(Row(row, {f"{TRAINER}.row": row}) for row in rows),
         columns=tuple(
             Column(column, {f"{TRAINER}.column": column} if declaration.column else {})

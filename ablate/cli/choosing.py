@@ -64,7 +64,7 @@ def config(
     run: str | None
     has_name = "=" not in (words or ["="])[0]
     if has_name or any(option is not None for option in (row, column, scale)):
-        plan, _ = Selection(words or [], scale, store=store).plan(allow_unseen=True)
+        plan, _ = Selection(words or [], scale, store=store).plan(allow_missing=True)
         tree, run, lines = first_run(plan, find_cell(plan, row, column))
     else:
         tree, run = resolve_run(words or [], store)

@@ -7,8 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,8 +66,7 @@ def sweep(
         store = store_at(selection.store)
         logger_settings = read_logger_words(selection.logger_words)
         check_loggers_installed([*logger_settings.loggers])
-        selection = _recall_words(selection, store)
-        start = Start(selection.plan, store, replace)
+        start = Start(_declaring(selection, store), store, replace)
         if detach is not None:
             _detach(detach, start.plan, store, start.settings, yes)
             return
@@ -85,12 +83,19 @@ def sweep(
             _close(store, outcome, observers, quiet)
 
 
-def _recall_words(selection: Selection, store: Store) -> Selection:
-    """Return the selection with the words of the driven sweep that it names."""
-    from ablate.api import recalled_words
+def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, dict[str, Any]]]:
+    """Return the function that plans the selection: the driven sweep that it names, or its words.
 
-    words, options = recalled_words(selection.words, selection.options, store)
-    return replace(selection, words=[*words, *selection.logger_words], **options)
+    It takes `recall` and `allow_missing`, as `planning.plan_declared` does.
+    """
+    from ablate.api import recall_declared
+    from ablate.planning import plan_declared, read_logger_words
+
+    read_logger_words(selection.logger_words)
+    line = recall_declared(selection.words, selection.options, store)
+    if line is None:
+        return selection.plan
+    return partial(plan_declared, line, store=store.root)
 
 
 def _say(line: str) -> None:
@@ -212,8 +217,8 @@ def plan(
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
     else:
-        selection = _recall_words(selection, store)
-        plan, settings = selection.plan(make_recall(store), allow_unseen=True)
+        declare = _declaring(selection, store)
+        plan, settings = declare(recall=make_recall(store), allow_missing=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":

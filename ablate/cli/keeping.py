@@ -430,15 +430,16 @@ def import_(
     Every number is kept with the hash of the sheet; a changed number is refused.
     """
     from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
+    from ablate.planning import DeclaredImport
 
     options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
     options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
-    words = [*(pair for pair in options.items() if pair[1] is not None)]
-    words += [("--metric", key) for key in metric]
+    arguments = [(option, str(value)) for option, value in options.items() if value is not None]
+    arguments += [("--metric", key) for key in metric]
     declaration = SheetDeclaration(
         name if name is not None else source.stem or source.resolve().name,
         *(row, metric, column, seed, baseline, predictions, result),
-        words=["import", str(source), *(str(part) for pair in words for part in pair)],
+        command=DeclaredImport(str(source), tuple(arguments)),
     )
     report = import_under_lock(store_at(store), read_sheet(source, result), declaration)
     if format == "json":

@@ -261,8 +261,8 @@ def plot(
         own_results = with_own_metrics(plan, results, store)
         files = RunFiles(store.metrics, store.probe, store.predictions)
         table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
-    for line in withheld_notes(plan, withheld):
-        announce(line)
+    for note in withheld_notes(plan, withheld):
+        announce(note.text)
     figure = draw_figure(plan, table, kind, store.rundir, ending, form)
     if figure.caption:
         announce(f"for its caption: {figure.caption}")

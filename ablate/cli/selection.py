@@ -115,16 +115,16 @@ class Selection:
         return any(self.options.values())
 
     def plan(
-        self, recall: Recall | None = None, allow_unseen: bool = False
+        self, recall: Recall | None = None, allow_missing: bool = False
     ) -> tuple[Plan, dict[str, Any]]:
         """Return the plan that the words declare, and the launcher's settings. `recall`: of the
-        seeds that the sweep has already; `allow_unseen`: known data may be missing. Raises
+        seeds that the sweep has already; `allow_missing`: known data may be missing. Raises
         UserError."""
         from ablate.planning import plan_from_words, read_logger_words
 
         read_logger_words(self.logger_words)
         return plan_from_words(
-            self.words, store=self.store, recall=recall, allow_missing=allow_unseen, **self.options
+            self.words, store=self.store, recall=recall, allow_missing=allow_missing, **self.options
         )
 
     @contextlib.contextmanager
@@ -226,14 +226,17 @@ def _more_than_a_name(store: Store, plan: Plan, extra_words: list[str]) -> UserE
 def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
     """Raise UserError where the words of `requested_plan` declare other runs than the driven plan
     has. `crossed`: the words that cross a file."""
-    from ablate.planning import same_sweep
+    from ablate.planning import Declared
 
-    if not same_sweep(plan.words, requested_plan.words, store.root):  # by --as
+    requested_line = requested_plan.declared
+    assert isinstance(requested_line, Declared)  # of words, and so of no sheet
+    if not requested_line.is_same_sweep(plan.declared):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
             f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
         )
-    by_key = {word.partition("=")[0]: word for word in requested_plan.words}
+    texts = {word.key: word.text for word in requested_line.words}
+    until = "--until" if requested_line.options.until is not None else ""
     both, wider = (requested_plan, plan), {*requested_plan.seeds} > {*plan.seeds}
     columns = [{column.label for column in sweep_plan.columns} for sweep_plan in both]
     looks = [(sweep_plan.design, sweep_plan.analysis.margin) for sweep_plan in both]
@@ -243,9 +246,9 @@ def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequen
     extension, alternative = f"{command} trains more", f"with --as NAME, {command} is another sweep"
     for word, differ, difference, goes_on in (
         (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", extension),
-        (by_key.get("seeds"), seeds, plan.seeds_said, extension if wider else alternative),
-        (by_key.get("--until"), looks[0] != looks[1], "other looks, or another margin", extension),
-        (by_key.get("data.path"), images[0] != images[1], "other images", alternative),
+        (texts.get("seeds"), seeds, plan.seeds_said, extension if wider else alternative),
+        (until, looks[0] != looks[1], "other looks, or another margin", extension),
+        (texts.get("data.path"), images[0] != images[1], "other images", alternative),
     ):
         if word and differ:
             raise UserError(

@@ -103,10 +103,10 @@ class BuildJournal:
         if content is None or content["of"] != self._header:
             return {}, []
         rows_done: RowsDone = content["done"]
-        lines: list[Line] = content["broken"]
-        return rows_done, [
-            (line, [(split, row) for split, row in places]) for line, places in lines
-        ]
+        broken: list[Line] = []
+        for line, places in content["broken"]:
+            broken.append((line, [(split, row) for split, row in places]))
+        return rows_done, broken
 
     def damage(self) -> list[str]:
         """List the arrays whose finished part is not as it was written. Reads all of it."""
@@ -114,8 +114,9 @@ class BuildJournal:
         if content is None:
             return []
         self._hashed = _Hashed(self._arrays)
-        digests, noted = self._hashed.until(self._finished(content["done"])), content["sha256"]
-        return [name for name, digest in digests.items() if digest != noted[name]]
+        digests = self._hashed.until(self._finished(content["done"]))
+        noted_digests = content["sha256"]
+        return [name for name, digest in digests.items() if digest != noted_digests[name]]
 
     def note(self, rows_done: RowsDone, broken: list[Line]) -> None:
         """Write down how far the build is, if the last note is old enough and on the disk; else do
@@ -167,14 +168,13 @@ class _Hashed:
 
         `rows`: how many of each array, at least as many as in the last call.
         """
+        digests = {}
         for n, (array, digest) in enumerate(zip(self._arrays, self._digests, strict=True)):
             for part in array.parts(self._ends[n], rows[n]):
                 digest.update(part)
                 self._ends[n] += len(part)
-        return {
-            array.path.name: digest.hexdigest()
-            for array, digest in zip(self._arrays, self._digests, strict=True)
-        }
+            digests[array.path.name] = digest.hexdigest()
+        return digests
 
 
 _REPORT = 128  # rows between two calls of `progress`
@@ -213,12 +213,14 @@ class Work:
         if sizes is None:
             self.form = Squares(building, data, self.counts)
         else:
-            file_sizes = {
-                split: sizes[stored][numbers]
-                for split, (stored, numbers) in self.stored_rows.items()
-            }
-            self.form = (Masked if self.masks else Encoded)(building, data, self.counts, file_sizes)
-        self.labels = [] if self.masks else arrays(building, "labels", self.counts, (), np.int64)
+            file_sizes = {}
+            for split, (stored, numbers) in self.stored_rows.items():
+                file_sizes[split] = sizes[stored][numbers]
+            encoded_form = Masked if self.masks else Encoded
+            self.form = encoded_form(building, data, self.counts, file_sizes)
+        self.labels: list[Array] = []
+        if not self.masks:
+            self.labels = arrays(building, "labels", self.counts, (), np.int64)
         self.arrays = [*self.form.arrays, *self.labels]
         self.kept_arrays = [*self.form.kept_arrays, *self.labels]
         self.bytes = sum(array.bytes for array in self.arrays)
@@ -248,7 +250,8 @@ class Work:
         Where the bytes are damaged, prints a line to standard error and returns ({}, []), too.
         """
         rows_done, broken = self.journal.resume_point()
-        if rows_done and (damaged := self.journal.damage()):
+        damaged = self.journal.damage() if rows_done else []
+        if damaged:
             print(
                 f"data={self.data.name}: {' and '.join(damaged)}: what was decoded so far is not "
                 f"the bytes that were written; decoding from the beginning",
@@ -269,9 +272,11 @@ class Work:
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
-            takes = f"data={self.data.name} takes {size_text(self.bytes)} {self.data.cache}"
-            place = f"{folder.parent}: {takes}"
-            raise _full(f"{place}, {size_text(free)} are free", self.bytes) from error
+            line = (
+                f"{folder.parent}: data={self.data.name} takes {size_text(self.bytes)} "
+                f"{self.data.cache}, {size_text(free)} are free"
+            )
+            raise _full(line, self.bytes) from error
 
     def write_labels(self, opened: Source) -> int:
         """Write all labels, checked before an image is decoded; returns the largest."""
@@ -288,9 +293,9 @@ class Work:
         if self.data.rule in SPRITES:
             stored, rows = self.stored_rows[self.splits[0]]
             check_sprite(self.data, next(opened.parts[stored].examples(int(rows[0]))))
-        labels = {
-            split: numbers[stored][rows] for split, (stored, rows) in self.stored_rows.items()
-        }
+        labels = {}
+        for split, (stored, rows) in self.stored_rows.items():
+            labels[split] = numbers[stored][rows]
         if self.data.train is not None:
             self._check_classes(opened, self.data.train, labels)
         for split, array in zip(self.splits, self.labels, strict=True):
@@ -325,18 +330,18 @@ class Work:
         """Yield the images that are not done yet, in stored order. The end of each chunk is
         appended to `ends`."""
         for stored, part in opened.parts.items():
-            rows = np.flatnonzero(self.used[stored][rows_done.get(stored, 0) :]) + rows_done.get(
-                stored, 0
-            )
+            begin = rows_done.get(stored, 0)
+            rows = begin + np.flatnonzero(self.used[stored][begin:])
             if not len(rows):
                 continue
             places = [self._places(stored, split) for split in self.splits]
             first_row, last_row = int(rows[0]), int(rows[-1])
             chunk = Chunk()
             for row, example in enumerate(part.examples(first_row), first_row):
-                targets = [
-                    (n, int(place[row])) for n, place in enumerate(places) if place[row] >= 0
-                ]
+                targets = []
+                for n, place in enumerate(places):
+                    if place[row] >= 0:
+                        targets.append((n, int(place[row])))
                 if targets:
                     chunk.add(example, targets)
                 if chunk.full or row == last_row:
@@ -516,7 +521,8 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
             if images // _REPORT > previous // _REPORT and images < total:
                 progress(images, total)
         work.journal.close()
-        if damaged := work.journal.damage():
+        damaged = work.journal.damage()
+        if damaged:
             raise Failure(
                 f"data={data.name}: {' and '.join(damaged)}: what was decoded a while ago is not "
                 f"the bytes that were written; the same command decodes it from the beginning"
@@ -531,7 +537,9 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
             array.sync()
         overlap = _overlap(work.splits, work.form)
         progress(total, total)
-    added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
+    added: dict[str, Any] = {}
+    if data.cache_size is not None:
+        added["cache_size"] = data.cache_size
     if data.cache != "decoded":
         added["cache"] = data.cache
     if broken:

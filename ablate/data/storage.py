@@ -37,7 +37,11 @@ def arrays(
 ) -> list[Array]:
     """Return an Array for each split in `rows`, in the order of SPLITS: as many rows as `rows` has
     for the split, each of `shape`. `content`: what they hold, see `array_file`."""
-    return [Array(folder / array_file(s, content), (rows[s], *shape), kind) for s in _splits(rows)]
+    split_arrays = []
+    for split in _splits(rows):
+        file = folder / array_file(split, content)
+        split_arrays.append(Array(file, (rows[split], *shape), kind))
+    return split_arrays
 
 
 def _splits(rows: Mapping[str, Any]) -> list[str]:
@@ -47,8 +51,10 @@ def _splits(rows: Mapping[str, Any]) -> list[str]:
 
 def drop_rows(array_groups: Iterable[Sequence[Array]], split: int, rows: Sequence[int]) -> None:
     """Remove these rows of a split from arrays that have one row for each image."""
-    for arrays in filter(None, array_groups):
-        arrays[split].drop([(row, row + 1) for row in rows])
+    spans = [(row, row + 1) for row in rows]
+    for arrays in array_groups:
+        if arrays:
+            arrays[split].drop(spans)
 
 
 class Squares:
@@ -59,9 +65,9 @@ class Squares:
         self._size, self._channels = data.cache_size or data.size, data.channels
         shape = (self._size, self._size, self._channels)
         self._images = arrays(folder, "images", counts, shape, np.uint8)
-        self._aspects = (
-            [] if data.cache_size is None else arrays(folder, "aspects", counts, (), np.float32)
-        )
+        self._aspects: list[Array] = []
+        if data.cache_size is not None:
+            self._aspects = arrays(folder, "aspects", counts, (), np.float32)
         self.arrays = [*self._images, *self._aspects]
         self.kept_arrays = self.arrays
 
@@ -71,10 +77,10 @@ class Squares:
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
         """Decode an image and write it to its places: (number of the split, row). Raises as
         `decode` does."""
-        if not self._aspects:
-            pixels, aspect = decode(example, self._size, self._channels), 1.0
-        else:
+        if self._aspects:
             pixels, aspect = squeeze(example, self._size, self._channels)
+        else:
+            pixels, aspect = decode(example, self._size, self._channels), 1.0
         for split, row in places:
             self._images[split].put(row, pixels)
             if self._aspects:
@@ -148,7 +154,8 @@ class Encoded:
 
     def finished(self, images: list[int]) -> list[int]:
         ends = [int(begins[n]) for begins, n in zip(self._begins, images, strict=True)]
-        return [*ends, *(len(begins) for begins in self._begins), *images, *images]
+        offset_counts = [len(begins) for begins in self._begins]
+        return [*ends, *offset_counts, *images, *images]
 
     def drop(self, split: int, rows: Sequence[int]) -> None:
         begins = self._begins[split]

@@ -39,10 +39,10 @@ class _Table:
 
 def parquet_files(data: Data, listing: Listing) -> dict[str, list[Path]]:
     """Return the files of each split that `data` names, in name order."""
-    return {
-        split: [Path(file) for file in listing.files if split_of(file) == split]
-        for split in wanted_splits(data, local_splits(listing))
-    }
+    files_by_split = {}
+    for split in wanted_splits(data, local_splits(listing)):
+        files_by_split[split] = [Path(file) for file in listing.files if split_of(file) == split]
+    return files_by_split
 
 
 def parquet_file(parquet: Any, file: Path) -> Any:
@@ -99,9 +99,11 @@ def open_hub(data: Data) -> Source:
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        keys = ("train", "validation", "test")
-        splits = [slice_of(data, key).split for key in keys if isinstance(getattr(data, key), str)]
-        names = " and ".join(f"{split}*.parquet" for split in dict.fromkeys(splits))
+        patterns = []
+        for key in ("train", "validation", "test"):
+            if isinstance(getattr(data, key), str):
+                patterns.append(f"{slice_of(data, key).split}*.parquet")
+        names = " and ".join(dict.fromkeys(patterns))
         raise UserError(
             f"data={data.name}: can't fetch {data.hub} (revision {data.revision}) from the hub: "
             f"{reason}; without network give data.path=FOLDER with {names}"
@@ -127,9 +129,9 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
     for split, pieces in tables.items():
         columns = [_columns(data, table) for table in pieces]
         for table, (_, label) in zip(pieces, columns, strict=True):
-            class_names = (
-                getattr(table.features[label], "names", None) if data.rule is None else None
-            )
+            class_names = None
+            if data.rule is None:
+                class_names = getattr(table.features[label], "names", None)
             if first_table is None:
                 first_table, names = table, class_names
             elif class_names != names:
@@ -137,11 +139,10 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                     f"data.label: the classes of {table.name} ({class_names}) are not those of "
                     f"{first_table.name} ({names})"
                 )
-
-        parts[split] = _part(
-            [(table, *column_pair) for table, column_pair in zip(pieces, columns, strict=True)],
-            data,
-        )
+        tables_and_columns = []
+        for table, (image, label) in zip(pieces, columns, strict=True):
+            tables_and_columns.append((table, image, label))
+        parts[split] = _part(tables_and_columns, data)
     return Source(parts, names)
 
 
@@ -157,7 +158,8 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
             if row == table.rows:
                 continue
             for batch in table.batches([image, label], row):
-                images, labels = (batch.column(name).to_pylist() for name in (image, label))
+                images = batch.column(image).to_pylist()
+                labels = batch.column(label).to_pylist()
                 for cell, number in zip(images, labels, strict=True):
                     place = f"row {row} of {table.name}"
                     if masks:
@@ -167,16 +169,19 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
 
     def labels() -> Iterator[tuple[str, Any]]:
         for table, _, label in pieces:
-            batches = table.batches([label], 0)
-            numbers = (number for batch in batches for number in batch.column(label).to_pylist())
-            yield from ((f"row {row} of {table.name}", n) for row, n in enumerate(numbers))
+            row = 0
+            for batch in table.batches([label], 0):
+                for number in batch.column(label).to_pylist():
+                    yield f"row {row} of {table.name}", number
+                    row += 1
 
     def sizes() -> Iterator[int]:
         for table, image, label in pieces:
             names = [image, label] if masks else [image]
             for batch in table.batches(names, 0):
-                size_columns = (_sizes(table.name, batch.column(name)) for name in names)
-                yield from map(sum, zip(*size_columns, strict=True))
+                size_columns = [_sizes(table.name, batch.column(name)) for name in names]
+                for file_sizes in zip(*size_columns, strict=True):
+                    yield sum(file_sizes)
 
     return Part(sum(table.rows for table, *_ in pieces), examples, labels, sizes)
 
@@ -245,17 +250,18 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
         masks = [name for name in images if name != image]
         return image, choose("label", data.label, "masks", masks)
     labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
-    labels = labels or [name for name, kind in features.items() if is_integer(kind)]
-    return (
-        choose("image", data.image, "images", images),
-        choose("label", data.label, "class numbers", labels),
-    )
+    if not labels:
+        labels = [name for name, kind in features.items() if is_integer(kind)]
+    image = choose("image", data.image, "images", images)
+    return image, choose("label", data.label, "class numbers", labels)
 
 
 def _kind(feature: Any) -> str:
     """Return the type of a column in a word: Image, ClassLabel, int64, ..."""
     name = type(feature).__name__
-    return str(feature.dtype) if name == "Value" else name
+    if name == "Value":
+        return str(feature.dtype)
+    return name
 
 
 def open_captions(data: Data, listing: Listing) -> Source:

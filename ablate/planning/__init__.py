@@ -13,6 +13,9 @@ from ablate.doors import lazy
 __all__ = [
     # Plans
     "plan_from_words",  # make a plan from a command line
+    "plan_declared",  # make a plan from a declaration
+    "Declared",  # the declaration of a sweep, as a value; `texts` prints it
+    "DeclaredImport",  # the declaration of a sweep that was trained elsewhere
     "Plan",  # a sweep, expanded: every cell and every run, in order
     "Row",  # a variant: the keys it sets
     "Column",  # a value of `across`
@@ -64,15 +67,13 @@ __all__ = [
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
     # Words
-    "Word",  # `key=value` as Hydra's grammar reads it
+    "Word",  # `key=value` of a declaration
     "SettingsLayer",  # settings, and where they were written
     "parse_word",  # read one word
     "read_line",  # sort the words of a command line
     "single_values",  # values by key; a key may come once
     "value_at",  # the value of a dotted key
     "value_text",  # a value as labels and command lines have it
-    "same_sweep",  # would two command lines make the same sweep?
-    "split_options",  # separate a plan's words from its options
     "split_launcher",  # separate the launcher's settings
     "split_logger_words",  # separate the words of loggers and notifications
     "edit_notes",  # a warning where a sweep file was edited since
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
     from ablate.planning.declaration import change_analysis, matches_value
+    from ablate.planning.declared import Declared, DeclaredImport
     from ablate.planning.design import (
         ONE_SEARCH,
         Design,
@@ -139,7 +141,13 @@ if TYPE_CHECKING:
         Standing,
         with_seeds,
     )
-    from ablate.planning.expand import Recall, find_cell, first_run, list_sweeps, plan_from_words
+    from ablate.planning.expand import (
+        find_cell,
+        first_run,
+        list_sweeps,
+        plan_declared,
+        plan_from_words,
+    )
     from ablate.planning.launcher import DRIVER_KEYS, LAUNCHERS, launcher_line
     from ablate.planning.logger import (
         LOGGERS,
@@ -150,6 +158,7 @@ if TYPE_CHECKING:
     )
     from ablate.planning.parents import FROM_PREFIX
     from ablate.planning.plan import Plan, before_searches
+    from ablate.planning.recall import Recall
     from ablate.planning.search import (
         Grower,
         MetricLines,
@@ -175,6 +184,6 @@ if TYPE_CHECKING:
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.unite import unite_plans
-    from ablate.planning.words import read_line, same_sweep, split_analysis_words, split_options
+    from ablate.planning.words import read_line, split_analysis_words
 else:
     __getattr__ = lazy(__name__, __file__)

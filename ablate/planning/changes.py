@@ -7,11 +7,13 @@ all. `Changes` says which cells a design has; `ablate.analysis.effects` computes
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
+from ablate.planning.declared import Change, words_of
 from ablate.planning.settings import parse_word, value_text
 from ablate.shared import Key, UserError, unknown_value
 
@@ -250,17 +252,44 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     return DeclaredChanges(settings, ordered, place)
 
 
-def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DeclaredChanges:
-    """Read the words of `--change`, of the form WORD. Raises UserError, one line."""
+def read_changes(
+    declarations: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+) -> tuple[Change, ...]:
+    """Read the texts of `--change`, of the form WORD, or changes of Python: name -> settings.
+
+    Raises UserError, one line.
+    """
+    changes = list[Change]()
+    if isinstance(declarations, Mapping):
+        for name, values in declarations.items():
+            changes.append(Change(str(name), tuple(words_of(values))))
+        return tuple(changes)
+    for text in declarations:
+        name, colon, settings = text.partition(":")
+        words = tuple(parse_word(word, groups) for word in _OUTSIDE_QUOTES.findall(settings))
+        if not colon or not name.strip() or not words:
+            raise UserError(f"--change {text!r}: expected {WORD}")
+        changes.append(Change(name.strip(), words))
+    return tuple(changes)
+
+
+# The words of a change, which spaces part that are in no quotes.
+_OUTSIDE_QUOTES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S)+""")
+
+
+def changes_of(changes: Iterable[Change]) -> DeclaredChanges:
+    """Return the changes of a command line, checked. Raises UserError, one line."""
     content: dict[str, dict[str, Any]] = {}
-    for word in words:
-        name, colon, settings = word.partition(":")
-        parsed = [parse_word(text, groups) for text in settings.split()]
-        if not colon or not name.strip() or not parsed:
-            raise UserError(f"--change {word!r}: expected {WORD}")
-        if name.strip() in content:
-            raise UserError(f"--change {name.strip()}: given twice")
-        content[name.strip()] = {setting.key: setting.value for setting in parsed}
+    for change in changes:
+        if ":" in change.name or change.name != change.name.strip():
+            raise UserError(
+                f"--change: {change.name!r}: expected a name without a colon, and without a space "
+                f"at either end; rename the change"
+            )
+        if change.name in content:
+            raise UserError(f"--change {change.name}: given twice")
+        content[change.name] = {setting.key: setting.value for setting in change.settings}
     return changes_at(content, "--change")
 
 

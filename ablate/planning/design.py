@@ -17,8 +17,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
 from ablate.shared import Key, UserError, check_keys, parts, read_field, read_value
 
-if TYPE_CHECKING:  # both have a design
+if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
+    from ablate.planning.declared import Declared
     from ablate.planning.plan import Plan
 
 FEWEST = 5  # seeds at the first look: fewer hide a noisy baseline or two noisy rows
@@ -40,11 +41,7 @@ class Fixed:
     seed_counts: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
     analysis: ClassVar[Mapping[str, Any]] = {}  # its own margin and spread, if any
     grows = False  # may it add seeds after results?
-    # Texts for a table.
-    family = ""
-    on_other_sets = ""  # "": other sets are judged as the run's own test set is
-    void = "no verdicts"
-    unfinished = "Gains have no intervals and no verdicts before every run has a result."
+    judges_other_sets: ClassVar[bool] = True  # as the runs' own test set?
     without_images = "one way"  # how a column is judged where images give no spread
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
@@ -87,12 +84,9 @@ class Fixed:
         """Return the text on seeds that follows a plan's rows and columns: " x 3 seeds"."""
         return f" x {seeds}"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        """Return the words of a sweep, changed to give these seeds."""
-        if not any(word.startswith("seeds=") for word in words):
-            words = [*words[:1], "seeds=", *words[1:]]
-        seeds_word = self.drive_text(seeds)
-        return tuple(seeds_word if word.startswith("seeds=") else word for word in words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        """Return what a sweep declares, changed to give these seeds."""
+        return line.with_seeds(len(seeds) if _is_count(seeds) else seeds)
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         """Return whether the seeds that words give differ from those that were driven."""
@@ -163,16 +157,10 @@ class Looks:
     first_seed: Annotated[int, Key("the first seed of every cell", least=0)] = 0
 
     grows = True
-    on_other_sets = "without verdicts, for looks are at the run's own test set"
-    void = "no further verdicts"
-    unfinished = "The next look waits until every run of its column has a result."
+    judges_other_sets = False  # looks are at the runs' own test set
     without_images = "paired"
     trains = True
     blocks = True
-
-    @property
-    def family(self) -> str:
-        return f" and the looks at {_list(self.seed_counts[:-1])} and {self.seed_counts[-1]} seeds"
 
     def tree(self) -> dict[str, Any]:
         start = {"first_seed": self.first_seed} if self.first_seed else {}
@@ -218,8 +206,8 @@ class Looks:
     def seeds_suffix(self, seeds: str) -> str:
         return f", up to {seeds} so far"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        return tuple(words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def other_seeds(self, word_seeds: Sequence[int], seeds: Sequence[int]) -> bool:
         return False
@@ -374,8 +362,8 @@ class Imported(Fixed):
     def seeds_suffix(self, seeds: str) -> str:
         return ", with the runs of the sheet"
 
-    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        return tuple(words)
+    def declare_seeds(self, line: Declared, seeds: Sequence[int]) -> Declared:
+        return line
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
         return tuple(cell.ids)

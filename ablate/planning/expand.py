@@ -1,13 +1,9 @@
-"""Expansion of a declaration to a plan: every (row x column x seed), its spec and its id.
-
-Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
-"""
+"""Expansion of a declaration to a plan: every (row x column x seed), its spec and its id."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,130 +21,15 @@ from ablate.planning.declaration import (
     paper_of,
     show_settings,
 )
-from ablate.planning.design import DESIGNS, seeds_value
+from ablate.planning.declared import Declared
+from ablate.planning.design import DESIGNS
 from ablate.planning.plan import Plan
-from ablate.planning.settings import Word, check_sweep_name, value_at, value_text
+from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
+from ablate.planning.settings import check_sweep_name, value_at, value_text
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
-from ablate.planning.words import CommandLine, Options, from_words, read_line, split_options
+from ablate.planning.words import from_words, read_line, read_options
 from ablate.shared import UserError, program, unknown_value
-
-# (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
-Recall = Callable[[str, Sequence[str]], Plan | None]
-
-
-@dataclass(frozen=True)
-class Recalled:
-    """A sweep with its seeds.
-
-    `words`: the command line that makes it again. `notes`: a line where the seeds are those of last
-    time.
-    """
-
-    sweep: Sweep
-    words: Sequence[str]
-    notes: tuple[str, ...] = ()
-
-
-def recall_crossed(line: CommandLine, last_plan: Plan | None, composer: Composer) -> list[Word]:
-    """Return the words that `last_plan` was crossed with, and that the command line lacks."""
-    if last_plan is None or line.file is None:
-        return []
-    words = read_line(last_plan.words, composer.groups).crossed
-    keys = {word.key for word in line.settings}
-    return [word for word in words if word.key not in keys]
-
-
-def check_crossed(
-    line: CommandLine,
-    sweep: Sweep,
-    last_plan: Plan | None,
-    composer: Composer,
-    name: str,
-    has_own_name: bool,
-) -> None:
-    """Raise UserError where words that cross a file leave out a value that the sweep has.
-
-    Those are the values that it was driven with (`last_plan`) and, where the name is the sweep's
-    own (`has_own_name`), the file's own value of a key.
-    """
-    if not line.crossed:
-        return
-    trees = [dict(cell.spec) for cell in last_plan.cells] if last_plan is not None else []
-    if has_own_name:
-        row, column = sweep.rows[0], sweep.columns[0]
-        settings = {
-            key: value for key, value in column.settings.items() if key not in sweep.crossed
-        }
-        plain = replace(sweep, crossed=())
-        trees.append(composer.tree(plain.layers(row, replace(column, settings=settings))))
-    for word in line.crossed:
-        entries = (value_at(tree, word.key) for tree in trees)
-        values = [value.get("name") if isinstance(value, Mapping) else value for value in entries]
-        values = [
-            value for value in values if value is not None
-        ]  # no tree has the name of a recipe
-        lacking = {
-            value_text(value): None for value in values if not matches_value([*word.values], value)
-        }
-        if lacking:
-            union = ",".join(dict.fromkeys(map(value_text, [*values, *word.values])))
-            raise UserError(
-                f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
-                f"`{shlex.quote(f'{word.key}={union}')}` extends it, --as NAME makes another sweep"
-            )
-
-
-def recall_seeds(
-    declared_sweep: Sweep, line: CommandLine, last_plan: Plan | None, by_default: bool
-) -> Recalled:
-    """Return the declared sweep under what the command line says, with its seeds.
-
-    Where the command line says nothing of seeds, the sweep has all seeds of `last_plan`, the plan
-    by which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError
-    where the command line gives seeds that lack some of `last_plan`.
-    """
-    last_seed = line.options.until
-    design = (
-        declared_sweep.design if last_seed is None else declared_sweep.design.extended(last_seed)
-    )
-    sweep = design.apply_to(replace(declared_sweep, design=design), line.sweep, line.options.margin)
-    if last_plan is None or _covers(sweep, last_plan, line.says_seeds):
-        return Recalled(sweep, line.texts)
-    if line.says_seeds:
-        raise _lacking(sweep, last_plan, line)
-    source = "the default is" if by_default else "the file says"
-    otherwise = f"as last time; {source} {sweep.design.seeds_text(sweep.seeds)}"
-    sweep, summary = last_plan.design.recall(declared_sweep, last_plan, line.sweep)
-    looks = split_options(last_plan.words)[1]  # without these words, a file declared the looks
-    look_words = Options(until=looks.until, margin=looks.margin).texts
-    words = [*sweep.design.words(line.texts, sweep.seeds), *look_words]
-    return Recalled(sweep, words, (f"{summary}, {otherwise}",))
-
-
-def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
-    """Return whether the sweep has, or may get, all seeds that it was driven with.
-
-    `says_seeds`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
-    `last_plan` reaches, and a design of another kind must begin with all of them.
-    """
-    same_kind = type(sweep.design) is type(last_plan.design)
-    seeds = sweep.design.reach(sweep.seeds) if says_seeds or same_kind else sweep.seeds
-    driven_seeds = last_plan.seeds if says_seeds else last_plan.design.reach(last_plan.seeds)
-    return {*seeds} >= {*driven_seeds}
-
-
-def _lacking(sweep: Sweep, last_plan: Plan, line: CommandLine) -> UserError:
-    if (last_seed := line.options.until) is not None:
-        text, way = f"--until {last_seed}", f"--until {max(last_plan.seeds) + 1}"
-    else:
-        text = line.sweep["seeds"].text
-        way = f"seeds={seeds_value(sorted({*sweep.seeds, *last_plan.seeds}))}"
-    return UserError(
-        f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; `{way}` "
-        f"keeps all of these, --replace gives up those that you leave out"
-    )
-
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -160,28 +41,40 @@ def plan_from_words(
     store: Path,
     recall: Recall | None = None,
     allow_missing: bool = False,
+    settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan of `[NAME] k=v ...`, and the launcher's settings.
 
     Nothing is trained or recorded. `recall`: finds the plan by which the sweep was driven last.
-    `allow_missing`: see `data_section.complete`; the ids are then those of no run. `options`:
-    fields of `Options`. Raises UserError, one line, for every mistake in words and files.
+    `allow_missing`: see `data_section.complete`; the ids are then those of no run. `settings`:
+    more of them, as values of Python. `options`: see `read_options`. Raises UserError, one line,
+    for every mistake in words, values and files.
     """
     composer = Composer(store, allow_missing)
-    line_options = Options(**options)
-    line = read_line(words, composer.groups, line_options)
+    line_options = read_options(composer.groups, **options)
+    line = read_line(words, composer.groups, line_options, settings or {})
+    return _plan_line(line, composer, recall)
+
+
+def plan_declared(
+    line: Declared, *, store: Path, recall: Recall | None = None, allow_missing: bool = False
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan of a declaration, and the launcher's settings: see `plan_from_words`."""
+    return _plan_line(line, Composer(store, allow_missing), recall)
+
+
+def _plan_line(
+    line: Declared, composer: Composer, recall: Recall | None
+) -> tuple[Plan, dict[str, Any]]:
+    line_options = line.options
     launcher = composer.launcher(line.launcher)
     if line_options.name is not None:
         check_sweep_name(line_options.name)
     name = line_options.name or line.name
-    previous_plan = None if recall is None else recall(name, line.texts)
-    recalled_words = recall_crossed(line, previous_plan, composer)
-    line = replace(
-        line,
-        settings=(*line.settings, *recalled_words),
-        words=(*line.words, *(word.text for word in recalled_words)),
-    )
+    previous_plan = None if recall is None else recall(name, line)
+    recalled_words = recall_crossed(line, previous_plan)
+    line = replace(line, words=(*line.words, *recalled_words))
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
@@ -198,7 +91,7 @@ def plan_from_words(
         levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     recollection = recall_seeds(sweep, line, previous_plan, by_default)
-    plan = expand(recollection.sweep, composer, name, recollection.words)
+    plan = expand(recollection.sweep, composer, name, recollection.line)
     word_notes = (f"{word.text}, as last time" for word in recalled_words)
     plan = replace(plan, notes=(*plan.notes, *word_notes, *recollection.notes))
     if line.file is not None:
@@ -227,7 +120,7 @@ def list_sweeps() -> list[tuple[str, str, Path]]:
 # --- Expansion ----------------------------------------------------------------------------------
 
 
-def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) -> Plan:
+def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
     """Return the plan of a sweep: every cell is composed once, seeds come last.
 
     Raises UserError for cells that can't be built, and for parts of the sweep that apply to no
@@ -260,7 +153,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     plan = Plan(
         name=name,
         title=sweep.title or name,
-        words=tuple(words),
+        declared=line,
         rows=tuple(rows),
         columns=tuple(column.column for column in columns),
         cells=tuple(cells),

@@ -27,7 +27,9 @@ from ablate.planning.cell import (
     spec_parents,
 )
 from ablate.planning.changes import Changes
+from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
+from ablate.planning.settings import Word
 from ablate.shared import (
     DEFAULT_TASK,
     PREDICTS,
@@ -59,12 +61,12 @@ class Plan:
 
     name: str
     title: str
-    words: tuple[str, ...]  # the command line that makes it again
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     cells: tuple[Cell, ...]
     baseline: str
     seeds: tuple[int, ...]
+    declared: Declared | DeclaredImport = field(default_factory=Declared)  # makes it again
     analysis: Analysis = field(default_factory=Analysis)
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # lines that `plan` prints with the table: aliases, unused excludes
@@ -128,6 +130,11 @@ class Plan:
         for trial in self.trials:
             for seed, run in trial.cell.ids.items():
                 yield PlannedRun(run, trial.cell, seed, trial)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that declare it again, printed for people: nothing reads them."""
+        return tuple(self.declared.texts)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -229,14 +236,12 @@ class Plan:
 
         With `probe`, it is the command of the sweep whose runs measure that probe, too.
         """
-        if not probe:
+        if not probe or not isinstance(self.declared, Declared):
             return f"`{shlex.join(['ablate', *self.command])}`"
         probes = {name for cell in self.cells for name in cell.spec.probes}
-        words = [word for word in self.words if not word.startswith("probe=")]
-        if "--as" in words:  # these are other runs, and so another sweep
-            del words[words.index("--as") : words.index("--as") + 2]
-        word = f"probe=[{','.join(sorted({*probes, probe}))}]"
-        return f"`{shlex.join(['ablate', 'sweep', *words, word])}`"
+        word = Word("probe", (sorted({*probes, probe}),))
+        line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
+        return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
         """Return the plan with the current declarations of its metric and of `names`.
@@ -453,13 +458,14 @@ class Plan:
 
     @classmethod
     def _from_parts(cls, tree: Mapping[str, Any]) -> Plan:
-        names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
+        own_readers = ("design", "changes", "declared")
+        names = [part.name for part in fields(cls) if part.name not in own_readers]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
         metrics = analysis_keys.parse_own_metrics(tree["own"])
         plan: Plan = read_value(
             {**parts, "title": printable(tree["title"]), "own": metrics}, cls, ""
         )
-        return replace(plan, design=design_of(tree))
+        return replace(plan, design=design_of(tree), declared=declared_of(tree["declared"]))
 
 
 def _unknown(name: Any, kind: str) -> str:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
+import re
 import sys
 import urllib.parse
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablate.planning.conf import MOST_VALUES, first_line
@@ -25,6 +27,7 @@ from ablate.shared import (
     CHOICES,
     LENGTH_KEYS,
     UserError,
+    hydra_override,
     is_whole_name,
     none_chosen,
     switched_off,
@@ -35,13 +38,22 @@ from ablate.shared import (
 
 @dataclass(frozen=True)
 class Word:
-    """A word `key=value`, as Hydra's grammar reads it; a sweep (`a,b`) has several values."""
+    """A setting of a declaration, `key=value`; a sweep (`a,b`) has several values.
 
-    text: str
+    `glob`: whether the values are those of Hydra's glob() at that time.
+    """
+
     key: str
     values: tuple[Any, ...]
     swept: bool = False
-    glob: bool = False
+    glob: bool = field(default=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The word as the command line takes it, in Hydra's grammar."""
+        values = ",".join(map(_hydra_text, self.values))
+        is_one = self.swept and len(self.values) == 1  # a sweep of one value has no comma
+        return f"{self.key}=choice({values})" if is_one else f"{self.key}={values}"
 
     @property
     def value(self) -> Any:
@@ -75,7 +87,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         parsed = override.value()
     except HydraException as error:
         if key == "data.path":  # a path that the grammar can't read is meant as it stands
-            return Word(text, key, (value,))
+            return Word(key, (value,))
         raise UserError(
             f"{key}: cannot read {value!r}: {first_line(error)}; "
             f"quote a text with special characters: {key}='...'"
@@ -84,13 +96,13 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if override.package is not None:
         raise UserError(f"{text}: expected KEY=VALUE, got a package ({override.package})")
     if not override.is_sweep_override():
-        return Word(text, key, (plain(parsed, key),))
+        return Word(key, (plain(parsed, key),))
     if isinstance(parsed, Glob):
         if key not in groups:
             raise UserError(
                 f"{key}: glob() lists the choices of a group, one of {', '.join(groups)}"
             )
-        return Word(text, key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
+        return Word(key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
     if override.is_interval_sweep():
         raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
     if getattr(parsed, "shuffle", False):
@@ -98,7 +110,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST_VALUES + 1)]
     if len(values) > MOST_VALUES:
         raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
-    return Word(text, key, tuple(values), swept=True)
+    return Word(key, tuple(values), swept=True)
 
 
 def plain(value: Any, key: str) -> Any:
@@ -117,6 +129,22 @@ def value_text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(value_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# Texts that Hydra's grammar reads as they stand; it reads words such as "null" as other values.
+_BARE = re.compile(r"(\.{0,2}/|[A-Za-z_])[\w/.@%+:-]*", re.ASCII)
+_VALUE_WORDS = ("true", "false", "null", "nan", "inf")
+
+
+def _hydra_text(value: Any) -> str:
+    """Return a value as Hydra's grammar reads it back."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra_text, value))}]"
+    if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _VALUE_WORDS:
+        return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return hydra_override("", value).removeprefix("=")
 
 
 LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not

@@ -43,12 +43,13 @@ from ablate.planning.declaration import (
     show_settings,
     text_at,
 )
+from ablate.planning.declared import TUNE, Declared
 from ablate.planning.design import DESIGNS, Design, Fixed
 from ablate.planning.parents import check_once
 from ablate.planning.settings import SettingsLayer, parse_word, single_values, value_text
 from ablate.planning.sweep_paths import find_sweep_file, place_of
 from ablate.planning.tuning import tuning
-from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, cross, section_of, seeds_of
+from ablate.planning.words import DEFAULT_SEEDS, cross, section_of, seeds_of
 from ablate.shared import UserError, check_keys, sha256_of, unknown_value
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _slip(path: Path, mark: Any) -> str:
 
 
 def from_file(
-    place: str, content: Mapping[str, Any], line: CommandLine, groups: Mapping[str, Sequence[str]]
+    place: str, content: Mapping[str, Any], line: Declared, groups: Mapping[str, Sequence[str]]
 ) -> Sweep:
     """Return the sweep of a file's content under a command line, at the command line's scale."""
     reader, scale = _Reader(place, groups), line.options.scale
@@ -218,7 +219,7 @@ def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
     return design
 
 
-def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Design) -> Tune | None:
+def _tune(place: str, parts: Mapping[str, Any], line: Declared, design: Design) -> Tune | None:
     """Return the searches; None where there are none, or `tune=none` leaves them out.
 
     The trials of a search depend on the number of seeds that the file declares, not on the command
@@ -440,13 +441,14 @@ def _declaration_hash(path: Path, scale: str | None) -> str:
 def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     """Yield a note where the sweep file of a plan has changed what it declares since then.
 
-    A file that is not in reach, by the plan's words, brings none. `command`: makes a command line
-    for the plan's store.
+    A file that is not in reach, as the plan declares it, brings none. `command`: makes a command
+    line for the plan's store.
     """
-    if not (plan.file and plan.words):
+    line = plan.declared
+    if not plan.file or not isinstance(line, Declared) or line.file is None:
         return
     try:
-        path = find_sweep_file(plan.words[0])
+        path = find_sweep_file(line.file)
         sha256 = sha256_of(path)
     except (UserError, OSError):  # not in reach; this may be another folder
         return

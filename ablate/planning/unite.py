@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.declared import Declared
 from ablate.planning.plan import Plan
 
 
@@ -111,5 +112,7 @@ def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
         cell_seeds = tuple(sorted({*cell.seeds, *their.seeds}))
         return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=cell_seeds)
 
-    words = ours.design.words(ours.words, seeds)
-    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), words=words)
+    line = ours.declared
+    if isinstance(line, Declared):
+        line = ours.design.declare_seeds(line, seeds)
+    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), declared=line)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
 from ablate.planning.changes import DEFAULT as DESIGN
-from ablate.planning.changes import WORD, changes_of
-from ablate.planning.compose import Composer
+from ablate.planning.changes import WORD, changes_of, read_changes
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -24,130 +22,41 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
-from ablate.planning.parents import bare
+from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
 from ablate.planning.settings import Word, parse_word, single_values, value_text
 from ablate.planning.sweep_paths import sweep_files
 from ablate.shared import TRAINER, UserError, nearest_name
 
 DEFAULT_SEEDS = 3
-TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
-SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
 COLUMNS = ("data", "model.arch")  # keys that are columns by default
-# The options that declare a sweep, in their order: the field of `Options`, and how a text is read.
-OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "--scale": ("scale", str),
-    "--across": ("across", str),
-    "--each": ("each", bool),
-    "--change": ("change", str),
-    "--design": ("design", str),
-    "--as": ("name", str),
-    "--until": ("until", int),
-    "--margin": ("margin", float),
-}
-SEVERAL = ("across", "change")  # fields of options that may come more than once
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a command line that declare a sweep: --scale, --as and so on."""
+def read_options(groups: Mapping[str, Sequence[str]], **options: Any) -> Options:
+    """Return the options of a command line. `change`: see `read_changes`.
 
-    scale: str | None = None
-    across: Sequence[str] = ()
-    each: bool = False
-    change: Sequence[str] = ()
-    design: str | None = None
-    name: str | None = None
-    until: int | None = None
-    margin: float | None = None
-
-    @property
-    def texts(self) -> list[str]:
-        words = list[str]()
-        for option, (field, kind) in OPTIONS.items():
-            setting = getattr(self, field)
-            for value in setting if field in SEVERAL else [setting]:
-                if kind is bool:
-                    words += [option] * value
-                elif value is not None:
-                    words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
-        return words
-
-
-def split_options(words: Sequence[str]) -> tuple[list[str], Options]:
-    """Split the words of a plan into those without options, and the options."""
-    option_values: dict[str, Any] = {field: [] for field in SEVERAL}
-    rest, plain_words = iter(words), list[str]()
-    for word in rest:
-        field, kind = OPTIONS.get(word, ("", bool))
-        if field in SEVERAL:
-            option_values[field].append(next(rest))
-        elif field:
-            option_values[field] = True if kind is bool else kind(next(rest))
-        else:
-            plain_words.append(word)
-    return plain_words, Options(**option_values)
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """A command line, its words sorted by what they are about."""
-
-    file: str | None
-    settings: tuple[Word, ...]
-    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune...
-    launcher: Mapping[str, Any]
-    options: Options
-    words: tuple[str, ...]  # as they were written
-
-    @property
-    def texts(self) -> list[str]:
-        """The command line that makes the sweep again, as plans keep it."""
-        return [*self.words, *self.options.texts]
-
-    @property
-    def name(self) -> str:
-        """The sweep's name without --as: its file, scale, and the words that change its results.
-
-        Words that cross a file with values are left out: they extend its sweep, as seeds do.
-        """
-        places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
-        name_words = [word for word in self.settings if word not in (*places, *self.crossed)]
-        words = sorted(map(_word_text, name_words))
-        words += [_word_text(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
-        words += sorted(f"across={key}" for key in self.options.across)
-        words += ["each"] * self.options.each
-        words += sorted(" ".join(change.split()) for change in self.options.change)
-        words += [f"design={self.options.design}"] if self.options.design else []
-        if self.file is None:
-            return "+".join(words)
-        stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
-        return "+".join([f"{stem}@{scale}" if (scale := self.options.scale) else stem, *words])
-
-    @property
-    def says_seeds(self) -> bool:
-        return "seeds" in self.sweep or self.options.until is not None
-
-    @property
-    def crossed(self) -> tuple[Word, ...]:
-        """The words with several values that come with a file, whose columns they cross."""
-        return tuple(word for word in self.settings if word.swept) if self.file else ()
+    Raises UserError for a change that can't be read.
+    """
+    changes = read_changes(options.pop("change", ()), groups)
+    return Options(across=tuple(options.pop("across", ())), change=changes, **options)
 
 
 def read_line(
-    words: Sequence[str], groups: Mapping[str, Sequence[str]], options: Options | None = None
-) -> CommandLine:
-    """Sort the words `[NAME] k=v ...`.
+    words: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    options: Options | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Declared:
+    """Return what the words `[NAME] k=v ...` declare.
 
-    Without `options`, the options are among the words. Raises UserError for words that can't be
-    read or come twice.
+    `settings`: more of them, as values of Python. Raises UserError for words that can't be read or
+    come twice.
     """
-    if options is None:
-        words, options = split_options(words)
     has_name = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[has_name:]:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
     parsed = [parse_word(word, groups) for word in words[has_name:]]
+    parsed += words_of(settings or {})
     for key, count in Counter(word.key for word in parsed).items():
         if count > 1:
             raise UserError(f"{key}: given twice")
@@ -161,19 +70,7 @@ def read_line(
         is_unknown = "." not in key and key not in (*SWEEP_KEYS, *groups)
         if is_unknown and (meant := nearest_name(key, SWEEP_KEYS, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
-
-    def sweep_section(word: Word) -> str:
-        sections = (*SWEEP_KEYS, "launcher")
-        return next((s for s in sections if f"{word.key}.".startswith(f"{s}.")), "")
-
-    return CommandLine(
-        file=words[0] if has_name else None,
-        settings=tuple(word for word in parsed if not sweep_section(word)),
-        sweep={w.key: w for w in parsed if sweep_section(w) in SWEEP_KEYS},
-        launcher=single_values(word for word in parsed if sweep_section(word) == "launcher"),
-        options=options,
-        words=tuple(words),
-    )
+    return Declared(words[0] if has_name else None, tuple(parsed), options or Options())
 
 
 def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -183,19 +80,7 @@ def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any
     return other_words, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
-def same_sweep(words: Sequence[str], other_words: Sequence[str], store: Path) -> bool:
-    """Return whether plans of these words would have the same name, `--as` aside.
-
-    They then differ at most in seeds, launcher, analysis and where their data lies. Raises
-    UserError for words that can't be read any more.
-    """
-    if list(words) == list(other_words):
-        return True
-    groups = Composer(store).groups
-    return read_line(words, groups).name == read_line(other_words, groups).name
-
-
-def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
+def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
     """Return the sweep of a command line without a file.
 
     Every list of values is a factor of the rows, except `data`, `model.arch` and the keys of
@@ -232,7 +117,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
                 f"{factors[0].text}: the rows are those of --change; make it a change, or "
                 f"columns by --across {factors[0].key}"
             )
-        declaration = changes_of(options.change, groups)
+        declaration = changes_of(options.change)
         changes, rows = declaration.expand(options.design or DESIGN)
     elif options.each:  # the first values hold for all rows; each other one changes one key
         first_values = {key: values[0] for key, values in by_key.items()}
@@ -261,7 +146,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     )
 
 
-def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) -> UserError:
+def _nothing_to_sweep(line: Declared, groups: Mapping[str, Sequence[str]]) -> UserError:
     """Return the error for the words of a single run."""
     for word in line.settings:
         if word.key in groups and isinstance(word.value, list):
@@ -269,6 +154,11 @@ def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) ->
             return UserError(
                 f"{word.text}: is one value, a list; several values have no brackets: "
                 f"{word.key}={values} (in Python they are a tuple)"
+            )
+        if word.key != "data.path" and isinstance(word.value, str) and "," in word.value:
+            return UserError(
+                f"{word.text}: is one value, a text; several values have no quotes: "
+                f"{word.key}={word.value} (in Python they are a tuple)"
             )
     return UserError(
         f"nothing to sweep: give values with commas, such as stem=none,dpn, "
@@ -310,7 +200,7 @@ def _item(settings: Mapping[str, Any]) -> Item:
     return Item(name_settings(settings), settings, "")
 
 
-def section_of(line: CommandLine, section: str) -> dict[str, Any]:
+def section_of(line: Declared, section: str) -> dict[str, Any]:
     """Return the command line's `SECTION.KEY=VALUE`, by KEY.
 
     Raises UserError for SECTION=VALUE, except for tune=none and from.tune=none.
@@ -325,7 +215,7 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
     return words
 
 
-def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
+def seeds_of(line: Declared, default: Any, place: str) -> tuple[int, ...]:
     """Return the seeds of the command line, else of the file (already read), else the default."""
     if (word := line.sweep.get("seeds")) is None:
         return default if isinstance(default, tuple) else seeds(default, place)
@@ -333,12 +223,3 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
         right = f"{word.key}=[{','.join(map(value_text, word.values))}]"
         raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
     return seeds(word.value, "seeds")
-
-
-def _word_text(word: Word) -> str:
-    """Return `key=a,b`, the same text for every spelling of the same values."""
-    texts = (
-        repr(value) if isinstance(value, str) and "," in value else value_text(value)
-        for value in word.values
-    )
-    return f"{word.key}={','.join(texts)}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ablate.analysis import Note, Summary, Table, TableColumn, TableRow
+from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow
 from ablate.planning import Cell, Plan, matches_value, parse_word, value_at, value_text
 from ablate.shared import UserError, unknown_value
 
@@ -71,7 +71,7 @@ def choose_part(
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
     part = _part_of(table, places, sort)
     caption = next(note for note in part.notes if note.kind == "caption")
-    extended_caption = Note("caption", " ".join([caption.text, *part_words(table, part, sort)]))
+    extended_caption = caption.followed_by(part_words(table, part, sort))
     notes = (extended_caption if note is caption else note for note in part.notes)
     return dataclasses.replace(part, notes=tuple(notes))
 
@@ -192,10 +192,10 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
             yield dataclasses.replace(block, lines=tuple(lines))
 
 
-def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
-    """Tell how much of a table is shown in a part of it, and what numbers are of."""
+def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence]:
+    """Yield how much of a table is shown in a part of it, and what numbers are of."""
     counts = [
-        f"{len(subset)} of {len(superset)} {noun}"
+        {"noun": noun, "shown": len(subset), "total": len(superset)}
         for subset, superset, noun in (
             (part.rows, table.rows, "rows"),
             (part.columns, table.columns, "columns"),
@@ -203,14 +203,10 @@ def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
         if len(subset) < len(superset)
     ]
     if len(part.entries) < len(table.entries) and not counts:
-        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
+        counts = [{"noun": "cells", "shown": len(part.entries), "total": len(table.entries)}]
     if counts:
-        yield (
-            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
-            f"table."
-        )
+        yield Sentence("part", {"counts": counts})
     if len(part.blocks) < len(table.blocks):
-        yield "Averages and contrasts over more than is shown are left out."
+        yield Sentence("part.blocks")
     if sort:
-        criterion = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
-        yield f"Rows are sorted by {criterion}, the baseline first."
+        yield Sentence("part.sorted", {"columns": len(part.columns)})

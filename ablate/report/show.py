@@ -158,11 +158,11 @@ def _attempts(record: RunRecord, notes: Notes | None) -> list[str]:
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
         start, ended = attempt.get("at"), attempt.get("ended")
-        when = _time(start)
+        period = _time(start)
         if is_number(start) and is_number(ended):
-            when += f", {duration(ended - start)}"
+            period += f", {duration(ended - start)}"
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
-        lines.append(f"{number}. {when}, {place}: {_end(attempt, worker)}")
+        lines.append(f"{number}. {period}, {place}: {_end(attempt, worker)}")
     return lines
 
 
@@ -273,8 +273,8 @@ def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) ->
                 file = record.folder.run if is_spec else record.folder.env
                 differences.append(f"{file}: missing or not whole")
         if not differences:
-            first, second = texts
-            keys = [key for key in first | second if first.get(key) != second.get(key)]
+            left, right = texts
+            keys = [key for key in left | right if left.get(key) != right.get(key)]
             differences = _side_by_side(texts, keys)
         lines += _section(title, differences, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")

@@ -136,7 +136,7 @@ class SweepView:
     def lost(self) -> Iterator[str]:
         """Name runs whose files have changed since the runs left them, or are gone."""
         results, withheld = self.store.results(self.runs)
-        yield from withheld_notes(self.plan, withheld)
+        yield from (note.text for note in withheld_notes(self.plan, withheld))
         missing_runs = [
             run.label
             for run in self.runs

@@ -225,7 +225,7 @@ def blame(lost: Lost, run: str, place: str) -> Lost:
     devices on two places is itself to blame, and counts against no place."""
     for lost_place, runs in lost.items():
         if lost_place != place and run in runs:
-            return {each: runs_there - {run} for each, runs_there in lost.items()}
+            return {any_place: runs_there - {run} for any_place, runs_there in lost.items()}
     runs_here = lost.get(place, frozenset())
     return {**lost, place: runs_here | {run}}
 

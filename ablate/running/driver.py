@@ -7,23 +7,21 @@ command starts, resumes and extends a sweep.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Grower, Plan, PlannedRun
 from ablate.running import attempts
-from ablate.running.board import ActiveRun, Board, Folders, Lost, PlaceHealth
+from ablate.running.board import ActiveRun, Board, Folders, PlaceHealth
 from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot, usable
-from ablate.running.next_step import is_death, next_step
+from ablate.running.next_step import assign, is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
 from ablate.running.view import View
@@ -38,7 +36,6 @@ from ablate.shared import (
     NO_DEVICE,
     NO_WORD,
     STOPPED,
-    WORLD_SIZES,
     Failure,
     Metric,
     RunDir,
@@ -50,7 +47,6 @@ from ablate.store import (
     Driver,
     Ledger,
     Liveness,
-    RunState,
     Store,
     SweepProgress,
     Worker,
@@ -532,73 +528,3 @@ def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> s
         figure = f", validation {metric.printed(scores[metric.key])}"
     seconds = result.get("seconds", 0)
     return f"finished: {run.label}{figure}, {seconds:.0f} s"
-
-
-# --- The next run and its slot --------------------------------------------------------------------
-
-# Pure functions, in addition to `next_step`.
-
-
-def assign(
-    pending: Sequence[str],
-    working: Mapping[str, Slot | None],
-    slots: Sequence[Slot],
-    states: Mapping[str, RunState],
-    lost: Lost,
-    retired: Collection[str],
-    worlds: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[str, Slot] | None:
-    """Return the first run that fits on a slot, and the slot; None if none fits now.
-
-    `pending`: the runs in their order. But those on more devices come first, and those that were
-    out of memory last, each alone on its place. `working`: the slot of every run that has a worker;
-    None for a slot that is not in `slots`, which takes the room of one that is. A run that lost its
-    device goes to another place, if there is one; on a place in `retired` nothing starts.
-
-    `worlds`: the number of devices of a run, where slots have several numbers. A run gets that
-    number, or fewer where there is no such slot. While it waits for a group of devices, the free
-    devices of that group wait with it.
-    """
-    held_slots = [slot for slot in working.values() if slot is not None]
-    taken_devices: set[str] = set()
-    for slot in held_slots:
-        taken_devices |= slot.takes
-    busy = {slot.place for slot in held_slots}
-    alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
-    usable_slots = usable(slots, retired)
-    free = [s for s in usable_slots if s.takes.isdisjoint(taken_devices) and s.place not in alone]
-    if len(free) <= len(working) - len(held_slots):
-        return None
-
-    def choose(run: str) -> Iterator[Slot]:
-        """Yield the slots that the run may have at some time."""
-        most_ranks = worlds.get(run, max(WORLD_SIZES))
-        ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= most_ranks), default=0)
-        alike = [slot for slot in usable_slots if slot.ranks == ranks]
-        has_one_place = len({slot.place for slot in alike}) == 1
-        for slot in alike:
-            if _was_out_of_memory(states[run]):
-                if slot.place not in busy:
-                    yield slot
-            elif has_one_place or run not in lost.get(slot.place, ()):
-                yield slot
-
-    if worlds:  # else they are many, and as they should be
-        pending = sorted(pending, key=lambda run: -worlds.get(run, 1))
-    fresh_runs = (run for run in pending if not _was_out_of_memory(states[run]))
-    oom_runs = (run for run in pending if _was_out_of_memory(states[run]))
-    for run in itertools.chain(fresh_runs, oom_runs):
-        candidates = list(choose(run))
-        fit = next((slot for slot in candidates if slot in free), None)
-        if fit is not None:
-            if _was_out_of_memory(states[run]):
-                fit = replace(fit, share=1.0)  # alone on its place, it has all of the memory
-            return run, fit
-        if candidates:
-            group = min(candidates, key=lambda slot: len(slot.takes & taken_devices))
-            free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]
-    return None
-
-
-def _was_out_of_memory(state: RunState) -> bool:
-    return state.status == "oom"

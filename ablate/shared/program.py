@@ -235,7 +235,7 @@ def hydra_override(key: str, value: Any) -> str:
     return f"{key}='{text}'"
 
 
-_PLAIN = re.compile(r"[A-Za-z_/][\w/.@%+-]*")
+_PLAIN = re.compile(r"[A-Za-z_/][\w/.@%+-]*", re.ASCII)
 _WORDS = ("true", "false", "null", "nan", "inf")
 
 

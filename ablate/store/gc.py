@@ -146,13 +146,13 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
     plan_ids = {run.id for run in plan.runs()}
     lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in plan_ids))
     if lost:
-        shown = ", ".join(lost[:MOST_SHOWN])
+        names = ", ".join(lost[:MOST_SHOWN])
         if len(lost) > MOST_SHOWN:
-            shown += ", ..."
+            names += ", ..."
         command = shlex.join(["ablate", "gc", plan.name])
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
-            f"({shown}), so nothing is removed: {WRITES_AGAIN}, `{command}` forgets that sweep"
+            f"({names}), so nothing is removed: {WRITES_AGAIN}, `{command}` forgets that sweep"
         )
 
 

@@ -82,7 +82,9 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
-    cache, counts, answers = Path(question["cache"]), {}, {}
+    cache = Path(question["cache"])
+    counts: dict[tuple[str, float], dict[str, int] | None] = {}
+    answers = {}
     for key, tree in question["specs"].items():
         run = build_run(tree)
         content = run.data.fingerprint, run.data.fraction
@@ -116,7 +118,9 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
     check_optimizer(run.optim)
     check_loss(run)
     check_extra(run)
-    epoch = max(1, examples["train"] // run.train.batch) if examples else 1
+    epoch = 1
+    if examples:
+        epoch = max(1, examples["train"] // run.train.batch)
     check_schedule(run.optim, lengths(run.optim, run.train, epoch))
 
 
@@ -125,8 +129,12 @@ def amiss(run: Run) -> list[str]:
     `overruled`."""
     user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
     has_user_class = any(used.key in user_modules for used in by_path(run))
-    model = build(run, device="meta") if has_user_class else None
-    return overruled(model, run.seed) if isinstance(model, Host) else []
+    if not has_user_class:
+        return []
+    model = build(run, device="meta")
+    if not isinstance(model, Host):
+        return []
+    return overruled(model, run.seed)
 
 
 def slow(run: Run, device: torch.device) -> list[str]:
@@ -143,13 +151,12 @@ def unnamed(run: Run, cache: Path) -> list[str]:
     that is known before it is fetched."""
     if run.text is None:
         return []
-    sets = ((test_set, *class_names(test_set, cache)) for test_set in run.eval.also)
-    return [
-        line
-        for test_set, is_known, names in sets
-        if is_known
-        for line in check_names(test_set, names)
-    ]
+    lines = []
+    for test_set in run.eval.also:
+        is_known, names = class_names(test_set, cache)
+        if is_known:
+            lines += check_names(test_set, names)
+    return lines
 
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -215,14 +222,14 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
     """{"data": section, "other": section, "texts": whether texts ask for the other's classes,
     "cache"}, both decoded -> {"line": a remark on their classes, or ""; "shared": images of the
     other's test split that are also in the training split}."""
-    train_set, test_set = (read_section(Data, question[key], "data") for key in ("data", "other"))
-    learnt, cached = (
-        prepare_cache(data, Path(question["cache"])) for data in (train_set, test_set)
-    )
+    train_set = read_section(Data, question["data"], "data")
+    test_set = read_section(Data, question["other"], "data")
+    learnt = prepare_cache(train_set, Path(question["cache"]))
+    cached = prepare_cache(test_set, Path(question["cache"]))
     if question["texts"]:
         line = " ".join(check_names(test_set, cached.class_names))
     else:
-        line = match_classes(test_set, cached, train_set, learnt)[1]
+        _, line = match_classes(test_set, cached, train_set, learnt)
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 
@@ -297,9 +304,12 @@ def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str
     works."""
     try:
         for place in range(max(1, torch.cuda.device_count())):  # of a run on several: on each
-            device = question["device"] if not place else f"{question['device']}:{place}"
+            device = question["device"]
+            if place:
+                device = f"{device}:{place}"
             matrix = torch.ones(64, 64, device=device)
-            if (total := float((matrix @ matrix).sum())) != 64**3:
+            total = float((matrix @ matrix).sum())
+            if total != 64**3:
                 return {"why": f"a product of 64 x 64 ones is {total:g} in all"}
     except Exception as error:
         return {"why": faults.line(error)}

@@ -49,8 +49,12 @@ def micro_batch(training: Training, at_most: int | None = None) -> int:
     """
     fits = _tried if training.device.type == "cuda" else _computed
     batch = training.run.train.batch
-    *larger, smallest = (size for size in batch_divisors(batch) if size <= (at_most or batch))
-    return next((size for size in larger if fits(size, training)), smallest)
+    limit = at_most or batch
+    *larger, smallest = [size for size in batch_divisors(batch) if size <= limit]
+    for size in larger:
+        if fits(size, training):
+            return size
+    return smallest
 
 
 def _tried(size: int, training: Training) -> bool:
@@ -103,7 +107,8 @@ def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         forward(images)
-    return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors.values()) / len(images)
+    total = sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors.values())
+    return total / len(images)
 
 
 def free_bytes() -> float:
@@ -140,13 +145,11 @@ def load(training: Training) -> Load:
     for _ in range(WARM):
         training.step()
     training.evaluate(random_split(training.run.data, evaluated, device))
-    duration_s = _step_s(training)
-    return Load(
-        duration_s,
-        median(_device_s(training, duration_s) for _ in range(TIMED)),
-        torch.cuda.max_memory_reserved(device),
-        torch.cuda.mem_get_info(device)[1],
-    )
+    step_s = _step_s(training)
+    device_s = median(_device_s(training, step_s) for _ in range(TIMED))
+    peak_bytes = torch.cuda.max_memory_reserved(device)
+    _, total_bytes = torch.cuda.mem_get_info(device)
+    return Load(step_s, device_s, peak_bytes, total_bytes)
 
 
 def _step_s(training: Training) -> float:
@@ -164,7 +167,8 @@ def _device_s(training: Training, duration_s: float) -> float:
     """Return the seconds in which the device computes a step, which takes `duration_s` in all. It
     spins while the host launches the step's kernels, and has them all when it starts on one."""
     torch.cuda.synchronize(training.device)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(round(2 * duration_s * SPIN_HZ))
     begin.record()
     training.step()
@@ -210,8 +214,11 @@ def seconds_per_step(run: Run, images: int, device: torch.device) -> float:
     would take long or may not fit, extrapolated as a + b x batch from steps of two sizes. `images`:
     see `unit`; a GPU computes one and two times as many, a CPU, whose steps vary more, one and four
     times."""
-    batch, micro = run.train.batch, images if device.type == "cuda" else None
-    many = min(batch, images * (2 if micro else 4))
+    batch = run.train.batch
+    micro, times_as_many = None, 4
+    if device.type == "cuda":
+        micro, times_as_many = images, 2
+    many = min(batch, images * times_as_many)
     took = step_s(run, many, device, micro)
     if many == batch:
         return took
@@ -227,10 +234,9 @@ def step_s(run: Run, images: int, device: torch.device, micro: int | None = None
     training = _training(run, images, device, micro)
     durations: list[float] = []
     min_steps, spent = 3, 0.0
-    while len(durations) < min_steps or (
-        spent < LONGEST_S if len(durations) < MANY else spent < SHORTEST_S
-    ):
-        if len(durations) == MOST:
+    while len(durations) < MOST:
+        enough_s = LONGEST_S if len(durations) < MANY else SHORTEST_S
+        if len(durations) >= min_steps and spent >= enough_s:
             break
         start = time.perf_counter()
         training.step()
@@ -238,7 +244,9 @@ def step_s(run: Run, images: int, device: torch.device, micro: int | None = None
         durations.append(time.perf_counter() - start)
         spent += durations[-1]
         min_steps = 3 if durations[0] < LONGEST_S else 1  # so long a step tells enough by itself
-    return median(durations[len(durations) // 2 :] if len(durations) > 3 else durations[-1:])
+    if len(durations) <= 3:
+        return durations[-1]
+    return median(durations[len(durations) // 2 :])
 
 
 def _image_s(run: Run, images: int, device: torch.device) -> float:

@@ -41,15 +41,17 @@ def settle(
     """
     decision: dict[str, Any] = {}
     if "deterministic" in wants:  # first: it decides which kernels are tried below
-        decision["deterministic"] = known.get("deterministic", True) and _is_worth(
-            runs, known, device
-        )
+        was_worth = known.get("deterministic", True)
+        decision["deterministic"] = was_worth and _is_worth(runs, known, device)
     if "micro_batch" in wants:
-        if (run := _largest(runs, device, decision)) is not None:
-            limit = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
+        run = _largest(runs, device, decision)
+        if run is not None:
+            batch = run.train.batch
+            limit = min(known.get("micro_batch", batch), max(1, batch // parts))
             free_and_total = memory(device)
             decision["micro_batch"] = _images(run, decision, limit, cache, device)
-            decision |= {"memory": free_and_total} if free_and_total else {}
+            if free_and_total:
+                decision["memory"] = free_and_total
         elif "micro_batch" in known:
             decision["micro_batch"] = known["micro_batch"]
     return decision
@@ -57,7 +59,9 @@ def settle(
 
 def memory(device: torch.device) -> list[int]:
     """Return a GPU's free and total bytes; [] for a CPU."""
-    return [*torch.cuda.mem_get_info(device)] if device.type == "cuda" else []
+    if device.type != "cuda":
+        return []
+    return list(torch.cuda.mem_get_info(device))
 
 
 def _is_worth(runs: Sequence[Run], known: Mapping[str, Any], device: torch.device) -> bool:
@@ -111,7 +115,9 @@ def _largest(runs: Sequence[Run], device: torch.device, decision: Mapping[str, A
     for run in runs:
         with suppress(Exception):
             sizes[_kept(run, device, decision), run.train.batch] = run
-    return sizes[max(sizes)] if sizes else None
+    if not sizes:
+        return None
+    return sizes[max(sizes)]
 
 
 def _images(

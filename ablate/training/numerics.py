@@ -73,8 +73,9 @@ def choose(run: Run, device: torch.device, settled: Mapping[str, Any] | None = N
     Raises UserError where the device has no products in the run's precision.
     """
     check(run, device)
-    setting = run.train.deterministic
-    deterministic = (settled or {}).get("deterministic", True) if setting == "auto" else setting
+    deterministic = run.train.deterministic
+    if deterministic == "auto":
+        deterministic = (settled or {}).get("deterministic", True)
     if device.type != "cuda":
         return Numerics(deterministic, sublayers.kernel(device, DTYPES[run.train.precision]))
     tf32 = run.train.precision == "tf32"
@@ -137,17 +138,24 @@ FOLDER = "compiled"  # in the store's cache
 def missing(device: torch.device) -> str | None:
     """Return what a compiled step needs and this machine lacks; None where it lacks nothing."""
     if device.type == "cuda":
-        return None if importlib.util.find_spec("triton") else "triton"
+        if importlib.util.find_spec("triton") is None:
+            return "triton"
+        return None
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         return f"a C++ compiler ({compiler}; CXX names another)"
-    headers = Path(sysconfig.get_paths()["include"])
-    return None if (headers / "Python.h").exists() else f"Python's headers ({headers}/Python.h)"
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.exists():
+        return f"Python's headers ({header})"
+    return None
 
 
 def check_compile(run: Run, device: torch.device) -> None:
     """Raise UserError where the run is to be compiled and can't be, for want of a compiler."""
-    if run.train.compile and (lacks := missing(device)) is not None:
+    if not run.train.compile:
+        return
+    lacks = missing(device)
+    if lacks is not None:
         raise UserError(
             f"train.compile: true needs {lacks}; install it, or leave train.compile=false"
         )

@@ -39,10 +39,12 @@ class Chance:
             numbers = self._draws.uniform(purpose, self._step, count, self._batch).T
         else:
             rows = max(1, AT_ONCE // count)
-            firsts = range(0, self._batch, rows)
-            parts = [range(start, min(start + rows, self._batch)) for start in firsts]
-            words = (self._draws.words(purpose, self._step, part, count)[0] for part in parts)
-            numbers = torch.cat([uniform_of(part_words).T for part_words in words])
+            parts = []
+            for start in range(0, self._batch, rows):
+                part_rows = range(start, min(start + rows, self._batch))
+                words = self._draws.words(purpose, self._step, part_rows, count)[0]
+                parts.append(uniform_of(words).T)
+            numbers = torch.cat(parts)
         return numbers.reshape(self._batch, *shape)
 
     def normal(self, *shape: int) -> Tensor:
@@ -117,7 +119,8 @@ def check_extra(run: Run) -> None:
     for used in own_parts("augment.extra", run.augment):
         augmentation, shares = make_part(used), images.float() / 255
         with torch.no_grad():
-            augmented, repeated = (_applied(used, augmentation, shares, draws, 0) for _ in range(2))
+            augmented = _applied(used, augmentation, shares, draws, 0)
+            repeated = _applied(used, augmentation, shares, draws, 0)
         if not torch.equal(augmented, repeated):
             raise UserError(
                 f"{used.key}: {used.name}: gives other images for the same ones and the same "

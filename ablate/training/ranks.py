@@ -184,12 +184,10 @@ class Children:
     ) -> None:
         """`device` returns the device of a rank; `unexplained_loss` is the loss of a rank that left
         no words, except for its line."""
-        self._world, self._lost, self._unexplained_loss, self._is_over = (
-            world,
-            lost,
-            unexplained_loss,
-            False,
-        )
+        self._world = world
+        self._lost = lost
+        self._unexplained_loss = unexplained_loss
+        self._is_over = False
         # The file where they meet has no name, so whatever kills them leaves nothing behind.
         self._meeting = os.memfd_create("ablate-ranks")
         self._pids: dict[int, int] = {}
@@ -240,12 +238,12 @@ class Children:
         words = os.read(self._words[rank], 1 << 16)
         if words:
             reported_loss = Loss(*json.loads(words))
-            return reported_loss._replace(
-                line=f"rank {rank} of {self._world}: {reported_loss.line}"
-            )
-        exit_text = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
-        loss = self._loss_of(rank, f"died ({exit_text})")
-        return loss._replace(reason=RANK_KILLED) if code < 0 else loss
+            line = f"rank {rank} of {self._world}: {reported_loss.line}"
+            return reported_loss._replace(line=line)
+        if code < 0:
+            loss = self._loss_of(rank, f"died ({signal_words(-code)})")
+            return loss._replace(reason=RANK_KILLED)
+        return self._loss_of(rank, f"died (exit code {code})")
 
     def _loss_of(self, rank: int, description: str) -> Loss:
         return self._unexplained_loss._replace(line=f"rank {rank} of {self._world} {description}")
@@ -305,7 +303,8 @@ def renew_threads() -> None:
 
 def _is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return fields.split()[0] in ("T", "t")
     return False
 
 
@@ -321,5 +320,6 @@ def unequal(digests: Sequence[Sequence[int]], step: int) -> str | None:
         return f"ranks 0 and 1 of 2: weights differ at step {step}"
     majority = max(kinds.values(), key=len)
     few = [rank for rank in range(len(digests)) if rank not in majority]
-    rank_names = f"rank{'s' * (len(few) > 1)} {' and '.join(map(str, few))} of {len(digests)}"
-    return f"{rank_names}: weights differ from the others' at step {step}"
+    noun = "rank" if len(few) == 1 else "ranks"
+    numbers = " and ".join(str(rank) for rank in few)
+    return f"{noun} {numbers} of {len(digests)}: weights differ from the others' at step {step}"

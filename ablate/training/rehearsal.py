@@ -66,13 +66,21 @@ def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
     """Return {"same": whether the row has changed nothing, "idle": names of its parameters without
     a gradient, "step": the time of a step relative to the baseline's; "bad", "differs": see
     `Rehearsal`}."""
-    ratios, spent = [1.0] * (row is baseline), 0.0
+    ratios: list[float] = []
+    if row is baseline:
+        ratios.append(1.0)
+    spent = 0.0
     while row is not baseline and len(ratios) < PAIRS and spent < PAIRS_S:
         theirs, ours = _step_s(baseline.training), _step_s(row.training)
         ratios.append(ours / theirs)
         spent += theirs + ours
-    answer = {"same": _is_unchanged(row, baseline), "step": median(ratios)}
-    return answer | {key: getattr(row, key) for key in ("idle", "bad", "differs")}
+    return {
+        "same": _is_unchanged(row, baseline),
+        "step": median(ratios),
+        "idle": row.idle,
+        "bad": row.bad,
+        "differs": row.differs,
+    }
 
 
 def _step_s(training: Training) -> float:
@@ -91,10 +99,10 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     training = _begin(some, split, device)
     model = training.model
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    idle = set(trained)
+    idle = list(trained)
     for _ in range(STEPS):
         training.step()
-        idle -= {n for n in idle if (grad := trained[n].grad) is not None and bool(grad.any())}
+        idle = [name for name in idle if not _has_gradient(trained[name])]
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.eval()
     with torch.inference_mode():
@@ -108,9 +116,12 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     differs = ""
     if by_path(run) and bad is None and device.type == "cpu":  # a GPU adds up in any order
         differs = _differs(some, split, device, state)
-    return Rehearsal(
-        training, state, logits, [name for name in trained if name in idle], bad, differs
-    )
+    return Rehearsal(training, state, logits, idle, bad, differs)
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    """Return whether a gradient has reached the parameter, one that is not 0 throughout."""
+    return parameter.grad is not None and bool(parameter.grad.any())
 
 
 def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
@@ -147,9 +158,16 @@ def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
     """Return the run with a batch of so many images and without what acts only after its first
     steps: warm-up, schedule, averages. It starts from its own initial weights."""
     some = smaller(run, images)
-    constant: dict[str, Any] = {f"schedule{suffix}": None for suffix in ("_version", "_folder")}
-    constant |= {"schedule": "constant", "schedule_settings": None, "min_lr": 0.0}
-    optim = replace(some.optim, **constant, warmup_steps=0, cooldown_steps=0)
+    optim = replace(
+        some.optim,
+        schedule="constant",
+        schedule_settings=None,
+        schedule_version=None,
+        schedule_folder=None,
+        min_lr=0.0,
+        warmup_steps=0,
+        cooldown_steps=0,
+    )
     train = replace(some.train, ema=None)
     probe = tuple(name for name in run.probe if is_plugin(name))
     if device.type == "cpu" and train.precision in ("bf16", "tf32"):

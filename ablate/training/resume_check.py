@@ -88,15 +88,14 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
     number}.
     """
     straight_state, resumed_state = _state(straight), _state(resumed)
-    names = sorted(
-        straight_state.keys() | resumed_state.keys(), key=lambda n: (not n.startswith("model."), n)
-    )
-    differing = [n for n in names if not _equal_bits(straight_state.get(n), resumed_state.get(n))]
-    distance = (
-        _distance(straight_state.get(differing[0]), resumed_state.get(differing[0]))
-        if differing
-        else None
-    )
+    names = straight_state.keys() | resumed_state.keys()
+    differing = []
+    for name in sorted(names, key=lambda name: (not name.startswith("model."), name)):
+        if not _equal_bits(straight_state.get(name), resumed_state.get(name)):
+            differing.append(name)
+    distance = None
+    if differing:
+        distance = _distance(straight_state.get(differing[0]), resumed_state.get(differing[0]))
     if RunDir(straight).read_metrics() != RunDir(resumed).read_metrics():
         differing.append("metrics.jsonl")
     return {
@@ -110,18 +109,22 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
 def _state(folder: Path) -> dict[str, Tensor]:
     """Return every tensor of the newest checkpoint, and its sums; times are no state."""
     for step, path in RunDir(folder).checkpoints()[:1]:
-        if (checkpoint := read_checkpoint(path, step)) is None:  # its disk rots: it equals nothing
+        checkpoint = read_checkpoint(path, step)
+        if checkpoint is None:  # its disk rots: it equals nothing
             return {f"{path}, which can't be read,": torch.zeros(())}
-        sums = {key: value for key, value in vars(checkpoint.state).items() if key != "seconds"}
-        values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
-        return checkpoint.tensors | values
+        tensors = dict(checkpoint.tensors)
+        for key, value in vars(checkpoint.state).items():
+            if key != "seconds":
+                tensors[f"progress.{key}"] = torch.tensor(value, dtype=torch.float64)
+        return tensors
     return {}  # it diverged
 
 
 def _equal_bits(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(*(tensor.flatten().view(torch.uint8) for tensor in (a, b)))  # nan, -0: bits
+    a_bytes, b_bytes = a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)
+    return torch.equal(a_bytes, b_bytes)  # of nan and -0, too
 
 
 def _distance(a: Tensor | None, b: Tensor | None) -> float | None:

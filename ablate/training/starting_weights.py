@@ -41,13 +41,16 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
             raise UserError(f"{folder.path}: the run that this one starts from has not finished")
         remedy = "remove its folder, and the same `ablate sweep` trains it again"
         return _load_file(folder.weights, result["weights_sha256"], remedy)
-    return None if run.weights is None else _of_file(run, run.weights)
+    if run.weights is None:
+        return None
+    return _of_file(run, run.weights)
 
 
 def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
     tensors = _load_file(Path(str(weights.path)), weights.sha256, "plan the sweep again")
-    converts = weights.names == "timm" and not isinstance(run.model, Whole)
-    return from_timm(run, tensors) if converts else tensors
+    if weights.names == "timm" and not isinstance(run.model, Whole):
+        return from_timm(run, tensors)
+    return tensors
 
 
 def start_sha256(run: Run, rundir: RunDir) -> str | None:
@@ -55,7 +58,9 @@ def start_sha256(run: Run, rundir: RunDir) -> str | None:
     if run.parent is not None:
         result = rundir.of_parent(run.parent.id).read_result() or {}
         return result.get("weights_sha256")
-    return None if run.weights is None else run.weights.sha256
+    if run.weights is None:
+        return None
+    return run.weights.sha256
 
 
 def _load_file(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
@@ -95,7 +100,8 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     doesn't fit; then nothing has changed."""
     model = image_tower(model)
-    anew, tensors = heads(model), fit_tensors(model, tensors)
+    anew = heads(model)
+    tensors = fit_tensors(model, tensors)
     check_shapes(_shapes(model), _shapes_of(tensors), anew)
     with torch.no_grad():
         for name, weights in model.state_dict().items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from ablate.planning import expand
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.declared import Declared
 from ablate.planning.plan import Plan
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -19,7 +20,8 @@ def small_plan(name="p", seeds=(0, 1)) -> Plan:
         for row in ("a", "b")
     )
     rows = (Row("a", {}), Row("b", {"stem": "dpn"}))
-    return Plan(name, "title", (name,), rows, (Column("", {}),), cells, "a", seeds, Analysis())
+    columns = (Column("", {}),)
+    return Plan(name, "title", rows, columns, cells, "a", seeds, Declared(name), Analysis())
 
 
 def record_plan(store: Store, ledger: Ledger, plan: Plan) -> None:

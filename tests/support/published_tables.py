@@ -6,9 +6,8 @@ import csv
 from dataclasses import replace
 
 from ablate.analysis import paper
-from ablate.analysis.table import Note
 from ablate.planning.cell import Column, ColumnGroup
-from support.tables import finished, make_plan, tabulate
+from support.tables import finished, make_plan, note, tabulate
 
 # The headings of the published tables, group by group.
 LAID_OUT = {
@@ -55,7 +54,7 @@ def published(name, **settings):
         for cell, number in zip(cells, theirs, strict=True):
             results[cell.ids[0]] = finished(float(number["value"]) / 100)
             if number["note"]:
-                remarks.append(Note("footnote", number["note"], (row, cell.column)))
+                remarks.append(note("footnote", number["note"], (row, cell.column)))
     table = tabulate(plan, results)
     return replace(table, notes=(*table.notes, *remarks))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 from rich.console import Console
 
+from ablate.analysis import english
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import EVERYWHERE, Note
 from ablate.analysis.tabulate import Extras, make_table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
@@ -24,7 +27,22 @@ def tabulate(
     files = RunFiles(**{key: options.pop(key) for key in RunFiles._fields if key in options})
     extras = Extras(**options)
     evidence = Evidence.collect(plan, results, files, extras.also, withheld)
-    return make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+    table = make_table(evidence, past, detail=detail, strict=strict, extras=extras)
+    check_sentences(table)
+    return table
+
+
+def check_sentences(table):
+    """Check that JSON, whose maps have no order, has all that the table's sentences are made of."""
+    for each in table.notes:
+        values = json.loads(json.dumps(each.values, sort_keys=True))
+        assert values == each.values, each
+        assert english.write(each.key, values) == each.text, each
+
+
+def note(kind, text, place=EVERYWHERE):
+    """Make a note of any text."""
+    return Note("metric.measured", {"text": text}, kind, place)
 
 
 SPEC = {
@@ -49,7 +67,6 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
     return Plan(
         name="planted",
         title="A planted sweep",
-        words=(),
         rows=tuple(Row(r, {}, families.get(r), confounds.get(r, ())) for r in rows),
         columns=tuple(Column(c, {}) for c in columns),
         cells=cells,
@@ -86,6 +103,12 @@ PLANTED = {
     "at least": 90.1 + BLOCKS + [0.05, 0.0, -0.05],
     "unclear": 89.9 + BLOCKS + [0.0, -0.05, 0.05],
 }
+
+
+def notes_of(table, key, place=None):
+    """Return the notes of a table that state this fact, each text once. `place`: on it alone."""
+    notes = (each for each in table.notes if each.key == key and place in (None, each.place))
+    return [*{each.text: each for each in notes}.values()]
 
 
 def entries(table):

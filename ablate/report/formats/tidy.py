@@ -39,9 +39,9 @@ def table_tree(table: Table) -> dict[str, Any]:
     del tree["full_table"]
     del tree["choice"]  # which the task names
     del tree["words"]  # how it is asked for is no fact
-    tree["notes"] = table.texts(*WARNING_KINDS)
-    tree["caption"] = table.texts("caption")
-    tree["footnotes"] = [*table.footnotes]
+    tree["notes"] = [note.tree() for note in table.unmarked_notes(*WARNING_KINDS)]
+    tree["caption"] = [note.tree() for note in table.unmarked_notes("caption")]
+    tree["footnotes"] = [note.tree() for note in table.marked_notes]
     for row in tree["rows"]:
         row["footnotes"] = table.marks(row["label"], None)
     if not table.groups:

@@ -5,7 +5,6 @@ A block may declare the traits in `traits.BlockTraits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import ClassVar, NamedTuple
@@ -15,7 +14,14 @@ from torch import Generator, Tensor, nn
 
 from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChannelBatchNorm, Shape
-from ablate.training.model.sublayers import MLP, Attention, HeadScale, MakeActivation, activation
+from ablate.training.model.sublayers import (
+    MLP,
+    Attention,
+    HeadScale,
+    MakeActivation,
+    MakeShapedPart,
+    activation,
+)
 
 
 class Places(NamedTuple):
@@ -57,7 +63,7 @@ class Layer:
     act: MakeActivation = activation
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
-    attention: Callable[[Shape], nn.Module] | None = None  # makes its core; None: softmax attention
+    attention: MakeShapedPart | None = None  # makes its core; None: softmax attention
 
     def scale(self) -> nn.Module:
         """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""

@@ -135,7 +135,8 @@ class Drop(Dropping):
         step.meet(self.site)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, ...)
-        if (step := self.drawn) is None:
+        step = self.drawn
+        if step is None:
             return x
         share = min(round(self.rate * LEVELS), LEVELS - 1)
         return step.dropout(self.site, x, share)
@@ -165,9 +166,11 @@ class DropPath(Dropping):
         step.meet(self.site, self.rate)
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # both (B, ...)
-        if (step := self.drawn) is None:
+        step = self.drawn
+        if step is None:
             return x + branch
-        return Added.apply(x, branch, step.kept(self.site).view(-1, *(1,) * (x.ndim - 1)))
+        other_axes = (1,) * (x.ndim - 1)
+        return Added.apply(x, branch, step.kept(self.site).view(-1, *other_axes))
 
 
 class Added(torch.autograd.Function):

@@ -37,7 +37,8 @@ def timm_arguments(run: Run) -> dict[str, Any]:
     a class of MLPs: `mlp_layer` is the name of a class in timm.layers. Raises UserError for a model
     that timm does not have.
     """
-    if lacks := TASKS[run.task].unlike_timm:
+    lacks = TASKS[run.task].unlike_timm
+    if lacks:
         raise UserError(f"task: timm's VisionTransformer has no {lacks}, task={run.task} has")
     run = _check(run)
     model = run.model
@@ -83,9 +84,12 @@ def to_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     theirs["patch_embed.proj.weight"] = kernel.unflatten(1, (side, side, channels)).permute(
         0, 3, 1, 2
     )
-    if run.model.cls_posemb:  # timm's registers have positions, too, where its class token has one
-        bare = [torch.zeros_like(state["registers.token"])] if run.model.registers else []
-        theirs["pos_embed"] = torch.cat([state["cls.posemb"], *bare, state["posemb"]], 1)
+    if run.model.cls_posemb:
+        positions = [state["cls.posemb"]]
+        if run.model.registers:  # timm's have positions, too, where its class token has one
+            positions.append(torch.zeros_like(state["registers.token"]))
+        positions.append(state["posemb"])
+        theirs["pos_embed"] = torch.cat(positions, 1)
     return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
 
@@ -109,15 +113,17 @@ def _renamed(run: ShippedRun) -> dict[str, str]:
     layers = {"head": "head", "norm": "norm"}
     if run.model.pool == "map":
         layers |= {ours: f"attn_pool.{theirs}" for ours, theirs in MAP.items()}
-    block = BLOCK | (QK_NORM if run.model.qk_norm else {})
+    block = dict(BLOCK)
+    if run.model.qk_norm:
+        block |= QK_NORM
     for i in range(run.model.depth):
-        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{theirs}" for ours, theirs in block.items()}
-    names = {
-        f"{ours}.{part}": f"{theirs}.{part}"
-        for ours, theirs in layers.items()
-        for part in ("weight", "bias")
-        if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
-    }
+        for ours, theirs in block.items():
+            layers[f"blocks.{i}.{ours}"] = f"blocks.{i}.{theirs}"
+    names = {}
+    for ours, theirs in layers.items():
+        names[f"{ours}.weight"] = f"{theirs}.weight"
+        if run.model.qkv_bias or not ours.endswith("qkv"):
+            names[f"{ours}.bias"] = f"{theirs}.bias"
     names |= {"stem.dense.bias": "patch_embed.proj.bias", "posemb": "pos_embed"}
     if run.model.registers:
         names["registers.token"] = "reg_token"

@@ -43,12 +43,10 @@ class Constructed:
     `remember`."""
 
     def __init__(self, model: nn.Module, seed: int) -> None:
-        modules = model.named_modules()
-        self.paths = {
-            path: getattr(module, CONSTRUCTOR)
-            for path, module in modules
-            if hasattr(module, CONSTRUCTOR)
-        }
+        self.paths = {}
+        for path, module in model.named_modules():
+            if hasattr(module, CONSTRUCTOR):
+                self.paths[path] = getattr(module, CONSTRUCTOR)
         self._seed = seed
         self._fresh: dict[str, dict[str, Tensor]] = {}
 
@@ -63,7 +61,9 @@ class Constructed:
         if path not in self._fresh:
             self._fresh[path] = state(self.paths[path], draw_key(self._seed, "init", path))
         value = self._fresh[path].get(name.removeprefix(f"{path}."))
-        return None if value is None or bool(value.isnan().any()) else value
+        if value is None or bool(value.isnan().any()):
+            return None
+        return value
 
 
 def state(constructor: Any, seed: int) -> dict[str, Tensor]:
@@ -72,15 +72,21 @@ def state(constructor: Any, seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng([]), torch.device("cpu"), nan_where_empty():
         torch.manual_seed(seed)
         instance = constructor()
-        lineage = type(instance).__mro__
-        user_classes = [
-            cls for cls in lineage if cls.__module__.partition(".")[0] not in ("torch", "ablate")
-        ]
-        if any("reset_parameters" in vars(cls) for cls in user_classes):
+        if _resets_by_itself(type(instance)):
             torch.manual_seed(seed)
             instance.reset_parameters()
     tensors = (*instance.named_parameters(), *instance.named_buffers())
     return {name: tensor.detach() for name, tensor in tensors}
+
+
+def _resets_by_itself(instance_class: type) -> bool:
+    """Return whether a class of the user's own, this one or one that it derives from, defines
+    `reset_parameters`."""
+    for cls in instance_class.__mro__:
+        package, _, _ = cls.__module__.partition(".")
+        if package not in ("torch", "ablate") and "reset_parameters" in vars(cls):
+            return True
+    return False
 
 
 @contextmanager
@@ -231,7 +237,8 @@ def by_part(values: Tensor, owner: nn.Module, name: str, scheme: str, seed: int)
     declaration, generator = traits(owner, Traits), Generator().manual_seed(seed)
     if declaration.initialise(name, values, generator):
         return "its initialise()"
-    if (role := declaration.roles.get(name)) not in SCHEMES[scheme]:
+    role = declaration.roles.get(name)
+    if role not in SCHEMES[scheme]:
         return ""
     SCHEMES[scheme][role](values, generator, owner)
     return f"its role {role!r}"
@@ -252,7 +259,8 @@ def initialise(model: Host, seed: int) -> None:
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
         declaration = traits(owner, Traits)
         if not by_part(values, owner, own_name, model.init, draw_key(seed, "init", name)):
-            if (value := constructed.value(name)) is not None:
+            value = constructed.value(name)
+            if value is not None:
                 values.copy_(value)
             else:
                 values = as_torch(owner, own_name, draw_key(seed, "init", path))
@@ -263,7 +271,8 @@ def initialise(model: Host, seed: int) -> None:
             part *= gain
         parameter.copy_(values)
     for name, buffer in model.named_buffers():
-        if (value := constructed.value(name)) is not None:
+        value = constructed.value(name)
+        if value is not None:
             buffer.copy_(value)
 
 

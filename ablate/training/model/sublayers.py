@@ -211,7 +211,10 @@ def activations(model: sections.Model) -> MakeActivation:
     return make
 
 
-def shaped_part(used: UsedPart | None) -> Callable[[Shape], nn.Module] | None:
+MakeShapedPart = Callable[[Shape], nn.Module]  # given the shape of the tokens that it gets
+
+
+def shaped_part(used: UsedPart | None) -> MakeShapedPart | None:
     """Return a maker of a part by import path, which is given the `Shape` of its tokens; None
     without such a part. Raises UserError where it can't be imported, and, when it is called, where
     the part can't be made or is no module."""

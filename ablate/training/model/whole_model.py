@@ -71,7 +71,8 @@ def _untied(net: nn.Module, name: str) -> None:
     once."""
     paths: dict[Tensor, str] = {}
     for path, parameter in net.named_parameters(remove_duplicate=False):
-        if (first_path := paths.setdefault(parameter, path)) != path:
+        first_path = paths.setdefault(parameter, path)
+        if first_path != path:
             both = f"{first_path} and {path}"
             raise UserError(f"model: {name}: {both} are one parameter; give each its own")
 
@@ -120,10 +121,11 @@ def of_timm(model: Whole, data: Data) -> Iterator[None]:
 
 def _model_error(model: Whole, error: Exception, failure: str = "") -> UserError:
     message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
-    return UserError(
-        f"model: {model.name}{f' with {settings}' * bool(settings)}{failure}: {message}"
-    )
+    name = model.name
+    if model.settings:
+        settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
+        name = f"{name} with {settings}"
+    return UserError(f"model: {name}{failure}: {message}")
 
 
 def _class_of(timm: Any, name: str) -> Any:
@@ -200,41 +202,39 @@ def heads(model: nn.Module) -> tuple[str, ...]:
     if isinstance(model, Host):
         return (HEAD,)
     classifier = getattr(model, "pretrained_cfg", {}).get("classifier", HEAD)
-    return (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    if isinstance(classifier, str):
+        return (classifier,)
+    return tuple(classifier)
 
 
 def kernel_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters that decay, as far as names and shapes tell. These are
     kernels: parameters called `weight`, with at least two dimensions, except tables of embeddings
     and the parameters that the model itself excludes (`no_weight_decay()`, as timm has it)."""
-    tables = {
-        f"{path}.weight" if path else "weight"
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    }
-    untyped_model: Any = model
-    excluded = (
-        set(untyped_model.no_weight_decay()) if _has_method(model, "no_weight_decay") else set()
-    )
-    return {
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.ndim >= 2 and name.endswith("weight") and name not in tables | excluded
-    }
+    excluded = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            excluded.add(f"{path}.weight" if path else "weight")
+    if _has_method(model, "no_weight_decay"):
+        untyped_model: Any = model
+        excluded |= set(untyped_model.no_weight_decay())
+    names = set()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and name.endswith("weight") and name not in excluded:
+            names.add(name)
+    return names
 
 
 def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
     """Return, for each parameter by its name, a hash of its initial values and shape (12 hex
     digits), and its number of values."""
-    return {
-        name: (
-            hashlib.sha256(
-                repr(tuple(p.shape)).encode() + p.detach().contiguous().numpy().tobytes()
-            ).hexdigest()[:12],
-            p.numel(),
-        )
-        for name, p in model.named_parameters()
-    }
+    hashes = {}
+    for name, parameter in model.named_parameters():
+        shape = repr(tuple(parameter.shape)).encode()
+        content = parameter.detach().contiguous().numpy().tobytes()
+        digest = hashlib.sha256(shape + content).hexdigest()[:12]
+        hashes[name] = digest, parameter.numel()
+    return hashes
 
 
 def check_outputs(model: nn.Module, outputs: Any, shape: tuple[int, int]) -> None:

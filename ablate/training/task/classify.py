@@ -67,7 +67,8 @@ class Classify(Task):
         if self._mixes or self._classes > ROWS:
             return None
         rows = alike(train.labels, self._classes)
-        rows = targets(rows, self._classes, self._smoothing) if self._soft else rows
+        if self._soft:
+            rows = targets(rows, self._classes, self._smoothing)
         return least_constant(self._user_loss, rows, self._classes)
 
     def evaluate(
@@ -194,12 +195,16 @@ def own_loss(train: Train) -> OwnLoss | None:
 
     Raises UserError where the loss can't be made, or has parameters, which nothing would train.
     """
-    if (used := own_part("train.loss", train)) is None:
+    used = own_part("train.loss", train)
+    if used is None:
         return None
     user_loss = make_part(used)
-    if isinstance(user_loss, nn.Module) and [*user_loss.parameters()]:
-        raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
-    module = user_loss if isinstance(user_loss, nn.Module) and [*user_loss.buffers()] else None
+    module: nn.Module | None = None  # one with buffers, which must be where the logits are
+    if isinstance(user_loss, nn.Module):
+        if list(user_loss.parameters()):
+            raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
+        if list(user_loss.buffers()):
+            module = user_loss
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         if logits.dtype in (torch.bfloat16, torch.float16):
@@ -237,17 +242,20 @@ def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
         (gradient,) = torch.autograd.grad(value, logits)
         return float(value.detach()), gradient.numpy()
 
-    minimum = float(
-        optimize.minimize(loss_and_gradient, shares.log().numpy(), jac=True, method="L-BFGS-B").fun
-    )
-    return minimum if isfinite(minimum) else None
+    start = shares.log().numpy()
+    optimum = optimize.minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B")
+    minimum = float(optimum.fun)
+    if not isfinite(minimum):
+        return None
+    return minimum
 
 
 def check_loss(run: Run) -> None:
     """Call a loss by import path with logits and a target such as the recipe makes. Raises
     UserError where the call fails or returns no finite scalar with a gradient, and, for a run that
     splits its batches, where it returns no mean over the rows."""
-    if (used := own_part("train.loss", run.train)) is None:
+    used = own_part("train.loss", run.train)
+    if used is None:
         return
     loss = own_loss(run.train)
     assert loss is not None

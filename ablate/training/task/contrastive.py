@@ -83,8 +83,10 @@ class Contrastive(Task):
         assert isinstance(towers, Towers)
         with torch.no_grad():
             embeddings = [training.outputs(images, target, rows, weights)[:2] for rows in parts]
-        sides = (training.ranks.gather(torch.cat(side)) for side in zip(*embeddings, strict=True))
-        both = [side.requires_grad_() for side in sides]
+        both = []
+        for side_parts in zip(*embeddings, strict=True):
+            side = training.ranks.gather(torch.cat(side_parts))
+            both.append(side.requires_grad_())
         loss = self.loss((both[0], both[1], towers.theta.exp()), target)
         loss.backward()
         tower_images = images if towers.learns_from_images else None
@@ -199,8 +201,10 @@ def first_alike(prompts: np.ndarray) -> np.ndarray:
     (C,). Two names may differ and their tokens not: in words that no caption has, or beyond the
     length at which texts are cut."""
     firsts: dict[bytes, int] = {}
-    numbers = (firsts.setdefault(row.tobytes(), n) for n, row in enumerate(prompts))
-    return np.fromiter(numbers, np.int64, len(prompts))
+    numbers = np.empty(len(prompts), np.int64)
+    for number, row in enumerate(prompts):
+        numbers[number] = firsts.setdefault(row.tobytes(), number)
+    return numbers
 
 
 def nearest(images: Tensor, embeddings: Tensor) -> Tensor:
@@ -299,10 +303,9 @@ def words(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[int]]:
     for text, count in counts.items():
         for word in _words(text):
             word_counts[word] += count
-    order = sorted(word_counts, key=lambda word: (-word_counts[word], word))[
-        : vocab - SPECIAL_TOKENS
-    ]
-    numbers = {word: number for number, word in enumerate(order, SPECIAL_TOKENS)}
+    order = sorted(word_counts, key=lambda word: (-word_counts[word], word))
+    known_words = order[: vocab - SPECIAL_TOKENS]
+    numbers = {word: number for number, word in enumerate(known_words, SPECIAL_TOKENS)}
     return lambda text: [numbers.get(word, UNKNOWN) for word in _words(text)]
 
 
@@ -334,7 +337,7 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
     )
     texts = (text for text in sorted(counts) for _ in range(counts[text]))
     tokenizer.train_from_iterator(texts, trainer)
-    return lambda text: [*tokenizer.encode(text).ids]
+    return lambda text: list(tokenizer.encode(text).ids)
 
 
 TABLES: dict[str, Callable[[int, Mapping[str, int]], Callable[[str], list[int]]]] = {

@@ -38,31 +38,29 @@ class FewShot(Task):
         `label`, and `class` (shots, draws), in the smallest integer type that holds them."""
         labels = predict.train.labels.cpu().numpy()
         rows = pool(len(labels), self._classes)
-        shots = [
-            [rows[draw(labels[rows], k, seed)] for seed in FEWSHOT_SEEDS] for k in FEWSHOT_SHOTS
-        ]
-        used = np.unique(np.concatenate([draw_rows for draws in shots for draw_rows in draws]))
+        drawn_rows: dict[tuple[int, int], np.ndarray] = {}  # by place in the table
+        for n, count in enumerate(FEWSHOT_SHOTS):
+            for draw_number, seed in enumerate(FEWSHOT_SEEDS):
+                drawn_rows[n, draw_number] = rows[draw(labels[rows], count, seed)]
+        used = np.unique(np.concatenate(list(drawn_rows.values())))
         train_features = _features(predict, used)
-        parts = predict.ranks.gathered(
-            [(predict.features(images).double().cpu(), label.cpu()) for images, label in batches]
-        )
+        parts = []
+        for images, label in batches:
+            parts.append((predict.features(images).double().cpu(), label.cpu()))
+        parts = predict.ranks.gathered(parts)
         features = torch.cat([part for part, _ in parts]).to(predict.training.device)
-        answers = [label for _, label in parts]
+        test_labels = torch.cat([label for _, label in parts])
 
         kind = np.min_scalar_type(self._classes - 1)
-        table = np.empty(
-            len(features),
-            [("label", kind), ("class", kind, (len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)))],
-        )
-        table["label"] = torch.cat(answers).numpy()
-        for n, draws in enumerate(shots):
-            for draw_number, draw_rows in enumerate(draws):
-                some = train_features[
-                    torch.from_numpy(np.searchsorted(used, draw_rows)).to(train_features.device)
-                ]
-                target = torch.from_numpy(labels[draw_rows]).to(train_features.device)
-                classes = classify(some, target, features, self._classes)
-                table["class"][:, n, draw_number] = classes.cpu().numpy()
+        draws_shape = len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)
+        table = np.empty(len(features), [("label", kind), ("class", kind, draws_shape)])
+        table["label"] = test_labels.numpy()
+        device = train_features.device
+        for (n, draw_number), draw_rows in drawn_rows.items():
+            places = torch.from_numpy(np.searchsorted(used, draw_rows)).to(device)
+            target = torch.from_numpy(labels[draw_rows]).to(device)
+            classes = classify(train_features[places], target, features, self._classes)
+            table["class"][:, n, draw_number] = classes.cpu().numpy()
         return fewshot_scores(table, self._classes), table
 
 
@@ -108,7 +106,8 @@ def classify(shots: Tensor, labels: Tensor, features: Tensor, classes: int) -> T
     """Return the class of each row of `features` (N, D), int64 (N,), from those of the shots:
     `shots` (K, D) with `labels` (K,). Of equal scores the first class counts."""
     mean, deviation = shots.mean(0), shots.std(0, correction=0) + EPS
-    x, z = (F.pad((part - mean) / deviation, (0, 1), value=BIAS) for part in (shots, features))
+    x = F.pad((shots - mean) / deviation, (0, 1), value=BIAS)
+    z = F.pad((features - mean) / deviation, (0, 1), value=BIAS)
     target = 2 * F.one_hot(labels, classes).to(x.dtype) - 1
     return (z @ ridge(x, target)).argmax(1)
 

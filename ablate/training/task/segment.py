@@ -51,14 +51,19 @@ class Windows:
         image_size = image.shape[1:3]
         short = min(image_size)
         if short < self.size:
-            shape = [self.size if n == short else int(n * self.size / short) for n in image_size]
+            shape = []
+            for length in image_size:
+                enlarged = self.size if length == short else int(length * self.size / short)
+                shape.append(enlarged)
             image = _resized(image.permute(0, 3, 1, 2), shape).permute(0, 2, 3, 1)
         tall, wide = image.shape[1:3]
         places = [(y, x) for y in self.anchors(tall) for x in self.anchors(wide)]
         total = torch.empty(0)
         window_counts = torch.zeros((tall, wide), device=image.device)
         for start in range(0, len(places), self.at_once):
-            some = [self._window_slices(*place) for place in places[start : start + self.at_once]]
+            some = []
+            for top, left in places[start : start + self.at_once]:
+                some.append(self._window_slices(top, left))
             parts = predict(torch.cat([image[:, y, x] for y, x in some]))
             if not start:
                 total = parts.new_zeros(parts.shape[1], tall, wide)
@@ -67,7 +72,9 @@ class Windows:
                 window_counts[y, x] += 1
             del parts  # or it is in memory together with the next ones
         mean = total.div_(window_counts)
-        return mean if (tall, wide) == image_size else _resized(mean[None], image_size)[0]
+        if (tall, wide) == image_size:
+            return mean
+        return _resized(mean[None], image_size)[0]
 
     def _window_slices(self, y: int, x: int) -> tuple[slice, slice]:
         return slice(y, y + self.size), slice(x, x + self.size)

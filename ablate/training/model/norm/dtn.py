@@ -87,8 +87,10 @@ class Mix(torch.autograd.Function):
     ) -> Tensor:
         width = w.numel()
         f = torch.ones_like(v) if u is None else u.sigmoid()
-        f, g = (gate.view(-1, 1, 1, 1) for gate in (f, v.sigmoid()))
-        w, b = (value.view(len(x), 1, 1, -1) for value in (w, b))
+        f = f.view(-1, 1, 1, 1)
+        g = v.sigmoid().view(-1, 1, 1, 1)
+        w = w.view(len(x), 1, 1, -1)
+        b = b.view(len(x), 1, 1, -1)
         mean = x.sum(-1, keepdim=True).sum(0, keepdim=True) / width  # (1, N, B, 1)
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square().sum(0, keepdim=True)
         var = (squares - width * mean.square()) / (width - 1)

@@ -1,0 +1,20 @@
+"""The English of tables: the one place that turns the key and the values of a sentence into words.
+
+`write` is the way in. Each file has the sentences of one subject: a small function a key, whose
+parameters are the values. Rounding, plurals and the order of words are decided here and nowhere
+else; nothing here reads a plan or computes a statistic.
+"""
+
+from ablate.analysis.english import across, captions, footnotes, imports, looks, paper
+from ablate.analysis.english.registry import SENTENCES, write
+
+__all__ = [
+    "write",  # write a sentence from its key and values
+    "SENTENCES",  # the function of each key
+    "across",  # the sentences below the columns
+    "captions",  # the caption, and warnings about a table
+    "footnotes",  # the sentences on entries, rows and columns
+    "imports",  # what runs were trained on, and what a sheet hides
+    "looks",  # what was read before, what looks decided
+    "paper",  # published figures beside ours
+]

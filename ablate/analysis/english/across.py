@@ -1,0 +1,11 @@
+"""The sentences below the columns, and on pairs of seeds."""
+
+from __future__ import annotations
+
+from ablate.analysis.english.registry import writes
+
+
+@writes("pairs.correlate")
+def pairs_correlate(correlation: float, remedy: str) -> str:
+    """`remedy`: the command that judges gains by pairs, and when it is better."""
+    return f"Between rows the runs of a seed correlate by {correlation:.2f}: {remedy}."

@@ -1,0 +1,75 @@
+"""The sentences on what runs were trained on, and on what a sheet of imported runs hides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.analysis.english.registry import writes
+
+Values = Mapping[str, Any]
+
+NAMED_CELLS = 4  # cells that a line names
+
+
+@writes("sheet.source")
+def sheet_source(files: Sequence[Values]) -> str:
+    texts = ", ".join(
+        f"{file['name']} ({file['lines']} line{'s'[: file['lines'] > 1]}, "
+        f"sha256 {file['sha256'][:12]})"
+        for file in files
+    )
+    return f"The numbers are those of {texts}; nobody here knows how the runs were trained."
+
+
+@writes("sheet.no-seeds")
+def sheet_no_seeds() -> str:
+    return (
+        "The sheet has no seeds, so runs of two rows are never compared in pairs; gains are of "
+        "means, and n is that of the row or baseline with fewer runs."
+    )
+
+
+@writes("sheet.no-averages")
+def sheet_no_averages() -> str:
+    return "Columns are not averaged, for their runs share no seeds."
+
+
+@writes("sheet.hides")
+def sheet_hides(line: str) -> str:
+    """`line`: what makes the numbers of the sheet doubtful."""
+    return f"In the sheet {line}."
+
+
+@writes("sheet.lacks-seeds")
+def sheet_lacks_seeds(cells: Sequence[Values]) -> str:
+    """`cells`: the `place` of each, and the `seeds` that it lacks."""
+    lacking = [
+        f"{cell['place']} {'seed' if len(cell['seeds']) == 1 else 'seeds'} {_list(cell['seeds'])}"
+        for cell in cells
+    ]
+    return (
+        f"The sheet lacks {_list(lacking, '; ')}: a gain is over the seeds that row and "
+        f"baseline share."
+    )
+
+
+@writes("sheet.single-runs")
+def sheet_single_runs(cells: Sequence[str]) -> str:
+    return f"One run alone, so no verdict: {_list(cells)}."
+
+
+@writes("sheet.no-runs")
+def sheet_no_runs(cells: Sequence[str]) -> str:
+    return f"The sheet has no run of {_list(cells)}."
+
+
+def _list(parts: Sequence[object], between: str = ", ") -> str:
+    remainder = f" and {len(parts) - NAMED_CELLS} more" if len(parts) > NAMED_CELLS else ""
+    return between.join(map(str, parts[:NAMED_CELLS])) + remainder
+
+
+@writes("trained-on.columns")
+def trained_on_columns(columns: Sequence[str], training: str) -> str:
+    """`training`: what these columns were trained on, in words."""
+    return f"{', '.join(columns)}: {training[0].lower()}{training[1:]}."

@@ -1,0 +1,206 @@
+"""The sentences on looks: what was read before, what a look decided, what is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.analysis.english.captions import noisy_words
+from ablate.analysis.english.registry import writes
+from ablate.analysis.english.words import first_few, plural, prefixed
+
+Values = Mapping[str, Any]
+
+
+def _of_columns(columns: Sequence[str], text: str) -> str:
+    return prefixed(first_few(columns), text)
+
+
+# --- What was read before -----------------------------------------------------------------------
+
+
+@writes("looks.among-variants")
+def looks_among_variants(
+    columns: Sequence[str], sweeps: Sequence[str], variants: int, contrasts: int
+) -> str:
+    return _of_columns(
+        columns,
+        f"These runs were read before, in {first_few(sweeps)}, among {variants} "
+        f"variants: judged as {contrasts} contrasts.",
+    )
+
+
+@writes("looks.other-readings")
+def looks_other_readings(
+    columns: Sequence[str],
+    verdicts: Sequence[Values],
+    means: Sequence[Values],
+    subject: str,
+    error: float,
+    of_column: bool,
+) -> str:
+    """`verdicts`, `means`: the numbers `n` of seeds at which these were read, and in which
+    `sweeps`; `subject`: see `subject_word`; `error`: the chance of a false verdict on some variant,
+    of a single column if `of_column`."""
+    scope = " of a column" if of_column else ""
+    return _of_columns(
+        columns,
+        f"{_other_readings(verdicts, means, subject)}: the chance of a false verdict on some "
+        f"variant{scope} is about {100 * error:.0f} %. Looks that are declared beforehand "
+        f"(analysis.looks) share alpha.",
+    )
+
+
+def _other_readings(verdicts: Sequence[Values], means: Sequence[Values], subject: str) -> str:
+    """Write where else runs were read: "Verdicts on these runs were also read at n = 3 (sweep
+    corr)"."""
+    if not verdicts:
+        return (
+            f"Means of these runs were also seen at n = {_numbers(means)}, before all had a result"
+        )
+    means_words = f", and means at n = {_numbers(means)}" if means else ""
+    on = "on" if subject == "verdicts" else "of"
+    return (
+        f"{subject.capitalize()} {on} these runs were also read at n = {_numbers(verdicts)}"
+        f"{means_words}"
+    )
+
+
+def _numbers(readings: Sequence[Values]) -> str:
+    return ", ".join(
+        f"{reading['n']} (sweep{'s'[: len(reading['sweeps']) > 1]} {first_few(reading['sweeps'])})"
+        for reading in readings
+    )
+
+
+@writes("looks.changed")
+def looks_changed(
+    subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
+) -> str:
+    """`subject`: "means", "intervals" or "verdicts"; `sweep`: where they were read, "" for this
+    one; `counts_all`: whether all variants are counted, or the error is unknown."""
+    place = f" in {sweep}" if sweep else ""
+    consequence = "all variants are counted." if counts_all else "its error is unknown."
+    return (
+        f"Changed since {subject} were first read{place}, at n = {n}: "
+        f"{'; '.join(changes)}. The change was made with results in view: {consequence}"
+    )
+
+
+@writes("looks.skipped-in-view")
+def looks_skipped_in_view(begun_runs: int, seen_runs: int) -> str:
+    """`begun_runs`: skipped runs that had begun; `seen_runs`: those whose seed had begun in another
+    row."""
+    parts = [f"{begun_runs} had begun"] if begun_runs else []
+    if seen_runs:
+        parts.append(f"of {seen_runs} the seed had begun in another row")
+    return (
+        f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
+        f"curves in view, so the error of the verdicts is unknown."
+    )
+
+
+@writes("looks.shared-baseline")
+def looks_shared_baseline(
+    columns: Sequence[str], variants: int, families: int, alpha: float
+) -> str:
+    alpha_text = f"{alpha:g}".removeprefix("0")
+    return _of_columns(
+        columns,
+        f"{variants} variants in {families} sweeps were read against these baseline runs, each "
+        f"sweep as its own family: {alpha_text} each.",
+    )
+
+
+@writes("looks.strict")
+def looks_strict() -> str:
+    return "--strict: verdicts withheld."
+
+
+# --- What looks decide --------------------------------------------------------------------------
+
+
+@writes("look.undecided")
+def look_undecided(seeds: int) -> str:
+    return f"Undecided at the look at {seeds} seeds: more seeds are given out."
+
+
+@writes("look.stopped")
+def look_stopped(seeds: int, margin: float, share: float, judged_by: str) -> str:
+    """`margin`: a gain of it was unlikely, with an error of `share`; `judged_by`: see
+    `look_ended`."""
+    return f"Stopped {stop_words(seeds, margin, share)}{_judged_by(judged_by)}."
+
+
+def stop_words(seeds: int, margin: float, share: float) -> str:
+    """Say why a row that stopped for futility got no more seeds."""
+    return f"at {seeds} seeds: a gain of {margin:g} was unlikely (one-sided {100 * share:g} %)"
+
+
+@writes("look.ended")
+def look_ended(seeds: int, outcome: str, judged_by: str) -> str:
+    """`outcome`: "decided", "stopped" without a verdict or, where verdicts are withheld, "judged";
+    `judged_by`: "rows", or the row's "own" spread, or its pairs since it was "alone"."""
+    return f"{outcome.capitalize()} at the look at {seeds} seeds{_judged_by(judged_by)}."
+
+
+def _judged_by(judged_by: str) -> str:
+    return {
+        "rows": "",
+        "own": "; the row is judged by its own spread",
+        "alone": "; no other row was left, so the row is judged by its paired t",
+    }[judged_by]
+
+
+@writes("look.line")
+def look_line(seeds: int, column: str, decisions: Sequence[Values]) -> str:
+    """Write the line of a look, such as "look at 5 seeds: helps: dpn; goes on: post, pre+post".
+    `decisions`: each `word` with its `rows`."""
+    parts = "; ".join(
+        f"{decision['word']}: {', '.join(decision['rows'])}" for decision in decisions
+    )
+    column_words = f" of {column}" if column else ""
+    return f"look at {seeds} seeds{column_words}: {parts}"
+
+
+@writes("look.noise")
+def look_noise(column: str, ratio: float | None, more_runs: int | None) -> str:
+    """`ratio`: see `noisy_words`; `more_runs`: see `_until_the_end`."""
+    return prefixed(column, f"{noisy_words(ratio)}{_until_the_end(more_runs)}")
+
+
+def _until_the_end(more_runs: int | None) -> str:
+    """Say how many runs are left at most, None after the last look."""
+    return "" if more_runs is None else f"; until the end: at most {plural(more_runs, 'more run')}"
+
+
+@writes("looks.lost-result")
+def looks_lost_result(column: str, seeds: Sequence[int]) -> str:
+    counts = first_few([*map(str, seeds)])
+    return prefixed(
+        column,
+        f"looks were taken at {counts} seeds, and a run that they counted has no result now.",
+    )
+
+
+@writes("looks.none-yet")
+def looks_none_yet(column: str, first_seeds: int) -> str:
+    return prefixed(column, f"no look yet; the first is at {first_seeds} seeds.")
+
+
+@writes("looks.next")
+def looks_next(column: str, noun: str, undecided: int, seeds: int, more_runs: int) -> str:
+    """`noun`: "row" or "change"."""
+    return prefixed(
+        column,
+        f"{plural(undecided, noun)} undecided; the next look is at {seeds} seeds; the same "
+        f"`ablate sweep` goes on{_until_the_end(more_runs)}.",
+    )
+
+
+@writes("looks.below")
+def looks_below(seeds: int) -> str:
+    return (
+        f"Below the columns: of the {seeds} seeds that all cells share, and "
+        f"without verdicts, for looks give verdicts on rows of a column only."
+    )

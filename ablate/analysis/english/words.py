@@ -1,0 +1,42 @@
+"""Words that sentences share: plurals, lists, levels of confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def first_few(rows: Sequence[str], limit: int = 8) -> str:
+    """List labels, of many the first few."""
+    remainder = f" and {len(rows) - limit} more" if len(rows) > limit else ""
+    return ", ".join(rows[:limit]) + remainder
+
+
+def capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def prefixed(heading: str, text: str) -> str:
+    """Put the heading of a column before a text, if it has one."""
+    return f"{heading}: {text}" if heading else text
+
+
+def confidence_level(alpha: float) -> str:
+    return f"{100 * (1 - alpha):.4g} %"
+
+
+def seed_names(seeds: Sequence[int]) -> str:
+    """Name seeds: "seed 1", "seeds 0, 2"."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def setting_text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words: "a, b and c"."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

@@ -1,0 +1,272 @@
+"""The declaration of a sweep as a value, and its printer.
+
+A `Declared` is read from a command line by `planning.words`, or given by Python, and plans keep it.
+`texts` prints the command line that declares the same again. Nothing reads printed words back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.parents import bare
+from ablate.planning.settings import Word, plain, single_values, value_text
+from ablate.shared import UserError, read_value
+
+TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
+SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+LAUNCHER = "launcher"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a design: its name, and the settings that it makes."""
+
+    name: str
+    settings: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        """The change as `--change` takes it."""
+        return f"{self.name}: {' '.join(word.text for word in self.settings)}"
+
+    @property
+    def label(self) -> str:
+        """The change as the name of a sweep has it."""
+        return f"{self.name}: {' '.join(map(_label, self.settings))}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that declare a sweep: --scale, --across, ..., --as (`name`) and so on."""
+
+    scale: str | None = None
+    across: tuple[str, ...] = ()
+    each: bool = False
+    change: tuple[Change, ...] = ()
+    design: str | None = None
+    name: str | None = None
+    until: int | None = None
+    margin: float | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The options as the command line takes them."""
+        words = [] if self.scale is None else ["--scale", self.scale]
+        for key in self.across:
+            words += ["--across", key]
+        if self.each:
+            words.append("--each")
+        for change in self.change:
+            words += ["--change", change.text]
+        values = {"--design": self.design, "--as": self.name, "--until": self.until}
+        for option, value in values.items():
+            if value is not None:
+                words += [option, str(value)]
+        if self.margin is not None:
+            words += ["--margin", value_text(self.margin).removesuffix(".0")]
+        return words
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declaration of a sweep that is trained here.
+
+    `file`: the name or the path of its sweep file, if it has one. `words`: its settings, those of
+    the sweep and of the launcher among them, in the order in which they were given.
+    """
+
+    file: str | None = None
+    words: tuple[Word, ...] = ()
+    options: Options = field(default_factory=Options)
+
+    @property
+    def texts(self) -> list[str]:
+        """The command line after `ablate sweep` that declares the same again."""
+        files = [] if self.file is None else [self.file]
+        return [*files, *(word.text for word in self.words), *self.options.texts]
+
+    @property
+    def settings(self) -> tuple[Word, ...]:
+        """The settings of its runs."""
+        return tuple(word for word in self.words if not _section(word.key))
+
+    @property
+    def sweep(self) -> dict[str, Word]:
+        """Its seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune..., by key."""
+        return {word.key: word for word in self.words if _section(word.key) in SWEEP_KEYS}
+
+    @property
+    def launcher(self) -> dict[str, Any]:
+        """The launcher's settings, by key. Raises UserError where one has several values."""
+        return single_values(word for word in self.words if _section(word.key) == LAUNCHER)
+
+    @property
+    def crossed(self) -> tuple[Word, ...]:
+        """The words with several values that come with a file, whose columns they cross."""
+        return tuple(word for word in self.settings if word.swept) if self.file else ()
+
+    @property
+    def says_seeds(self) -> bool:
+        return "seeds" in self.sweep or self.options.until is not None
+
+    @property
+    def name(self) -> str:
+        """The sweep's name without --as: its file, scale, and the words that change its results.
+
+        Words that cross a file with values are left out: they extend its sweep, as seeds do.
+        """
+        places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
+        name_words = [word for word in self.settings if word not in (*places, *self.crossed)]
+        sweep = self.sweep
+        labels = sorted(map(_label, name_words))
+        labels += [_label(sweep[key]) for key in ("baseline", *TUNE) if key in sweep]
+        labels += sorted(f"across={key}" for key in self.options.across)
+        labels += ["each"] * self.options.each
+        labels += sorted(change.label for change in self.options.change)
+        labels += [f"design={self.options.design}"] if self.options.design else []
+        if self.file is None:
+            return "+".join(labels)
+        stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
+        return "+".join([f"{stem}@{scale}" if (scale := self.options.scale) else stem, *labels])
+
+    def is_same_sweep(self, declaration: Declared | DeclaredImport) -> bool:
+        """Return whether the plans of both would have the same name, `--as` aside.
+
+        They then differ at most in seeds, launcher, analysis and where their data lies.
+        """
+        return isinstance(declaration, Declared) and self.name == declaration.name
+
+    def with_words(self, *words: Word) -> Declared:
+        """Return the declaration with these words last, in place of those with the same keys."""
+        keys = [word.key for word in words]
+        unchanged = (word for word in self.words if word.key not in keys)
+        return replace(self, words=(*unchanged, *words))
+
+    def with_seeds(self, seeds: int | Sequence[int]) -> Declared:
+        """Return the declaration with this count, or list, of seeds."""
+        word = Word("seeds", (seeds if isinstance(seeds, int) else [*seeds],))
+        if "seeds" in self.sweep:
+            words = tuple(word if old.key == word.key else old for old in self.words)
+        else:  # behind the first word, whether that is the file or a setting
+            index = 0 if self.file is not None else 1
+            words = (*self.words[:index], word, *self.words[index:])
+        return replace(self, words=words)
+
+    def with_options(self, **options: Any) -> Declared:
+        """Return the declaration with some of its options replaced."""
+        return replace(self, options=replace(self.options, **options))
+
+    def placeless(self) -> Declared:
+        """Return the declaration without folders and machines, which change no run's id."""
+        words = tuple(word for word in self.words if not _says_place(word))
+        return replace(self, file=_file_name(self.file), words=words)
+
+
+@dataclass(frozen=True)
+class DeclaredImport:
+    """The declaration of a sweep that was trained elsewhere: a call of `ablate import`.
+
+    `sheet`: the file that it read. `arguments`: its options and their values, in their order.
+    """
+
+    sheet: str
+    arguments: tuple[tuple[str, str], ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """The command line after `ablate` that imports the sheet again."""
+        return ["import", self.sheet, *(text for pair in self.arguments for text in pair)]
+
+    def placeless(self) -> DeclaredImport:
+        """Return the declaration without the folder of the sheet."""
+        return replace(self, sheet=Path(self.sheet).name)
+
+
+def declared_of(tree: Mapping[str, Any]) -> Declared | DeclaredImport:
+    """Return the declaration that a plan's file has. Raises UserError for any other JSON."""
+    kind = DeclaredImport if "sheet" in tree else Declared
+    declaration: Declared | DeclaredImport = read_value(tree, kind, "declared")
+    return declaration
+
+
+def word_of(key: str, value: Any) -> Word:
+    """Return the word of a value of Python; a tuple has several values, a list is one.
+
+    Raises UserError for a value that no configuration has.
+    """
+    if not isinstance(value, tuple):
+        return Word(key, (_plain_value(value, key),))
+    if not value:
+        raise UserError(f"{key}: expected a value or more, got (); a list without elements is []")
+    return Word(key, tuple(_plain_value(item, key) for item in value), swept=len(value) > 1)
+
+
+def words_of(keys: Mapping[str, Any], section: str = "") -> list[Word]:
+    """Return the words of settings of Python: `{"train": {"epochs": 3}}` is `train.epochs=3`.
+
+    Raises UserError for a key or a value that no configuration has.
+    """
+    words = list[Word]()
+    for key, value in keys.items():
+        if not isinstance(key, str) or not key:
+            raise UserError(f"{section}{key!r}: expected a key such as 'train', a text")
+        if isinstance(value, Mapping):
+            words += words_of(value, f"{section}{key}.")
+        else:
+            words.append(word_of(f"{section}{key}", value))
+    return words
+
+
+def _plain_value(value: Any, key: str) -> Any:
+    """Return a value of Python as JSON has it."""
+    from numbers import Integral, Real
+    from os import PathLike, fspath
+
+    if isinstance(value, str):
+        return plain(value, key)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain_value(item, key) for item in value]
+    if isinstance(value, PathLike):
+        return str(fspath(value))
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise UserError(
+        f"{key}: expected a text, a number, True, False, None or a list of these, got {value!r}; "
+        f"several values are a tuple"
+    )
+
+
+def _section(key: str) -> str:
+    """Return the section of a key that is no setting of runs, "" for any other."""
+    sections = (*SWEEP_KEYS, LAUNCHER)
+    return next((name for name in sections if f"{key}.".startswith(f"{name}.")), "")
+
+
+def _label(word: Word) -> str:
+    """Return `key=a,b` as the name of a sweep has it, the same for every spelling of the values."""
+    texts = (
+        repr(value) if isinstance(value, str) and "," in value else value_text(value)
+        for value in word.values
+    )
+    return f"{word.key}={','.join(texts)}"
+
+
+def _says_place(word: Word) -> bool:
+    """Return whether a word says where something lies, or where runs are trained."""
+    key = bare(word.key)
+    if key == "data.path" or _section(word.key) == LAUNCHER:
+        return True
+    if key == "weights" or key.startswith("weights."):
+        return True
+    return key == "eval.also" and any("/" in value_text(value) for value in word.values)
+
+
+def _file_name(file: str | None) -> str | None:
+    return Path(file).name if file is not None and file.endswith(".yaml") else file

@@ -1,0 +1,134 @@
+"""Recall of the last time that a sweep was driven: its seeds, and the words that crossed it.
+
+Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ablate.planning.compose import Composer
+from ablate.planning.declaration import Sweep, matches_value
+from ablate.planning.declared import Declared
+from ablate.planning.design import seeds_value
+from ablate.planning.plan import Plan
+from ablate.planning.settings import Word, value_at, value_text
+from ablate.shared import UserError
+
+# (name, what is declared) -> the plan by which that sweep was driven last; None: it was not, or it
+# is another.
+Recall = Callable[[str, Declared], Plan | None]
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A sweep with its seeds.
+
+    `line`: what declares it again. `notes`: a line where the seeds are those of last time.
+    """
+
+    sweep: Sweep
+    line: Declared
+    notes: tuple[str, ...] = ()
+
+
+def recall_crossed(line: Declared, last_plan: Plan | None) -> list[Word]:
+    """Return the words that `last_plan` was crossed with, and that the command line lacks."""
+    if last_plan is None or line.file is None or not isinstance(last_plan.declared, Declared):
+        return []
+    keys = {word.key for word in line.settings}
+    return [word for word in last_plan.declared.crossed if word.key not in keys]
+
+
+def check_crossed(
+    line: Declared,
+    sweep: Sweep,
+    last_plan: Plan | None,
+    composer: Composer,
+    name: str,
+    has_own_name: bool,
+) -> None:
+    """Raise UserError where words that cross a file leave out a value that the sweep has.
+
+    Those are the values that it was driven with (`last_plan`) and, where the name is the sweep's
+    own (`has_own_name`), the file's own value of a key.
+    """
+    if not line.crossed:
+        return
+    trees = [dict(cell.spec) for cell in last_plan.cells] if last_plan is not None else []
+    if has_own_name:
+        row, column = sweep.rows[0], sweep.columns[0]
+        settings = {
+            key: value for key, value in column.settings.items() if key not in sweep.crossed
+        }
+        plain = replace(sweep, crossed=())
+        trees.append(composer.tree(plain.layers(row, replace(column, settings=settings))))
+    for word in line.crossed:
+        entries = (value_at(tree, word.key) for tree in trees)
+        values = [value.get("name") if isinstance(value, Mapping) else value for value in entries]
+        values = [
+            value for value in values if value is not None
+        ]  # no tree has the name of a recipe
+        lacking = {
+            value_text(value): None for value in values if not matches_value([*word.values], value)
+        }
+        if lacking:
+            union = ",".join(dict.fromkeys(map(value_text, [*values, *word.values])))
+            raise UserError(
+                f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
+                f"`{shlex.quote(f'{word.key}={union}')}` extends it, --as NAME makes another sweep"
+            )
+
+
+def recall_seeds(
+    declared_sweep: Sweep, line: Declared, last_plan: Plan | None, by_default: bool
+) -> Recalled:
+    """Return the declared sweep under what the command line says, with its seeds.
+
+    Where the command line says nothing of seeds, the sweep has all seeds of `last_plan`, the plan
+    by which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError
+    where the command line gives seeds that lack some of `last_plan`.
+    """
+    last_seed = line.options.until
+    design = (
+        declared_sweep.design if last_seed is None else declared_sweep.design.extended(last_seed)
+    )
+    sweep = design.apply_to(replace(declared_sweep, design=design), line.sweep, line.options.margin)
+    if last_plan is None or _covers(sweep, last_plan, line.says_seeds):
+        return Recalled(sweep, line)
+    if line.says_seeds:
+        raise _lacking(sweep, last_plan, line)
+    source = "the default is" if by_default else "the file says"
+    otherwise = f"as last time; {source} {sweep.design.seeds_text(sweep.seeds)}"
+    sweep, summary = last_plan.design.recall(declared_sweep, last_plan, line.sweep)
+    line = sweep.design.declare_seeds(line, sweep.seeds)
+    if isinstance(last_plan.declared, Declared):  # without these, a file declared the looks
+        last_options = last_plan.declared.options
+        line = line.with_options(until=last_options.until, margin=last_options.margin)
+    return Recalled(sweep, line, (f"{summary}, {otherwise}",))
+
+
+def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
+    """Return whether the sweep has, or may get, all seeds that it was driven with.
+
+    `says_seeds`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
+    `last_plan` reaches, and a design of another kind must begin with all of them.
+    """
+    same_kind = type(sweep.design) is type(last_plan.design)
+    seeds = sweep.design.reach(sweep.seeds) if says_seeds or same_kind else sweep.seeds
+    driven_seeds = last_plan.seeds if says_seeds else last_plan.design.reach(last_plan.seeds)
+    return {*seeds} >= {*driven_seeds}
+
+
+def _lacking(sweep: Sweep, last_plan: Plan, line: Declared) -> UserError:
+    if (last_seed := line.options.until) is not None:
+        text, way = f"--until {last_seed}", f"--until {max(last_plan.seeds) + 1}"
+    else:
+        text = line.sweep["seeds"].text
+        way = f"seeds={seeds_value(sorted({*sweep.seeds, *last_plan.seeds}))}"
+    return UserError(
+        f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; `{way}` "
+        f"keeps all of these, --replace gives up those that you leave out"
+    )
