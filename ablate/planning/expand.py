@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Cell, PlannedRun, Row, Tune, spec_parents
+from ablate.planning.cell import Cell, PlannedRun, Row, Tune
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
 from ablate.planning.data_section import NOT_SEEN
@@ -29,7 +29,7 @@ from ablate.planning.settings import check_sweep_name, value_at, value_text
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
 from ablate.planning.words import from_words, read_line, read_options
-from ablate.shared import UserError, program, unknown_value
+from ablate.shared import OwnSpec, RunSpec, UserError, program, unknown_value
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -234,14 +234,15 @@ def _cell(
         with placed(layers, otherwise):
             tree = composer.tree(layers)
     with placed(layers, otherwise):
-        check_seeds(tree, sweep.seeds)
+        declared = RunSpec.of(tree)
+        check_seeds(declared, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
-    unseeded_tree = run.spec.tree.without_seed(tree)
+    spec = run.spec.without_seed(declared)
     cell = Cell(
         row=row.label,
         column=column.label,
-        spec=unseeded_tree,
-        ids=unseeded_tree.ids(sweep.seeds),
+        spec=spec,
+        ids=spec.ids(sweep.seeds),
         overrides=tuple(
             dict.fromkeys(
                 key
@@ -252,7 +253,7 @@ def _cell(
         ),
         seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
     )
-    return cell, unseeded_tree.identity
+    return cell, spec.identity
 
 
 def _matches(part: CellRule, settings: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
@@ -459,12 +460,11 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     """
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
-    run_spec = run.spec.tree
-    trees = (run_spec, *spec_parents(run_spec))
-    data = [data["name"] for tree in trees for data in tree.datasets]
+    specs = (run.spec, *run.spec.ancestors())
+    data = [data["name"] for spec in specs for data in spec.datasets]
     prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
     has_id = plan.tune is None and not any(note.startswith(prefixes) for note in plan.notes)
-    return run_spec, run.id if has_id else None, _header_lines(plan, run, has_id)
+    return dict(run.spec.tree), run.id if has_id else None, _header_lines(plan, run, has_id)
 
 
 def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
@@ -476,10 +476,12 @@ def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
+def check_seeds(spec: RunSpec, seeds: Sequence[int]) -> None:
     """Raise UserError for several seeds of a command without {seed}: all would be one run."""
-    if len(seeds) > 1 and tree.is_command and not program.takes(tree.trainer, program.SEED_PLACE):
+    if len(seeds) < 2 or not (isinstance(spec, OwnSpec) and spec.is_command):
+        return
+    if not program.takes(spec.trainer, program.SEED_PLACE):
         raise UserError(
-            f"seeds: the command `{tree.trainer}` has no {{seed}}, so that all of its seeds "
+            f"seeds: the command `{spec.trainer}` has no {{seed}}, so that all of its seeds "
             f"would be one run: add {{seed}} to the command, or give seeds=1"
         )

@@ -24,7 +24,6 @@ from ablate.planning.cell import (
     Trial,
     Tune,
     lineage,
-    spec_parents,
 )
 from ablate.planning.changes import Changes
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
@@ -32,11 +31,11 @@ from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fi
 from ablate.planning.settings import Word
 from ablate.shared import (
     DEFAULT_TASK,
-    PREDICTS,
     PROBE,
     TASKS,
     Failure,
     Metric,
+    PlainValue,
     TaskChoice,
     UserError,
     format_words,
@@ -253,7 +252,7 @@ class Plan:
         probes = {
             probe_name(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
             for cell in self.cells
-            for probe in PROBE.used(cell.spec)
+            for probe in PROBE.used(cell.spec.tree)
         }
         for name in [name for name in metric_names if name.partition(":")[0] in probes]:
             if name not in declarations:
@@ -272,7 +271,9 @@ class Plan:
         """
         task = self.task
         if self.tune is not None and self.tune.parents:
-            task = self.cells[0].spec.tree["parent"].task
+            parent = self.cells[0].spec.parent
+            assert parent is not None
+            task = parent.task
         return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
@@ -292,9 +293,9 @@ class Plan:
 
         They are the winner of a single search, and a single parent, whose seed the sweep names.
         """
-        parents = (parent for cell in self.cells for parent in spec_parents(cell.spec))
+        parents = (parent for cell in self.cells for parent in cell.spec.ancestors())
         one_search = self.tune is not None and self.tune.repeats == 1
-        one_parent = any("seed" in parent for parent in parents)
+        one_parent = any("seed" in parent.tree for parent in parents)
         return (ONE_SEARCH,) * one_search + (ONE_PARENT,) * one_parent
 
     def is_tuned(self, cell: Cell) -> bool:
@@ -409,7 +410,7 @@ class Plan:
         if self.changes is None:  # so the file stays as older versions wrote it
             del parts["changes"]
         tree = {"format": FORMAT, **parts, **self.design.tree()}
-        return json.dumps(tree, sort_keys=True, default=vars).encode()
+        return json.dumps(tree, sort_keys=True, default=_plain).encode()
 
     def readable_bytes(self) -> bytes:
         """Return `to_bytes` after checking that they read as this plan.
@@ -468,6 +469,11 @@ class Plan:
         return replace(plan, design=design_of(tree), declared=declared_of(tree["declared"]))
 
 
+def _plain(value: Any) -> Mapping[str, Any]:
+    """Return a part of a plan as a dict, for JSON."""
+    return value.tree if isinstance(value, PlainValue) else vars(value)
+
+
 def _unknown(name: Any, kind: str) -> str:
     """Return words on an unknown name and the file that would bring it: see `shared.parts`."""
     text = printable(str(name))
@@ -522,25 +528,3 @@ def before_searches(plan: Plan) -> Plan:
         for cell in plan.cells
     )
     return replace(plan, trials=(), cells=tuple(cells))
-
-
-def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
-    """Return whether a run's predictions mark the test examples that make up this metric.
-
-    They do where the metric is the share of examples that the run got right. A program, and a
-    sheet, declare that by a first metric in %.
-    """
-    if tree.is_command:
-        predicts = tree["code"]["program"]["predictions"]
-    else:
-        predicts = tree.is_imported and tree["code"].get(PREDICTS)
-    metric = tree["metrics"][0] if predicts else {}
-    return (metric.get("key"), metric.get("unit")) == (key, "%")
-
-
-def has_task(tree: Mapping[str, Any]) -> bool:
-    """Return whether the tree's task is known here."""
-    try:
-        return bool(tree.task.metrics)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return False

@@ -16,6 +16,7 @@ from ablate.shared import (
     ATTEMPTS_FOLDER,
     SCRATCH_FOLDER,
     RunDir,
+    RunSpec,
     make_folder,
     read_file,
     sync_folder,
@@ -104,7 +105,7 @@ def _carry(old: RunDir, new: RunDir) -> None:
     meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if SCRATCH_FOLDER in names and old.read_spec().is_command:
+        if SCRATCH_FOLDER in names and RunSpec.of(old.read_spec()).is_command:
             # Its program may go on from there.
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:

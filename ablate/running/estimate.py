@@ -366,7 +366,7 @@ def _question(
     calibrate: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
-    specs = {key: cells[key].spec.at(0) for key in sorted(cells)}
+    specs = {key: cells[key].spec.at(0).tree for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),
@@ -401,10 +401,3 @@ def _is_answer(tree: Any) -> bool:
 def _key(cell: Cell, device: str) -> str:
     identity = f"{__version__} {device} {cell.spec.identity}{own_code(cell.spec)}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def whole_of(tree: Mapping[str, Any]) -> str | None:
-    """Return the name of the whole model in the plain tree of a run; None where the run has the
-    shipped model, of norms, stems and blocks."""
-    name = tree["model"].get("name")
-    return None if name is None else str(name)

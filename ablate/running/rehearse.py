@@ -141,7 +141,7 @@ def _worth(
 
 
 def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
-    return {"spec": cell.spec.at(0), "multiply_adds": size[cell.row]}
+    return {"spec": cell.spec.at(0).tree, "multiply_adds": size[cell.row]}
 
 
 # --- Lines --------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _unchanged(
     for cell in rows:
         if cell.row == baseline.row or not answers.get(cell.row, {}).get("same"):
             continue
-        if not _act_early(_differing(cell.spec, baseline.spec)):
+        if not _act_early(_differing(cell.spec.tree, baseline.spec.tree)):
             continue
         settings = row_settings[cell.row]
         words = ", ".join(f"{key}={value_text(value)}" for key, value in settings.items())

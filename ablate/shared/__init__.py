@@ -117,6 +117,7 @@ __all__ = [
     "Choice",  # one thing that may be chosen by name
     "ARCHS",  # the sizes of the shipped model
     "PROBES",  # the probes, by name
+    "PlainValue",  # a value that a file holds as a plain tree
     "Key",  # what a field says of itself: help, unit, bounds
     "Param",  # a setting of a choice
     "Bounds",  # where a number may lie
@@ -416,6 +417,7 @@ if TYPE_CHECKING:
         Bounds,
         Key,
         Param,
+        PlainValue,
         added_fields,
         check_keys,
         field_keys,

@@ -135,8 +135,7 @@ def line_of(part: Any, method: str) -> str:
 
 def by_path(run: Run) -> list[UsedPart]:
     """Return all parts that a run has by import path, except models of timm."""
-    used_parts = parts.parts_by_path(run.spec.tree)
-    return [used for used in used_parts if used.folder or used.key != parts.MODEL.key]
+    return [used for used in run.spec.own_parts if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:

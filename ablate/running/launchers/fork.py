@@ -26,6 +26,7 @@ from ablate.running.launchers import Ask, Progress, Tree, silent
 from ablate.shared import (
     Failure,
     NoRoom,
+    RunSpec,
     UserError,
     decoded,
     decoding_facts,
@@ -219,8 +220,8 @@ class _Question(NamedTuple):
         return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
 
 
-def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
-    """Check the decoded datasets of plain specs, or decode them: once a drive.
+def decode_data(specs: Iterable[RunSpec], store: Path, watching: Any, ask: Ask) -> None:
+    """Check the decoded datasets of specs, or decode them: once a drive.
 
     Raises UserError for a bad image, for a set of `eval.also` whose classes are not those that are
     learnt, and as `data_remarks` does; else as `ask` does.
@@ -230,11 +231,12 @@ def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, 
         dataset["fingerprint"]: dataset for spec in specs for dataset in spec.datasets
     }.values():
         _decode(data, store, watching, ask)
-    pairs = {
-        (spec["data"]["fingerprint"], also["fingerprint"]): (spec["data"], also, "text" in spec)
-        for spec in specs
-        for also in spec.also
-    }
+    pairs = {}
+    for spec in specs:
+        for also in spec.also:
+            data = spec.tree["data"]
+            key = data["fingerprint"], also["fingerprint"]
+            pairs[key] = data, also, "text" in spec.tree
     for training_set, also, texts in pairs.values():
         question = {
             "data": training_set,

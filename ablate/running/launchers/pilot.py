@@ -30,6 +30,7 @@ from ablate.shared import (
     Lock,
     Notes,
     RunDir,
+    RunSpec,
     UserError,
     decoded,
     make_folder,
@@ -225,7 +226,9 @@ class NodeCache:
         if self.path == self._shared:
             return True
         try:
-            fingerprints = {str(data["fingerprint"]) for data in run.read_spec().datasets}
+            fingerprints = {
+                str(data["fingerprint"]) for data in RunSpec.of(run.read_spec()).datasets
+            }
         except (ValueError, LookupError):
             return True  # its worker says what is wrong
         # a list, so that all copies begin at once

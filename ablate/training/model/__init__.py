@@ -21,7 +21,6 @@ from ablate.shared import (
     choices,
     sections,
     shipped,
-    spec,
 )
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise, remember
@@ -47,9 +46,9 @@ def build(run: Run, device: torch.device | str = "cpu") -> nn.Module:
         images = Images(run.data.size, run.data.channels)
         return build_whole(run.model, images, _outputs(run), run.seed).to(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        shipped = shipped(run)
+        vision = shipped(run)
         model: Host = (
-            HOSTS[run.model.kind](shipped) if run.text is None else towers(shipped, run.text)
+            HOSTS[run.model.kind](vision) if run.text is None else towers(vision, run.text)
         )
     if run.train.micro_batch == "auto":
         _check_splittable(model)
