@@ -18,8 +18,8 @@ from ablate.analysis.english.words import first_few
 from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
-from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
-from ablate.shared import LENGTH_KEYS, UserError, unknown_value, without_idle
+from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, wide_places
+from ablate.shared import LENGTH_KEYS, ShippedSpec, UserError, unknown_value, without_idle
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -381,7 +381,7 @@ class Recipes:
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Name the differences from the published data, size, steps and recipe; "" for none."""
         _, dataset, regime = column
-        on = [tree["data"]["name"] for tree in (cell.spec, *spec_parents(cell.spec))]
+        on = [spec.tree["data"]["name"] for spec in (cell.spec, *cell.spec.ancestors())]
         ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
         if DATA.get(dataset) != ours:
             return f"trained on {ours}, the published runs on {dataset}"
@@ -397,7 +397,7 @@ class Recipes:
         in_epochs = {
             keys[-1] for keys in LENGTH_KEYS
         }  # None: the recipe says that length otherwise
-        specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
+        trees = [without_idle(spec.tree) for spec in cell.specs or (cell.spec,)]
         tuned_keys = {key for choice in cell.chosen for key in choice.params}
         left_out = MACHINES | (SEARCHED.get(regime, set()) & tuned_keys)
         differing = [
@@ -406,7 +406,7 @@ class Recipes:
             for key, value in settings.items()
             if f"{section}.{key}" not in left_out
             and not (value is None and f"{section}.{key}" in in_epochs)
-            and any(spec[section].get(key) != value for spec in specs)
+            and any(tree[section].get(key) != value for tree in trees)
         ]
         return f"{first_few(differing, 4)} not as in {words}" if differing else ""
 
@@ -418,10 +418,12 @@ class Recipes:
             settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
-                run = ((self.composer.run(tree, seed=0)).spec.tree).effective
+                spec = self.composer.run(tree, seed=0).spec
             except UserError:
                 self.cached_settings[regime, arch] = None
             else:
+                assert isinstance(spec, ShippedSpec)
+                run = spec.effective
                 self.cached_settings[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
                     "model": {key: run["model"][key] for key in MODEL if key in run["model"]},

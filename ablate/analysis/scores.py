@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.planning import Cell, Column, Plan
-from ablate.shared import TASKS, Metric, UserError, probe_numbers, threshold
+from ablate.shared import Metric, RunSpec, UserError, probe_numbers, threshold
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
@@ -197,7 +197,7 @@ def _probed(
     return {
         key: value
         for probe in probe_names
-        for key, value in probe_numbers(probe, probes(run, probe), spec).items()
+        for key, value in probe_numbers(probe, probes(run, probe), spec.tree).items()
     }
 
 
@@ -264,8 +264,8 @@ def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
     set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
     data = next(test_set for test_set in cell.spec.also if test_set["name"] == name)
-    classes = TASKS[cell.spec.task_name].among(cell.spec.tree["data"]["classes"], data["classes"])
-    spec = {**cell.spec, "data": {**data, "classes": classes}}
+    classes = cell.spec.task.among(cell.spec.classes, data["classes"])
+    spec = RunSpec.of({**cell.spec.tree, "data": {**data, "classes": classes}})
     return replace(cell, column=column_of(cell, name), spec=spec)
 
 

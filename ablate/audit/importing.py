@@ -44,6 +44,7 @@ from ablate.shared import (
     TAKEN_NAMES,
     TRAINER,
     Failure,
+    OwnSpec,
     RunDir,
     UserError,
     declared_metric,
@@ -209,8 +210,8 @@ def _cell(
     metrics: Sequence[Mapping[str, Any]],
     predicts: bool,
 ) -> Cell:
-    tree = imported_tree(name, row, column, metrics, predicts)
-    return Cell(row, column, tree, tree.ids(seeds))
+    spec = OwnSpec(imported_tree(name, row, column, metrics, predicts))
+    return Cell(row, column, spec, spec.ids(seeds))
 
 
 def _metrics(
@@ -470,12 +471,12 @@ def _is_whole(
 
 def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
-    spec, numbers = run.spec.tree, _numbers(sheet_run)
+    spec, numbers = run.spec, _numbers(sheet_run)
     lines = (
         [] if sheet_run.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     )
     contents = {
-        folder.run: to_json({"id": run.id, "spec": spec}),
+        folder.run: to_json({"id": run.id, "spec": spec.tree}),
         folder.env: to_json({"attempts": [], IMPORT_EVENT: _origin(sheet_run, sheet)}),
         folder.metrics: b"".join(_line(line) for line in lines),
     }

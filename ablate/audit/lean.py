@@ -74,7 +74,7 @@ def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, 
     for name in ("", *(dataset["name"] for dataset in run.spec.also)):
         path = folder.predictions_on(name) if name else folder.predictions
         yield path, excerpt.take if excerpt is not None else None
-    for probe in run.spec.tree.get("probe", ()):
+    for probe in run.spec.probes:
         yield folder.probe(probe), PROBE_METRICS[probe].excerpt if probe in PROBE_METRICS else None
     yield folder.log, None
 

@@ -252,12 +252,10 @@ class _Merge:
         both, step = (theirs, ours), mine.newest_step()
         stopped = fold_history(history)[0].status in ("started", "interrupted")
         if (
-            (
-                source.in_use
-                or isinstance(run.cell.spec, OwnSpec)
-                or not stopped
-                or mine.has_result()
-            )
+            source.in_use
+            or isinstance(run.cell.spec, OwnSpec)
+            or not stopped
+            or mine.has_result()
             or self.states.get(run.id, RunState()).status == "skipped"
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step

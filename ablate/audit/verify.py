@@ -12,7 +12,7 @@ import dataclasses
 import io
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -27,12 +27,12 @@ from ablate.shared import (
     Failure,
     OwnSpec,
     RunDir,
+    RunSpec,
     UserError,
     decoded,
     is_number,
     read_json,
     sha256_of,
-    spec,
 )
 from ablate.store import (
     FROM_BUNDLE,
@@ -286,7 +286,7 @@ class _Check:
         if result["status"] != "finished":
             return {}
         lines = folder.read_metrics()
-        last_values = said_by(run.cell.spec, lines)
+        last_values = run.cell.spec.result_of(lines)
         for key, value in last_values.items():
             if value != result.get(key):
                 words = f"{key} of the last line is {value}, but {result.get(key)} in result.json"
@@ -303,9 +303,9 @@ class _Check:
         if not self._hash(run, path, result.get("predictions_sha256")):
             return None
         try:
-            tree = run.spec.tree  # of a parent: its task may be another than the plan's
+            spec = run.spec  # of a parent: its task may be another than the plan's
             stored_metrics = result.get("test")
-            remade_metrics = folder.score(path, tree.task, tree.classes, stored_metrics or {})
+            remade_metrics = folder.score(path, spec.task, spec.classes, stored_metrics or {})
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None
@@ -385,7 +385,7 @@ class _Check:
 def _id(tree: Any) -> str | None:
     """Compute the id of the run in a plain tree; None if it has no valid run."""
     try:
-        return spec.run_id(tree.identity, tree["seed"])
+        return RunSpec.of(tree).id
     except (UserError, LookupError, TypeError, AttributeError, ValueError):
         return None
 
@@ -508,11 +508,3 @@ def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
             f"{path.name}: {place} differs from {store.ledger.name}, which counts; the next look "
             f"writes the file again"
         )
-
-
-def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the part of a finished run's result that its `metrics.jsonl` gives.
-
-    `tree`: the plain tree of the run. `lines`: the lines of that file.
-    """
-    return tree.result_of(lines) if isinstance(tree, OwnSpec) else last_measured(lines)

@@ -25,7 +25,7 @@ from ablate.cli import choosing, driving, keeping, looking, publishing  # noqa: 
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.cli.options import flat  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
-from ablate.shared import Failure, Run, UserError, printable  # noqa: E402
+from ablate.shared import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(

@@ -247,9 +247,9 @@ class Composer:
             tree = interpolate(tree)
         return tree
 
-    def declares(self, spec: RunSpec) -> bool:
+    def declares(self, spec: OwnSpec) -> bool:
         """Return whether a run's command is that of a trainer here; True where it has none."""
-        if not (isinstance(spec, OwnSpec) and spec.is_command):
+        if not spec.is_command:
             return True
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)

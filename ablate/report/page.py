@@ -172,7 +172,8 @@ def _base(plan: Plan, column: str) -> Cell:
 
 
 def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
-    ours, theirs = leaves(cell.spec), leaves(base.spec)  # what only it has goes with its choice
+    # What only the base has goes with its choice.
+    ours, theirs = leaves(cell.spec.tree), leaves(base.spec.tree)
     return tuple(
         (key, value, theirs.get(key)) for key, value in ours.items() if value != theirs.get(key)
     )

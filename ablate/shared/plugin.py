@@ -60,8 +60,8 @@ def is_whole_name(name: Any) -> bool:
 
 
 def own_code(spec: RunSpec) -> str:
-    """Return a hash of the user's own files that a spec names; "" where there are none. Versions do not suffice: a class may declare its own, and what it imports has
-    none."""
+    """Return a hash of the user's own files that a spec names; "" where there are none. Versions do
+    not suffice: a class may declare its own, and what it imports has none."""
     user_parts = [(used.name, Path(used.folder)) for used in spec.own_parts if used.folder]
     return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
 

@@ -469,8 +469,8 @@ class Augment:
     ] = None
 
 
-# Those of a run's tree that always have the same fields, by name. A norm, stem or block, and a whole
-# model, have their own settings as fields.
+# The sections of a run's tree that always have the same fields. A norm, a stem, a block and a whole
+# model have their own settings as fields.
 SECTIONS: Mapping[str, type] = {
     "data": Data,
     "model": Model,

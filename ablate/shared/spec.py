@@ -77,10 +77,14 @@ class RunSpec(PlainValue):
         identity = self.identity
         return {seed: _run_id(identity, seed) for seed in seeds}
 
+    @property
+    @abstractmethod
+    def places(self) -> list[str]:
+        """The paths of files and folders, which say whose machine it was."""
+
     @abstractmethod
     def without_places(self) -> Self:
-        """Return the spec without the paths of files and folders, which say whose machine it was.
-        The id stays."""
+        """Return the spec without `places`. The id stays."""
 
     @property
     def parent(self) -> RunSpec | None:
@@ -251,18 +255,27 @@ class ShippedSpec(RunSpec):
             content["eval"]["also"] = [_identity_fields("data", data) for data in self.also]
         return json.dumps(content | extra, sort_keys=True, separators=(",", ":"))
 
+    @property
+    def places(self) -> list[str]:
+        values = [
+            settings[key]
+            for section, settings in self.tree.items()
+            for key in _place_keys(section, settings)
+        ]
+        values += [data.get("path") for data in self.also]
+        places: list[str] = [] if self.parent is None else self.parent.places
+        for value in values:
+            places += value.values() if isinstance(value, Mapping) else [value]
+        return [place for place in places if place is not None]
+
     def without_places(self) -> Self:
         tree: dict[str, Any] = {}
         for section, settings in self.tree.items():
-            tree[section] = settings
-            if isinstance(settings, Mapping) and section in (*SECTIONS, *CHOICES):
-                keys = field_keys(_type_of(section, settings))
-                tree[section] = {
-                    name: None if name in keys and keys[name].place else value
-                    for name, value in settings.items()
-                }
+            keys = _place_keys(section, settings)
+            tree[section] = {**settings, **dict.fromkeys(keys)} if keys else settings
         if self.also:
-            tree["eval"]["also"] = [{**data, "path": None} for data in self.also]
+            also = [{**data, "path": None} for data in self.also]
+            tree["eval"] = {**tree["eval"], "also": also}
         if self.parent is not None:
             tree["parent"] = self.parent.without_places().tree
         return type(self)(tree)
@@ -393,6 +406,14 @@ def _extra_keys(section_type: Any) -> set[str]:
     return {name for name, key in keys.items() if key.place or not key.identity}
 
 
+def _place_keys(section: str, settings: Any) -> list[str]:
+    """Return the keys of a section that hold the path of a file or folder."""
+    if not isinstance(settings, Mapping) or section not in (*SECTIONS, *CHOICES):
+        return []
+    keys = field_keys(_type_of(section, settings))
+    return [name for name in settings if name in keys and keys[name].place]
+
+
 def _without(settings: Tree, keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in keys}
 
@@ -433,6 +454,11 @@ class OwnSpec(RunSpec):
             content["program"] = {key: program[key] for key in READ_FROM}
             content["data"] = tree["code"]["data"]
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def places(self) -> list[str]:
+        folder = self.tree["code"]["folder"]
+        return [] if folder is None else [folder]
 
     def without_places(self) -> Self:
         return type(self)({**self.tree, "code": {**self.tree["code"], "folder": None}})

@@ -226,9 +226,8 @@ class NodeCache:
         if self.path == self._shared:
             return True
         try:
-            fingerprints = {
-                str(data["fingerprint"]) for data in RunSpec.of(run.read_spec()).datasets
-            }
+            spec = RunSpec.of(run.read_spec())
+            fingerprints = {str(data["fingerprint"]) for data in spec.datasets}
         except (ValueError, LookupError):
             return True  # its worker says what is wrong
         # a list, so that all copies begin at once
