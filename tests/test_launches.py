@@ -203,7 +203,7 @@ def test_a_plan_of_small_runs_is_near_what_they_launch(tmp_path: Path, pretendin
     on = devices.Devices.parse("h100:8", None)
     costs = estimate.estimate_costs(made, Store(tmp_path), launcher, {}, {}, on=on)
     cell = made.cells[0]
-    run = build_run(cell.spec.at(0).tree)
+    run = build_run(cell.spec.with_seed(0).tree)
     examples = costs.described[cell.row, cell.column]["examples"]
     steps = round(run.train.epochs * (examples["train"] // run.train.batch))
     forward = describe(run)["launches"]

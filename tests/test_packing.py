@@ -160,7 +160,7 @@ def test_the_largest_run_is_timed_at_its_micro_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "step", noted)
     words = ["model.depth=1,3", "train.micro_batch=16", "seeds=1"]
     plan, _ = make_plan(words, store=tmp_path)
-    specs = [cell.spec.at(0).tree for cell in plan.cells]
+    specs = [cell.spec.with_seed(0).tree for cell in plan.cells]
     question = {"specs": specs, "settled": {}, "cache": str(tmp_path), "device": "cpu"}
     answer = answers.answer("load", question, lambda done, total: None)
     assert answer.pop("step_s") > 0

@@ -354,7 +354,7 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     plan, _ = expand.plan_from_words(
         ["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs")
     )
-    runs = {cell.row: build_run(cell.spec.at(0).tree) for cell in plan.cells}
+    runs = {cell.row: build_run(cell.spec.with_seed(0).tree) for cell in plan.cells}
     told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
     (line,) = shared_weights(plan, told_of)
     every = sum(p.numel() for p in build(runs["9"]).parameters())

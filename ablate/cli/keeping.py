@@ -146,7 +146,7 @@ def _config(
         run = composer.run(composer.tree([SettingsLayer("", settings)]))
         return " ".join(words), [run.spec], composer.launcher(launcher_settings)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
-    specs = [cell.spec.at(plan.seeds[0]) for cell in plan.cells]
+    specs = [cell.spec.with_seed(plan.seeds[0]) for cell in plan.cells]
     baseline = plan.cell(plan.baseline, plan.columns[0].label)
     assert baseline is not None
     suffix = f"@{baseline.column}" if baseline.column else ""

@@ -215,8 +215,8 @@ class PlannedRun:
 
     @property
     def spec(self) -> RunSpec:
-        """What the run trains, as `run.json` holds it."""
-        return self.cell.spec.at(self.seed)
+        """The spec of the run, as `run.json` holds it."""
+        return self.cell.spec.with_seed(self.seed)
 
     def run(self) -> Run:
         return build_run(self.spec.tree)

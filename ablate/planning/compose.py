@@ -292,13 +292,12 @@ class Composer:
 
         Raises UserError, key first.
         """
-        declared = RunSpec.of(tree)
-        if isinstance(declared, OwnSpec):
-            code = {**tree["code"], **self._code(declared)}
-            spec: RunSpec = OwnSpec({**tree, "code": code})
+        spec = RunSpec.of(tree)
+        if isinstance(spec, OwnSpec):
+            spec = OwnSpec({**tree, "code": {**tree["code"], **self._code(spec)}})
         else:
             spec = RunSpec.of(self._completed(tree))
-        return validated_run(spec.at(tree["seed"] if seed is None else seed))
+        return validated_run(spec.with_seed(tree["seed"] if seed is None else seed))
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tree with what files say of its data, the user's own classes, and weights."""

@@ -234,10 +234,10 @@ def _cell(
         with placed(layers, otherwise):
             tree = composer.tree(layers)
     with placed(layers, otherwise):
-        declared = RunSpec.of(tree)
-        check_seeds(declared, sweep.seeds)
+        unfinished_spec = RunSpec.of(tree)
+        check_seeds(unfinished_spec, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
-    spec = run.spec.without_seed(declared)
+    spec = run.spec.without_seed(unfinished_spec)
     cell = Cell(
         row=row.label,
         column=column.label,

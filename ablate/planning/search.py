@@ -393,7 +393,7 @@ class CellSearch:
             spec = spec.parent.without_seed(spec.parent)
             keys = {key.removeprefix(FROM_PREFIX) for key in keys}
         if not any(map(is_of_parent, keys)):
-            spec = spec.with_parent_at(self._report)
+            spec = spec.with_parent_seed(self._report)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
         cell = Cell(row, column, spec, spec.ids((self._seed,)), overrides)
         return Trial(len(self.trials), place, params, cell, search=self.number)
@@ -522,7 +522,7 @@ def apply_settings(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
                 subtree["optim"]["lr_mult"] = {**factors, path.removeprefix(LR_FACTORS): value}
             else:
                 _section(subtree, section, key)[leaf] = value
-    return validated_run(changed.at(0)).spec.without_seed(spec)
+    return validated_run(changed.with_seed(0)).spec.without_seed(spec)
 
 
 def _forward(spec: RunSpec, result: Mapping[str, Any]) -> float:

@@ -366,7 +366,7 @@ def _question(
     calibrate: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
-    specs = {key: cells[key].spec.at(0).tree for key in sorted(cells)}
+    specs = {key: cells[key].spec.with_seed(0).tree for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),

@@ -149,7 +149,7 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
     }
     for precision, spec in specs.items():
         if f"{model}, {precision}" not in rates:
-            question = {"spec": spec.at(0).tree, "cache": str(store.cache)}
+            question = {"spec": spec.with_seed(0).tree, "cache": str(store.cache)}
             with contextlib.suppress(Failure):  # a run that fails, too, says why
                 launcher.ask("rate", {**question, "device": launcher.device})
 
@@ -189,7 +189,7 @@ def settle_auto_keys(
         if new or any(key not in decision for key in open_):
             specs = list(new.values()) or [baseline.spec]
             question = {
-                "specs": [spec.at(0).tree for spec in specs],
+                "specs": [spec.with_seed(0).tree for spec in specs],
                 "wants": open_,
                 "known": {key: decision[key] for key in open_ if key in decision},
                 "cache": str(store.cache),
@@ -260,7 +260,7 @@ def pack_gpus(
         name = _hash(f"{model} {sorted(shapes)} {json.dumps(decided, sort_keys=True)}")
         if name not in cached:
             question = {
-                "specs": [spec.at(0).tree for spec in shapes.values()],
+                "specs": [spec.with_seed(0).tree for spec in shapes.values()],
                 "settled": decided,
                 "cache": str(store.cache),
                 "device": slot.device,

@@ -141,7 +141,7 @@ def _worth(
 
 
 def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
-    return {"spec": cell.spec.at(0).tree, "multiply_adds": size[cell.row]}
+    return {"spec": cell.spec.with_seed(0).tree, "multiply_adds": size[cell.row]}
 
 
 # --- Lines --------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def open_to(
         if [*worlds] == [1] or isinstance(cell.spec, OwnSpec):  # its trainer shares it, or does not
             continue
         place = cell.row, cell.column
-        run = build_run(cell.spec.at(0).tree)
+        run = build_run(cell.spec.with_seed(0).tree)
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
             limit = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))

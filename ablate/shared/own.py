@@ -1,4 +1,4 @@
-"""What a training loop of the user's own declares: its metrics, and the task that they make."""
+"""The declarations of a training loop of the user's own: its metrics, and the task that they make."""
 
 from __future__ import annotations
 
@@ -206,13 +206,13 @@ def no_better_than_chance(attributes: Mapping[str, Any], value: float) -> bool:
 # --- Its task -----------------------------------------------------------------------------------
 
 
-def task(trainer: str, declared: Sequence[Mapping[str, Any]], *, of_sheet: bool) -> TaskChoice:
+def task(trainer: str, declarations: Sequence[Mapping[str, Any]], *, of_sheet: bool) -> TaskChoice:
     """Return the task of a trainer that declares these metrics. `of_sheet`: they are those of a
     sheet. A malformed declaration raises the errors of reading it."""
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
     fields = {"of_shares": False} if of_sheet else {}
     metrics = []
-    for declaration in declared:
+    for declaration in declarations:
         attributes = {"short": declaration["name"], **declaration}
         metrics.append(metric_of(declaration["key"], attributes, **fields))
     return TaskChoice(

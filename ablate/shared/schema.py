@@ -78,14 +78,14 @@ class Key(Bounds):
 
 
 class PlainValue(ABC):
-    """A value whose plain form is `tree`, as a file has it in its place."""
+    """A value that files hold as a plain tree."""
 
     tree: Mapping[str, Any]
 
     @staticmethod
     @abstractmethod
     def of(tree: Mapping[str, Any]) -> Any:
-        """Return the value of a plain form. Nothing of it is checked."""
+        """Return the value that a plain tree holds. Nothing is checked."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""The spec of a run: all that its training depends on, as the plain tree that plans and `run.json`
-hold, and every question that is asked of it.
+"""The spec of a run: everything that its training depends on, as the plain tree that plans and
+`run.json` hold, and the questions that this tree answers.
 
-A tree without a seed stands for all runs of a cell. It is complete in itself: to make tables of it,
-or to check it years later, takes no file of the user's. Identity is a hash of what a training
-depends on: where data and code lie, and what has no effect, is left out.
+A spec without a seed stands for all runs of a cell. It is complete: tables are made from it, and it
+is checked years later, without any file of the user's. An id is a hash of what the training depends
+on. It leaves out where data and code lie, and settings without effect.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_
 
 @dataclass(frozen=True)
 class RunSpec(PlainValue):
-    """What a run trains, with its seed, or all runs of a cell, without it."""
+    """The spec of a run with its seed, or of all runs of a cell, without a seed."""
 
     tree: Tree  # never changed
 
     @staticmethod
     def of(tree: Tree) -> RunSpec:
-        """Return the spec of a plain tree, whoever trains it. Nothing of it is checked."""
+        """Return the spec that a plain tree holds, whoever trains the run. Nothing is checked."""
         return OwnSpec(tree) if own.TRAINER in tree else ShippedSpec(tree)
 
     # --- Its runs ---
 
-    def at(self, seed: int) -> Self:
-        """Return the spec of the run with this seed. A parent without a seed of its own takes its
-        child's."""
+    def with_seed(self, seed: int) -> Self:
+        """Return the spec of the cell's run with this seed. A parent without a seed of its own
+        takes that of its child."""
         return type(self)({**self.tree, "seed": seed})
 
-    def with_parent_at(self, seed: int) -> Self:
-        """Return a cell's spec in which a parent without a seed of its own has this one."""
+    def with_parent_seed(self, seed: int) -> Self:
+        """Return a cell's spec whose parent has this seed, unless it has one of its own."""
         return self
 
     def without_seed(self, like: RunSpec) -> Self:
-        """Return the spec of a cell from that of one of its runs. A parent keeps its seed only
-        where it has one in `like`, a spec of the same cell."""
+        """Return the spec of the cell of this run. A parent keeps its seed only if it has one in
+        `like`, another spec of the same cell."""
         return type(self)({key: value for key, value in self.tree.items() if key != "seed"})
 
     @property
@@ -69,7 +69,7 @@ class RunSpec(PlainValue):
     @property
     def id(self) -> str:
         """The id of a run: 16 hex digits of a sha256 of what its training depends on. Data counts
-        by its content, a parent by what its own id is made of."""
+        by its content, a parent by what its own id is a hash of."""
         return _run_id(self.identity, self.tree["seed"])
 
     def ids(self, seeds: Iterable[int]) -> dict[int, str]:
@@ -88,11 +88,12 @@ class RunSpec(PlainValue):
 
     @property
     def parent(self) -> RunSpec | None:
-        """The run whose weights this one starts from. Without a seed it has that of its child."""
+        """The spec of the run whose weights this one starts from. Without a seed, it has that of
+        its child."""
         return None
 
     def ancestors(self) -> Iterator[RunSpec]:
-        """Yield the runs that this one starts from, the nearest first."""
+        """Yield the specs of the runs that this one starts from, the nearest first."""
         parent = self.parent
         while parent is not None:
             yield parent
@@ -102,12 +103,12 @@ class RunSpec(PlainValue):
 
     @property
     def is_command(self) -> bool:
-        """Whether a program of the user's trains it."""
+        """True if a program of the user's trains the run."""
         return False
 
     @property
     def is_imported(self) -> bool:
-        """Whether it was trained elsewhere, and its numbers come from a sheet."""
+        """True if the run was trained elsewhere, and its numbers come from a sheet."""
         return False
 
     # --- What it learns ---
@@ -124,7 +125,7 @@ class RunSpec(PlainValue):
 
     @property
     def has_task(self) -> bool:
-        """Whether the task is known here, and the tree says what it measures."""
+        """True if the task is known here, and has metrics."""
         try:
             return bool(self.task.metrics)
         except (LookupError, TypeError, AttributeError, ValueError):
@@ -133,16 +134,16 @@ class RunSpec(PlainValue):
     @property
     @abstractmethod
     def trains(self) -> bool:
-        """Whether it takes steps."""
+        """True if the run takes steps."""
 
     @property
     def also(self) -> list[Tree]:
-        """The sections of the sets on which it is tested in addition to its own."""
+        """The sections of the sets on which the run is tested in addition to its own."""
         return list(self.tree.get("eval", {}).get("also", ()))
 
     @property
     def datasets(self) -> list[Tree]:
-        """The sections of all sets that it is known to read, its own first."""
+        """The sections of all sets that the run is known to read, its own first."""
         return []
 
     @property
@@ -152,44 +153,44 @@ class RunSpec(PlainValue):
 
     @property
     def guesses(self) -> int:
-        """The number of classes among which a guess chooses in the test; 0 as `classes`."""
+        """The number of classes among which a guess chooses in the test; 0 where the tree names no
+        data."""
         return 0
 
     @property
     def whole_model(self) -> str | None:
-        """The name of its whole model; None where it has the shipped one, of norms, stems and
-        blocks."""
+        """The name of the whole model; None for the shipped model, of norms, stems and blocks."""
         return None
 
     @property
     def probes(self) -> list[str]:
-        """The names of its probes."""
+        """The names of the probes."""
         return list(self.tree.get("probe", ()))
 
     @property
     def own_parts(self) -> list[UsedPart]:
-        """The parts that it has by import path, and models of timm."""
+        """The parts that the tree names by import path, and models of timm."""
         return []
 
     # --- What its results say ---
 
     def marks_examples(self, metric: str) -> bool:
-        """Return whether the predictions of its runs mark the test examples that make up this
-        metric: it is the share of examples that a run got right."""
+        """Return whether the predictions of a run mark the test examples that make up this metric.
+        They do where it is the share of examples that the run got right."""
         return False
 
     @abstractmethod
     def result_of(self, lines: Sequence[Tree]) -> dict[str, Any]:
-        """Return what the lines of `metrics.jsonl` say of its result."""
+        """Return the part of a finished run's result that the lines of `metrics.jsonl` give."""
 
     @abstractmethod
     def share_done(self, line: Tree) -> float:
-        """Return the share of its whole training that was done at a line of its metrics."""
+        """Return the share of the whole training that was done at a line of `metrics.jsonl`."""
 
     @abstractmethod
     def worst(self, metric: Metric) -> float | None:
-        """Return the raw value of a metric as which a diverged run counts in a search; None where
-        its trainer declares neither chance nor range."""
+        """Return the raw value of a metric that a diverged run gets in a search; None where its
+        trainer declares neither chance nor range."""
 
 
 def _run_id(identity: str, seed: int) -> str:
@@ -200,15 +201,15 @@ def _run_id(identity: str, seed: int) -> str:
 
 
 class ShippedSpec(RunSpec):
-    """The spec of a run that ablate trains: the sections of a `Run`."""
+    """The spec of a run that ablate trains: the sections of a `Run` as plain values."""
 
-    def at(self, seed: int) -> Self:
+    def with_seed(self, seed: int) -> Self:
         tree = {**self.tree, "seed": seed}
         if self.parent is not None:
-            tree["parent"] = self.parent.at(self.tree["parent"].get("seed", seed)).tree
+            tree["parent"] = self.parent.with_seed(self.tree["parent"].get("seed", seed)).tree
         return type(self)(tree)
 
-    def with_parent_at(self, seed: int) -> Self:
+    def with_parent_seed(self, seed: int) -> Self:
         if self.parent is None:
             return self
         return type(self)({**self.tree, "parent": {"seed": seed, **self.parent.tree}})
@@ -224,8 +225,7 @@ class ShippedSpec(RunSpec):
 
     @property
     def identity(self) -> str:
-        # A field of a section is left out where it has its default, so that fields can be added
-        # and ids stay.
+        # Fields with their defaults are left out: so ids stay when a field is added.
         tree = self.tree
         excluded_keys = ("seed", "probe", *LEFT_OUT)
         content = {key: value for key, value in self.effective.items() if key not in excluded_keys}
@@ -247,7 +247,7 @@ class ShippedSpec(RunSpec):
                 extra["parent"]["seed"] = parent_seed
         for section in ("weights", "text"):
             if tree.get(section) is not None:
-                extra[section] = _without(tree[section], _extra_keys(SECTIONS[section]))
+                extra[section] = _without_keys(tree[section], _extra_keys(SECTIONS[section]))
         content = {
             section: _identity_fields(section, settings) for section, settings in content.items()
         }
@@ -282,7 +282,7 @@ class ShippedSpec(RunSpec):
 
     def ids(self, seeds: Iterable[int]) -> dict[int, str]:
         if self.parent is not None:  # a parent with a seed of its own is another's for most seeds
-            return {seed: self.at(seed).id for seed in seeds}
+            return {seed: self.with_seed(seed).id for seed in seeds}
         return super().ids(seeds)
 
     @property
@@ -329,7 +329,7 @@ class ShippedSpec(RunSpec):
         return None if name is None else str(name)
 
     def result_of(self, lines: Sequence[Tree]) -> dict[str, Any]:
-        # Of the last line: step, training loss, scores on validation.
+        # The last line has the step, the training loss, and the scores on validation.
         line = lines[-1] if lines else {}
         scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
         return {
@@ -393,7 +393,7 @@ def _identity_fields(section: str, settings: Tree) -> dict[str, Any]:
     section_type = _type_of(section, settings)
     defaults = added_fields(section_type) if section in SECTIONS else {}
     fields = {}
-    for name, value in _without(settings, _extra_keys(section_type)).items():
+    for name, value in _without_keys(settings, _extra_keys(section_type)).items():
         is_default = name in defaults and value == defaults[name]
         if not is_default and (section, name) != ("eval", "also"):
             fields[name] = value
@@ -414,7 +414,7 @@ def _place_keys(section: str, settings: Any) -> list[str]:
     return [name for name in settings if name in keys and keys[name].place]
 
 
-def _without(settings: Tree, keys: Collection[str]) -> dict[str, Any]:
+def _without_keys(settings: Tree, keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in keys}
 
 
@@ -430,10 +430,13 @@ def _type_of(section: str, settings: Tree) -> Any:
 
 # --- Runs of the user's own training --------------------------------------------------------------
 
+JUDGED_BY = ("key", "direction", "range", "chance")  # keys of a metric by which results are judged
+READ_FROM = ("result", "predictions")  # keys of a program that say where its result is read
+
 
 class OwnSpec(RunSpec):
-    """The spec of a run that a function, a program or somebody elsewhere trains: the sections of an
-    `OwnRun`."""
+    """The spec of a run that a function or program of the user's trains, or that was trained
+    elsewhere: the sections of an `OwnRun`."""
 
     @property
     def trainer(self) -> str:
@@ -442,7 +445,7 @@ class OwnSpec(RunSpec):
 
     @property
     def identity(self) -> str:
-        # Where files lie, and how metrics are named and printed, changes no number.
+        # The places of files, and the names and formats of metrics, change no number.
         tree = self.tree
         content = {
             own.TRAINER: tree[own.TRAINER],
@@ -473,7 +476,7 @@ class OwnSpec(RunSpec):
 
     @property
     def task_name(self) -> str:
-        # The same for runs that measure the same in the same way.
+        # Runs that measure the same in the same way share it.
         content = json.dumps(self.tree["metrics"], sort_keys=True)
         keys = ", ".join(metric["key"] for metric in self.tree["metrics"])
         return f"trainer ({keys}; declared as {own.code_file_hash(content.encode())[:6]})"
@@ -487,17 +490,17 @@ class OwnSpec(RunSpec):
         return True
 
     def marks_examples(self, metric: str) -> bool:
-        # A program, and a sheet, declare that by a first metric in %.
+        # A program, or a sheet, declares this by a first metric in %.
         code = self.tree["code"]
         if self.is_command:
             predicts = code["program"]["predictions"]
         else:
             predicts = self.is_imported and code.get(own.PREDICTS)
-        first = self.tree["metrics"][0]
-        return bool(predicts) and (first.get("key"), first.get("unit")) == (metric, "%")
+        main_metric = self.tree["metrics"][0]
+        return bool(predicts) and (main_metric.get("key"), main_metric.get("unit")) == (metric, "%")
 
     def result_of(self, lines: Sequence[Tree]) -> dict[str, Any]:
-        # The last of `lines` is that of the test; before it, the last values on validation count.
+        # The last line is that of the test. The last values of the lines before are on validation.
         keys = [metric["key"] for metric in self.tree["metrics"]]
         test_line = lines[-1] if lines else {}
         test = {key: test_line[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in test_line}
@@ -515,12 +518,9 @@ class OwnSpec(RunSpec):
 
     def worst(self, metric: Metric) -> float | None:
         # Chance, else the worse end of the range.
-        declared = next(d for d in self.tree["metrics"] if d["key"] == metric.key)
-        if declared["chance"] is not None:
-            return cast(float, declared["chance"])
-        low, high = declared["range"] or (None, None)
-        return cast(float | None, low if declared["direction"] == "more" else high)
-
-
-JUDGED_BY = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
-READ_FROM = ("result", "predictions")  # of a program: where its result is read
+        declarations = {declaration["key"]: declaration for declaration in self.tree["metrics"]}
+        declaration = declarations[metric.key]
+        if declaration["chance"] is not None:
+            return cast(float, declaration["chance"])
+        low, high = declaration["range"] or (None, None)
+        return cast(float | None, low if declaration["direction"] == "more" else high)
