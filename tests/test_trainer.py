@@ -32,6 +32,7 @@ from ablate.shared import RunSpec, validated_run
 from ablate.shared.errors import UserError
 from ablate.shared.run import OwnRun
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import OwnSpec
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import handle as states
@@ -625,7 +626,7 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
         yaml = YAML.replace("toy:main", f"{name}:main")
         write_files(toy, **{f"{name}_py": text, f"conf__trainer__{name}_yaml": yaml})
         tree, _ = compose.resolve_run([f"trainer={name}", "trainer.steps=9"], Path("runs"))
-        found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, tree, compared)
+        found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, OwnSpec(tree), compared)
         assert re.search(line, " ".join(finding.text for finding in found)), name
 
 

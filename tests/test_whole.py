@@ -23,6 +23,7 @@ from ablate.running.estimate import shared_weights
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.run import Run
+from ablate.shared.spec import RunSpec
 from ablate.training import answers
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
@@ -108,6 +109,15 @@ def told(run: Run, tmp_path: Path) -> dict[str, Any]:
 
 
 # --- What it is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["arch", "act_folder"])
+def test_a_setting_of_a_whole_model_with_the_name_of_a_shipped_key_is_part_of_the_id(folder, key):
+    """The shipped model's keys of these names are not."""
+    tree = own("Net").spec.tree
+    ids = {RunSpec.of({**tree, "model": {**tree["model"], key: value}}).id for value in "ab"}
+    assert len(ids) == 2
+
 
 TIMMS = {
     "test_vit": ["data.size=32", "model.patch_size=8", "model.drop_path_rate=0.1"],

@@ -1,4 +1,4 @@
-"""The declarations of a training loop of the user's own: its metrics, and the task that they make."""
+"""The declarations of a training loop of the user's own: metrics, and the task that they make."""
 
 from __future__ import annotations
 
