@@ -63,6 +63,49 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, cap
         store.sweep().train()
 
 
+def test_a_notebook_shows_states_figures_and_mistakes(here):
+    """What IPython and jedi, which complete and show things in notebooks, make of the nouns."""
+    import jedi
+    from IPython.core.interactiveshell import InteractiveShell
+
+    for code, names in (
+        ("import ablate\nablate.", {*ablate.__all__}),
+        ("import ablate\nablate.Sweep('x').", {"train", "table", "status", "plot", "report"}),
+    ):
+        line = code.splitlines()[1]
+        assert names <= {c.name for c in jedi.Script(code).complete(2, len(line))}
+    assert {*ablate.__all__} <= {*dir(ablate)}
+    words = (WORDS[0], *WORDS[2:])
+    sweep = ablate.Sweep(*words, data=("digits", "mnist"), seeds=2, **SHORT)
+    one_column = ablate.Sweep(*WORDS, seeds=2, **SHORT).train()
+    status = sweep.status()
+    assert status.planned.to_dict() == {
+        (row, column): 0 if column == "digits" else 2
+        for row in ("none", "dpn")
+        for column in ("digits", "mnist")
+    }
+    assert (status.sum(axis="columns") == 2).all()
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", sweep._repr_html_())
+    assert cells[-3:] == ["dpn", "2 finished", "2 planned"]
+    assert re.findall(r"<t[hd]>(.*?)</t[hd]>", one_column._repr_html_())[-2:] == [
+        "dpn",
+        "2 finished",
+    ]
+
+    figure = one_column.plot("curves")
+    assert figure._repr_svg_().startswith("<?xml")
+    figure.save(here / "curves.pdf")
+    assert (here / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert one_column.report(here / "page.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(UserError, match="curves"):
+        one_column.plot("curve")
+
+    result = InteractiveShell.instance().run_cell("import ablate; ablate.Sweep('stem=none,dpm')")
+    assert isinstance(result.error_in_exec, ablate.UserError)
+    shown = result.error_in_exec._render_traceback_()
+    assert shown == [f"UserError: {result.error_in_exec}"]
+
+
 def test_the_page_is_right(here):
     [code] = re.findall(r"```python\n(.*?)```", PAGES["docs/python.md"], re.DOTALL)
     names: dict[str, Any] = {}
@@ -70,7 +113,7 @@ def test_the_page_is_right(here):
     assert list(names["gains"].row) == ["none", "dpn"]
     assert len(names["runs"]) == 6
     assert ablate.__all__ == sorted(
-        re.findall(r"^\| `(\w+)", PAGES["docs/python.md"], re.MULTILINE)
+        re.findall(r"^\| `([A-Z]\w+)", PAGES["docs/python.md"], re.MULTILINE)
     )
 
 

@@ -218,7 +218,7 @@ MISTAKES = [
     ("sweep quickstrat", ["'quickstrat'", "quickstart", "placement"]),
     ("sweep placement --scale big", ["--scale", "'big'", "digits"]),
     ("sweep stem=none,dpn seeds=0,1,2", ["seeds=0,1,2", "seeds=[0,1,2]"]),
-    ("sweep stem=none", ["nothing to sweep", "quickstart", "stem=none,dpn"]),
+    ("sweep stem=none", ["stem=none: ", "stem=none,dpn"]),
     ("sweep quickstart --retry nonsense", ["--retry", "'nonsense'", "failed, oom, hung"]),
     ("config optim.lr=fast", ["optim.lr", "number", "'fast'"]),
     ("sweep stem=none,dpn data.train=trian", ["data.train", "'trian'", "present: train"]),
@@ -282,8 +282,9 @@ UNREADABLE = [
     ("sweep tiny --seeds 3", "ablate sweep: --seeds: settings have no dashes: seeds=3, or "),
     ("data prep digits", "ablate data: no such command 'prep'. Did you mean 'prepare'? "),
     ("data", "ablate data: missing command. The commands are prepare"),
-    ("table --formt md", "ablate table: option: expected one of --scale, "),
-    ("table --formt md", "got '--formt' (did you mean '--format'?)"),
+    ("table --formt md", "ablate table: --formt: is no option; did you mean --format? "),
+    ("sweep quickstart --sedes 3", "--sedes: is no option; did you mean seeds=N? `ablate sweep "),
+    ("table --xyzzy", "ablate table: --xyzzy: is no option; `ablate table --help` lists them"),
     ("table --format mdd", "ablate table: --format: expected one of rich, md, latex, "),
     ("table --format mdd", "got 'mdd' (did you mean 'md'?)"),
     ("trials --format xml", "ablate trials: --format: expected one of rich, md, csv, json, got "),
@@ -604,7 +605,7 @@ def test_config_shows_a_cell_of_a_sweep_before_anything_ran(shell):
         (("wide.yaml", "--row", "dnp"), "--row: "),
         (("wide.yaml", "--row", "dpn", "--column", "mu/2"), "--column: 'dpn'"),
         (("wide.yaml", "--scale", "small"), "--scale small: "),
-        (("model.depth=2", "--row", "dpn"), "ablate: nothing to sweep"),
+        (("model.depth=2", "--row", "dpn"), "ablate: model.depth=2: is one variant"),
     ):
         assert told in shell("config", *words, code=2).err
     assert not (shell.folder / "runs" / "ledger.db").exists()

@@ -81,6 +81,10 @@ def test_a_key_has_one_writer_and_a_key_without_one_is_no_sentence():
 
 
 BASELINE = {"column": "S/4", "baseline": "base"}
+RESOLVED = {
+    **{"heading": "Ti", "half": 1.26, "share": 0.43, "size": 500, "examples": "pictures"},
+    "with_more": {"seeds": 14, "half": 0.88},
+}
 # The values of a sentence, and what of each value its text has, whichever the words.
 EXAMPLES = [
     (
@@ -115,7 +119,7 @@ EXAMPLES = [
             **{"metric": {"change": "drop", "points": "dB", "decimals": 1}, "ratio": 4.31},
             **{"seed": 53, "gain": 12.345, "needed_seeds": 71, "most_seeds": 1000},
         },
-        ["drop", "4.3 times", "seed 53", "+12.3 dB", "71 seeds"],
+        ["drop", "4.3 times", "eed 53", "+12.3 dB", "about 71"],
     ),
     (
         "spread.own",
@@ -143,6 +147,36 @@ EXAMPLES = [
         ["seed 3 at step 12, seed 5;", "chance", "paired", "of 13 runs of base", "0.21", "0.07"],
     ),
     ("never", {"seeds": [4, 6]}, ["eeds 4, 6 "]),
+    (
+        "noise.resolution",
+        {"columns": [RESOLVED], "points": "dB", "seeds": 7},
+        ["7 seeds", "1.3 dB", "14 seeds", "0.88", "43 %", "500 pictures"],
+    ),
+    (
+        "noise.resolution",
+        {"columns": [RESOLVED, RESOLVED | {"heading": "S", "half": 12.4}], "points": "dB"}
+        | {"seeds": None},
+        ["1.3 in Ti", "12 in S", "(dB)"],
+    ),
+    (
+        "noise.resolution",
+        {"columns": [RESOLVED | {"half": half} for half in (0.5, 3, 2, 9.96)], "points": "dB"}
+        | {"seeds": 3},
+        ["3 seeds", "0.50 to 10 dB"],
+    ),
+    (
+        "tuned.keys",
+        {"keys": ["optim.lr", "train.epochs"], "trials": 8, "compared": True, "untuned": ["S"]},
+        ["in S", "optim.lr, train.epochs", "8 trials", "n counts searches"],
+    ),
+    (
+        "tuned.doubts",
+        {
+            **{"searches": 5, "edges": [{"key": "optim.lr", "searches": 2}]},
+            "noise": [{"key": "train.epochs", "searches": 1}],
+        },
+        ["optim.lr in 2 of 5 searches", "train.epochs in 1 of 5 searches"],
+    ),
     ("noise.baseline", {"column": "Ti", "ratio": 5.07}, ["Ti: ", "5.1 times"]),
     (
         "noise.lacking",
@@ -167,7 +201,7 @@ EXAMPLES = [
     (
         "looks.among-variants",
         {"columns": [], "sweeps": ["one"], "variants": 7, "contrasts": 14},
-        ["one", "7 variants", "14 contrasts"],
+        ["one", "7 variants", "14 comparisons"],
     ),
     (
         "looks.shared-baseline",
@@ -180,7 +214,7 @@ EXAMPLES = [
             **{"subject": "intervals", "sweep": "one", "n": 3, "counts_all": True},
             "changes": ["rows: +a", "metric: loss -> top1"],
         },
-        ["intervals", " in one", "n = 3", "rows: +a; metric: loss -> top1", "all variants"],
+        ["intervals", " in one", "n = 3", "rows: +a; metric: loss -> top1", "All variants"],
     ),
     (
         "looks.next",
@@ -190,7 +224,7 @@ EXAMPLES = [
     (
         "look.stopped",
         {"seeds": 5, "margin": 2, "share": 0.9, "judged_by": "own"},
-        ["5 seeds", "gain of 2", "90 %", "own spread"],
+        ["5 seeds", "gain of 2", "90 %", "own noise"],
     ),
     (
         "look.ended",

@@ -17,8 +17,9 @@ from support.planted_sweeps import golden, planted_sweep, whole
 from support.tables import entries, finished, make_plan, note, notes_of, tabulate, text_of
 
 from ablate.analysis import stats
+from ablate.analysis.note import FOOTNOTES
 from ablate.planning.cell import Column
-from ablate.report.formats import DEFAULT_SHOW, check_show, render_table
+from ablate.report.formats import DEFAULT_SHOW, check_show, grid, render_table
 from ablate.report.formats.latex import escape
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
@@ -55,6 +56,43 @@ def test_what_programs_read_is_as_agreed():
         return [{**row, "value": float(row["value"]) if row["value"] else ""} for row in rows]
 
     assert near(lines(golden("csv")), lines((GOLDEN / "table.csv").read_text()))
+
+
+# --- The two layers of notes ---------------------------------------------------------------------
+
+
+def test_short_notes_leave_out_how_numbers_are_computed_and_the_marks_of_that():
+    """`full` has every text of the table and a mark for each footnote; `short` those that are not
+    exact, and the command that prints the others; `none` no text and no mark."""
+    table = whole()
+    placed = [note for note in table.notes if note.place in table.notes_by_place]
+    exact = {note.text for note in placed if note.is_exact}
+    plain = {note.text for note in placed if not note.is_exact}
+    assert exact
+    assert plain
+    short, full, none = (
+        " ".join(text_of(table, "md", notes=notes).split()) for notes in ("short", "full", "none")
+    )
+    for text in map(grid._prose, exact):
+        assert (text in full, text in short, text in none) == (True, False, False)
+    for text in map(grid._prose, plain):
+        assert (text in full, text in short, text in none) == (True, True, False)
+    for printed, notes in ((full, placed), (short, [n for n in placed if not n.is_exact])):
+        marked = {note.text for note in notes if note.kind in FOOTNOTES}
+        for number in range(1, len(marked) + 1):
+            assert printed.count(grid.marks((number,))) >= 2  # in the grid and below
+        assert grid.marks((len(marked) + 1,)) not in printed
+    assert f"`ablate table {table.sweep} --notes full`" in short
+    assert "--notes full" not in full + none
+    assert not set("⁰¹²³⁴⁵⁶⁷⁸⁹") & set(none)
+
+
+def test_the_report_folds_how_numbers_are_computed():
+    table = whole()
+    [fragment] = re.findall(r"<details>.*?</details>", text_of(table, "html"), re.DOTALL)
+    for fact in table.notes:
+        if fact.place in table.notes_by_place and fact.kind != "warning":
+            assert (grid.prose(fact.text) in fragment) == fact.is_exact, fact.text
 
 
 # --- Each format --------------------------------------------------------------------------------

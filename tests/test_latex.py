@@ -15,7 +15,7 @@ from support.planted_sweeps import (
     whole,
 )
 from support.published_tables import against_table_3, published
-from support.tables import finished, make_plan, tabulate
+from support.tables import finished, make_plan, notes_of, tabulate
 from tex import compiled, has
 
 from ablate.analysis.judging import Detail
@@ -45,11 +45,11 @@ def long():
 
 
 def parts():
-    short = LatexFloat("tab:a", "Of 5 % & more", "short")
+    short = LatexFloat("tab:a", "Of 5 % & more")
     yield golden("latex")
-    yield render_table(whole(), "latex", show=NARROW, floated=short)
+    yield render_table(whole(), "latex", show=NARROW, floated=short, notes="short")
     yield render_table(whole(), "latex", show=check_show("accuracy,gain,pm,verdict"))
-    yield render_table(whole(), "latex", transpose=True, floated=LatexFloat(notes="none"))
+    yield render_table(whole(), "latex", transpose=True, notes="none")
     for table in (awkward(), long()):
         yield render_table(table, "latex", floated=LatexFloat("tab:b"))
         yield render_table(table, "latex", show=NARROW)
@@ -209,9 +209,10 @@ def test_label_caption_and_notes():
     plain = render_table(table, "latex", show=NARROW)
     assert r"\label" not in plain
     assert r"\caption{A planted sweep. Trained on digits, 1,197 images at 8 px" in plain
-    assert r"\item[2] Confound: the row sets optim.lr" in plain
+    [confound] = notes_of(table, "confound")
+    assert rf"\item[2] {escape(confound.text)}" in plain
     text = render_table(
-        table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %", "short")
+        table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %"), notes="short"
     )
     floats = text.split(r"\end{table}")[:-1]
     assert r"\caption{Ours, 5 \%. Trained on digits, 1,197 images at 8 px" in floats[0]
@@ -219,28 +220,30 @@ def test_label_caption_and_notes():
         label = rf"\label{{tab:x{f'-{place + 1}' if place else ''}}}"
         assert one.count(r"\label") == one.count(label) == 1
         assert one.index(r"\caption") < one.index(label)
-    assert r"\textsuperscript" not in text
-    assert text.count(r"\begin{tablenotes}") == 1
-    assert "simultaneous over the 6 contrasts of a column" in floats[-1]
-    second = "The interval of a mean is of its row's own results alone"
-    assert second in plain
-    assert second not in text
-    bare = render_table(table, "latex", show=NARROW, floated=LatexFloat(notes="none"))
+    assert "ablate table" not in text  # no reader of a paper types it
+    exact = [note.text for note in table.notes if note.is_exact and note.kind == "caption"]
+    assert exact
+    for sentence in exact:
+        assert escape(sentence) in plain
+        assert escape(sentence) not in text
+    [reading] = notes_of(table, "reading")
+    assert escape(reading.text) in floats[-1]
+    bare = render_table(table, "latex", show=NARROW, notes="none")
     assert "tablenotes" not in bare
     assert r"\textsuperscript" not in bare
 
 
 def test_an_unfinished_table_says_so_under_any_caption():
     table = tabulate(*planted_sweep(complete=False))
-    text = render_table(table, "latex", floated=LatexFloat(caption="Ours", notes="none"))
+    text = render_table(table, "latex", floated=LatexFloat(caption="Ours"), notes="none")
     assert r"\caption{Ours (unfinished)." in text
-    short = render_table(table, "latex", floated=LatexFloat(notes="short"))
+    short = render_table(table, "latex", notes="short")
     assert "UNFINISHED: 1 of 42 runs missing" in short
 
 
 def test_wrong_labels_and_notes(ask, golden_store):
     with pytest.raises(UserError, match="--notes: expected one of full, short, none, got 'ful' "):
-        LatexFloat(notes="ful")
+        render_table(whole(), "latex", notes="ful")
     for label in ("", "a b", "tab:{x}", "50%", r"\x"):
         with pytest.raises(UserError, match="--label: expected letters, digits and"):
             LatexFloat(label)
@@ -250,9 +253,9 @@ def test_wrong_labels_and_notes(ask, golden_store):
     code, text = ask(*words)
     assert code == 2
     assert "--label: is of LaTeX; add --format latex, or leave --label out" in text
-    code, text = ask("table", "--format", "md", "--notes", "short")
+    code, text = ask("table", "--notes", "ful")
     assert code == 2
-    assert "--notes: is of LaTeX" in text
+    assert "--notes: expected one of full, short, none, got 'ful'" in text
 
 
 # --- Intervals as plus-minus --------------------------------------------------------------------

@@ -57,7 +57,7 @@ WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("plan", "stem=none,dpn", "sedes=3"): ("sedes: ", "seeds=VALUE"),
     ("plan", "stem=none,dpn", "seed=3"): ("seed: ", "seeds=[3]"),
     ("plan", "stem=[none,dpn]"): ("stem=[none,dpn]: ", "stem=none,dpn"),
-    ("plan", "stem=dpn"): ("nothing to sweep", "stem=none,dpn"),
+    ("plan", "stem=dpn"): ("stem=dpn: ", "stem=none,dpn"),
     ("plan", "optim.+lr=0.1,0.2"): ("optim.+lr=0.1,0.2: ", "optim.lr=0.1,0.2"),
     ("plan", "optim.name=sgd", "optim.b2=0.9,0.99"): ("optim.b2: ", "optim.name=sgd", "leave it"),
     ("plan", "quickstrat"): ("quickstrat", "quickstart"),

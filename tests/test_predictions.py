@@ -274,7 +274,7 @@ def test_the_stores_table_and_the_bundles_are_of_the_files_of_predictions(driven
         assert gains(shown)[row] == pytest.approx((gain.gain.low, gain.gain.high))
     driven("export", "out")
     assert driven("table", "--from", "out", "--format", "csv").out == shown
-    words = ("--show", "gain,population")
+    words = ("--show", "gain,population", "--notes", "full")
     both = [driven("table", *where, *words).out for where in ((), ("--from", "out"))]
     assert both[0] == both[1]
     assert "for new images, too" in both[0]

@@ -110,8 +110,7 @@ def joined_note(*parts: str) -> str:
 
 
 def noisy(ratios: Iterable[float | None]) -> str:
-    """Say that the baselines' spread is far above that of the rows, by their `ratio`; "" where none
-    is."""
+    """Say that baselines vary far more than the rows, by their `ratio`; "" where none does."""
     all_ratios = [*ratios]
     if not all_ratios:
         return ""
@@ -160,9 +159,10 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
             kind="contrast",
             name=name,
             title=f"Contrast {name}: the gain at {key}={ends[1]} minus the gain at {ends[0]}",
-            note=joined_note(f"+: the row gains more at {ends[1]}", noisy(ratios)),
+            note=f"+: the row gains more at {ends[1]}",
             contrasts=method.contrasts,
             lines=tuple(lines),
+            basis=noisy(ratios),
         )
 
 
@@ -180,6 +180,7 @@ def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterabl
 # --- Averages over columns ------------------------------------------------------------------------
 
 FEWEST = 2  # columns of an average
+FIXED_COLUMNS = "for these columns and new seeds"
 
 
 def averages(arrays: Arrays) -> tuple[Summary, ...]:
@@ -188,14 +189,15 @@ def averages(arrays: Arrays) -> tuple[Summary, ...]:
     plan = arrays.plan
     rows, everywhere = len(plan.rows) - 1, range(len(plan.columns))
     method = arrays.method(rows)
-    lines, notes = _averages(arrays, everywhere, method, "")
+    lines, note, noise = _averages(arrays, everywhere, method, "")
     average = Summary(
         kind="average",
         name="average",
         title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
-        note=joined_note(*notes),
+        note=note,
         contrasts=method.contrasts,
         lines=lines,
+        basis=joined_note(FIXED_COLUMNS, noise),
     )
     return tuple(block for block in (average, *_group_averages(arrays)) if block.lines)
 
@@ -218,9 +220,10 @@ def _group_averages(arrays: Arrays) -> Iterator[Summary]:
         kind="group",
         name="group",
         title="Average over the columns of each group",
-        note=joined_note(*dict.fromkeys(note for _, notes in group_averages for note in notes)),
+        note=joined_note(*dict.fromkeys(note for _, note, _ in group_averages)),
         contrasts=method.contrasts,
-        lines=tuple(line for lines, _ in group_averages for line in lines),
+        lines=tuple(line for lines, *_ in group_averages for line in lines),
+        basis=joined_note(FIXED_COLUMNS, *(noise for *_, noise in group_averages)),
     )
 
 
@@ -232,13 +235,13 @@ def _with_mean(average: stats.AverageGain) -> stats.Estimate:
 
 def _averages(
     arrays: Arrays, column_indices: Sequence[int], method: stats.Method, group: str
-) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
-    """Return a line for each row, with its average over the columns with these indices, and the
-    notes on these lines."""
+) -> tuple[tuple[SummaryLine, ...], str, str]:
+    """Return a line for each row, with its average over the columns with these indices; which
+    columns are left out; and whose baselines are noisy."""
     plan, columns = arrays.plan, list(column_indices)
     void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
     if len(columns) - len(void) < FEWEST:
-        return (), ()
+        return (), "", ""
     y, unstable = arrays.y[columns], arrays.unstable[columns]
     right = arrays.images(columns)
     averaged = stats.average_gains(y, arrays.baseline, method, unstable, right)
@@ -262,4 +265,4 @@ def _averages(
     left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""
     noise = noisy(ratios.values())
     noise = f"{group}: {noise}" if group and noise else noise
-    return tuple(lines), ("columns fixed, seeds random", left_out, noise)
+    return tuple(lines), left_out, noise

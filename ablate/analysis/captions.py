@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis import stats, trained_on
 from ablate.analysis.english import captions as english
+from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha
 from ablate.analysis.note import Note, Sentence, notes, sentence
@@ -38,7 +40,9 @@ def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
 def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Iterator[Sentence]:
     """Explain the numbers of a table. `detail`: what is shown of gains."""
     has_intervals = detail >= Detail.INTERVALS
-    yield _metric(plan, columns, has_intervals)
+    yield from _metric(plan, columns, has_intervals)
+    if has_intervals:
+        yield from _resolution(plan, columns)
     if has_intervals and any(c.spreads and c.judged_by != "paired" for c in columns):
         yield sentence("interval.of-mean-and-gain")
     if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
@@ -57,11 +61,11 @@ def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Itera
     for start in starts:
         yield sentence("parents", start=start)
     if plan.tune is not None:
-        yield _tuned(plan, plan.tune)
+        yield from _tuned(plan, plan.tune)
 
 
-def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> Sentence:
-    """Explain means, gains and their intervals."""
+def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> Iterator[Sentence]:
+    """Explain means, gains and their intervals: what they are, and how they are computed."""
     metric, seeds = plan.metric, plan.design.blocks
     usual = plan.spread if seeds else "one way"
     interval = {
@@ -71,25 +75,56 @@ def _metric(plan: Plan, columns: Sequence[TableColumn], has_intervals: bool) -> 
         "methods": [*dict.fromkeys(column.judged_by for column in columns)] or [usual],
         "examples": plan.task.examples,
     }
-    return sentence(
-        "metric",
-        metric={
+    values: dict[str, Any] = {
+        "metric": {
             "name": metric.name,
             "contrast": metric.contrast_with(plan.baseline),
             "points": metric.points,
             "lower": metric.sign < 0,
             "neutral": metric.neutral,
         },
-        alpha=plan.analysis.alpha,
-        test={
-            "on": metric.on or ("of the fixed validation set" if metric.of_curve else ""),
-            "sizes": sorted({size for column in columns for size in column.test_sizes}),
-            "examples": plan.task.examples,
-            "untested": plan.task.untested,
-        },
-        seeds=seeds,
-        interval=interval if has_intervals else None,
-    )
+        "alpha": plan.analysis.alpha,
+        "seeds": seeds,
+        "interval": interval if has_intervals else None,
+    }
+    test = {
+        "on": metric.on or ("of the fixed validation set" if metric.of_curve else ""),
+        "sizes": sorted({size for column in columns for size in column.test_sizes}),
+        "examples": plan.task.examples,
+        "untested": plan.task.untested,
+    }
+    yield sentence("reading", **values)
+    yield sentence("metric", **values, test=test)
+
+
+def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
+    """Say how large a gain must be to stand out from the noise, by the usual width of the intervals
+    of a column."""
+    described, seeds = [], set[int]()
+    for column in columns:
+        gains = [entry.gain for entry in column.entries if entry.gain]
+        halves = [(g.high - g.low) / 2 for g in gains if g.low is not None and g.high is not None]
+        if not halves:
+            continue
+        seeds |= {gain.n for gain in gains}
+        more = column.forecast
+        described.append(
+            {
+                "heading": column.heading,
+                "half": statistics.median(halves),
+                "share": column.flips if column.judged_by == "images" else 0.0,
+                "size": column.test_sizes[0] if len(column.test_sizes) == 1 else 0,
+                "examples": plan.task.examples,
+                "with_more": {"seeds": more.seeds, "half": more.half} if more else None,
+            }
+        )
+    if described:
+        yield sentence(
+            "noise.resolution",
+            columns=described,
+            points=plan.metric.points,
+            seeds=seeds.pop() if len(seeds) == 1 and plan.design.blocks else None,
+        )
 
 
 def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
@@ -135,13 +170,20 @@ def _start(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _tuned(plan: Plan, tune: Tune) -> Sentence:
-    """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
+def _tuned(plan: Plan, tune: Tune) -> Iterator[Sentence]:
+    """State what was tuned, with how many trials; and how settings were searched and chosen."""
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
-    return sentence(
-        "tuned",
+    compared = ONE_SEARCH not in plan.conditions
+    yield sentence(
+        "tuned.keys",
         keys=[*dict.fromkeys(key for stage in tune.stages for key in stage.space)],
-        searches={"number": plan.searches_said, "compared": ONE_SEARCH not in plan.conditions},
+        trials=tune.trials_each,
+        compared=compared,
+        untuned=[column.label for column in plan.columns if not column.tuned],
+    )
+    yield sentence(
+        "tuned",
+        searches=plan.searches_said,
         trials=tune.trials_each,
         sampler=tune.sampler,
         explored=min(shares, default=None),
@@ -149,7 +191,7 @@ def _tuned(plan: Plan, tune: Tune) -> Sentence:
             "parents": tune.parents,
             "metric": plan.objective.name if plan.metric.own else "",  # which needs a test set
         },
-        untuned=[column.label for column in plan.columns if not column.tuned],
+        compared=compared,
     )
 
 
@@ -373,16 +415,17 @@ def _changed(past: PastLooks) -> list[Sentence]:
     first_look = past.first_look()
     if first_look is None or not (parts := look_changes(first_look, past.present)):
         return []
-    return [
-        sentence(
-            "looks.changed",
-            subject=_what_was_read(first_look.n),
-            sweep=first_look.sweep if first_look.sweep != past.present.sweep else "",
-            n=first_look.n,
-            changes=[*parts],
-            counts_all=all(part.startswith("rows: ") for part in parts),
-        )
-    ]
+    place = {
+        "sweep": first_look.sweep if first_look.sweep != past.present.sweep else "",
+        "n": first_look.n,
+        "changes": [*parts],
+    }
+    subject = _what_was_read(first_look.n)
+    counts_all = all(part.startswith("rows: ") for part in parts)
+    sentences = [sentence("looks.changed", **place, subject=subject, counts_all=counts_all)]
+    if looks.only_named(parts):
+        sentences.append(sentence("looks.changes", **place))
+    return sentences
 
 
 def _left_out(plan: Plan) -> list[Sentence]:

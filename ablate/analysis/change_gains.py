@@ -10,8 +10,8 @@ from ablate.analysis import stats
 from ablate.analysis.across import joined_note, noisy
 from ablate.planning import MAIN_EFFECT, Changes, Plan
 
-BY_IMAGES = "by which examples flip between seeds"
-BY_SEEDS = "each effect by its own spread over seeds"
+BY_IMAGES = "noise from examples that are right with one seed and wrong with another"
+BY_SEEDS = "each effect is judged by its own spread over seeds"
 
 
 class JudgedChanges(NamedTuple):
@@ -81,13 +81,16 @@ def merge_cells(
 
 
 def basis_note(plan: Plan, rows: Sequence[int], effects: stats.DesignEffects) -> str:
-    """Say by what the effects are judged."""
+    """Say what tells the noise of the effects."""
     if not effects.by_images:
         return BY_SEEDS
     labels = [plan.rows[rows[cell]].label for cell in effects.noisy]
     return joined_note(
         BY_IMAGES.replace("examples", plan.task.examples),
-        f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
+        f"{', '.join(labels)} varied much more between seeds than other cells, which is added to "
+        f"every effect"
+        if labels
+        else "",
     )
 
 

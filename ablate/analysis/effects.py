@@ -29,7 +29,7 @@ from ablate.analysis.summary import Summary
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
 
 TOGETHER = ("more than their sum", "less than their sum")
-SHARED_OUT = 6  # changes of which Shapley values are told, at most
+SHARED_OUT = 6  # changes at most of which Shapley values are computed
 
 
 # --- Changes ------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
 
 
 MEANINGS = {
-    "alone": "alone: over none",
-    "among all": f"among all: all, over {ALL_BUT}it",
-    MAIN_EFFECT: "main effect: the mean of the cells with the change, minus that of those without",
+    "alone": "alone: the gain of the change over none",
+    "among all": f"among all: the gain of all changes over {ALL_BUT}it",
+    MAIN_EFFECT: "main effect: the mean of all cells with the change minus that of the others",
 }
 
 
@@ -143,18 +143,24 @@ def _changes_block(
             place: row.verdict for place, row in course.changes.items() if arrays.looks_judge
         }
         lines = [replace(line, verdict=verdicts.get((line.label, line.part))) for line in lines]
-    reasons = own_reasons(
-        arrays.plan, {effect_label(*place): gain for place, gain in judged_changes.gains.items()}
-    )
     stops: dict[str, list[str]] = {}
     for place, row in course.changes.items() if course is not None else ():
         if row.unlikely is not None:
             stops.setdefault(f"stopped {row.stop}", []).append(effect_label(*place))
     stopped = [f"{', '.join(labels)} {stop}" for stop, labels in stops.items()]
     meanings = [MEANINGS[part] for part in changes.parts]
-    notes = dict.fromkeys([*meanings, *judged_changes.notes, reasons, *stopped])
-    title, note = "What each change does", joined_note(*notes)
-    return Summary("change", "", title, note, method.contrasts, tuple(lines))
+    by_label = {effect_label(*place): gain for place, gain in judged_changes.gains.items()}
+    return Summary(
+        kind="change",
+        name="",
+        title="What each change does",
+        note=joined_note(*dict.fromkeys([*meanings, *stopped, wide_words(arrays.plan, by_label)])),
+        contrasts=method.contrasts,
+        lines=tuple(lines),
+        basis=joined_note(
+            *dict.fromkeys([*judged_changes.notes, own_reasons(arrays.plan, by_label)])
+        ),
+    )
 
 
 def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | None]:
@@ -177,16 +183,16 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         )
         for alike in changes.aliases()
     }
-    meaning = "what two changes do together beyond the sum of what each does"
+    meaning = "what two changes do together, beyond the sum of what each does"
     yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
         whole_gain = {"whole gain": stats.total(to_array(shares.values()), 0)}
         meaning = (
-            "Shapley values: what a change adds, averaged over the orders in which all may be "
-            "added; they sum to the whole gain, all over none. Single cells, none and all above "
-            "all, weigh far more in a share than in a main effect, so a noisy one of these makes "
-            "its interval many times as wide"
+            "how much each change adds, averaged over the orders in which all may be added "
+            "(Shapley values); the shares sum to the whole gain, all over none. Single cells, none "
+            "and all above all, weigh more in a share than in a main effect, so its interval may "
+            "be many times as wide"
         )
         title = "Shares of the whole gain"
         yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)
@@ -237,35 +243,48 @@ def _effects(
         )
         for label, effect in zip(weights, effects.gains, strict=True)
     )
-    reasons = own_reasons(plan, dict(zip(weights, effects.gains, strict=True)))
-    note = joined_note(heading.meaning, basis_note(plan, rows, effects), reasons)
-    return Summary(heading.kind, heading.name, heading.title, note, method.contrasts, tuple(lines))
+    gains = dict(zip(weights, effects.gains, strict=True))
+    return Summary(
+        kind=heading.kind,
+        name=heading.name,
+        title=heading.title,
+        note=joined_note(heading.meaning, wide_words(plan, gains)),
+        contrasts=method.contrasts,
+        lines=tuple(lines),
+        basis=joined_note(basis_note(plan, rows, effects), own_reasons(plan, gains)),
+    )
 
 
 def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
-    """Name the effects that are judged by their own spread over seeds, and why; and those whose
-    interval is too wide to be shown."""
+    """Name the effects that are judged by their own spread over seeds, and why."""
     beyond = [
         f"{label} ({gain.ratio:.1f} times)" if gain.ratio is not None else label
         for label, gain in gains.items()
         if gain.own_reason in ("spread", "outlier")
     ]
     vague = [label for label, gain in gains.items() if gain.own_reason == "vague"]
+    examples = plan.task.examples
+    reasons = []
+    if beyond:
+        reasons.append(
+            f"judged by a paired t of its own, for more spread over seeds than {examples} suggest: "
+            f"{', '.join(beyond)}"
+        )
+    if vague:
+        reasons.append(
+            f"judged by a paired t of its own, since seeds say more than {examples}: "
+            f"{', '.join(vague)}"
+        )
+    return joined_note(*reasons)
+
+
+def wide_words(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
+    """Name the effects whose interval is too wide to be shown; "" where there is none."""
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
+    if not wide:
+        return ""
     limit = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
-    return joined_note(
-        f"by their own paired t, with more spread over seeds than {plan.task.examples} tell: "
-        f"{', '.join(beyond)}"
-        if beyond
-        else "",
-        f"by their own paired t, whose seeds tell more than {plan.task.examples}: "
-        f"{', '.join(vague)}"
-        if vague
-        else "",
-        f"-: the interval of {', '.join(wide)} is wider than {limit}, so it says nothing"
-        if wide
-        else "",
-    )
+    return f"-: the interval of {', '.join(wide)} is wider than {limit}"
 
 
 # --- The placement grid -------------------------------------------------------------------------
@@ -296,8 +315,8 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                         "placement",
                         reading + base_words,
                         f"Placement, {words}{base_words}{suffix}",
-                        "effects against pre, averaged over the other's placements; "
-                        "x: the effect beyond their sum",
+                        "effects against pre, averaged over the placements of the other part; "
+                        "x: the effect of both beyond their sum",
                     ),
                     has_verdict=lambda label: " x " not in label,
                     margin=False,

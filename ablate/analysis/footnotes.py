@@ -58,8 +58,7 @@ def _of_runs(row: JudgedRow) -> Iterator[Sentence]:
     if skipped := plan.skipped_seeds(scores.cell):
         runs = [_skipped_run(seed, detail) for seed, detail in skipped.items()]
         yield sentence("skipped.seeds", runs=runs)
-    if scores.cell.chosen:
-        yield _tuned_settings(scores.cell.chosen)
+    yield from _tuned_settings(scores.cell.chosen)
     if scores.cell.overrides:
         yield sentence("overrides", keys=[*scores.cell.overrides])
     own_interval = row.gain is not None and row.gain.own_reason == "instability"
@@ -183,8 +182,10 @@ def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> 
     )
 
 
-def _tuned_settings(choices: Sequence[TuningWinner]) -> Sentence:
+def _tuned_settings(choices: Sequence[TuningWinner]) -> Iterator[Sentence]:
     """Name the settings that searches chose for a cell, their cost, and doubts about them."""
+    if not choices:
+        return
     names = ("name", "trials", "spent", "multiply_adds")
     described = [
         {
@@ -193,8 +194,10 @@ def _tuned_settings(choices: Sequence[TuningWinner]) -> Sentence:
         }
         for choice in choices
     ]
+    yield sentence("tuned.settings", choices=described)
     edges, noise = _doubts(choices)
-    return sentence("tuned.settings", choices=described, edges=edges, noise=noise)
+    if edges or noise:
+        yield sentence("tuned.doubts", searches=len(choices), edges=edges, noise=noise)
 
 
 def _doubts(choices: Sequence[TuningWinner]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -148,11 +148,11 @@ def false_words(table: Table) -> str:
     columns = sum(not column.void for column in table.judged_columns)
     if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
-    alpha = f"{100 * table.gain_alpha:.3g} %"
+    false_columns = f"{columns * table.gain_alpha:.2g} of {columns} columns"
     return (
-        f"A column has a false verdict in up to {alpha} of sweeps, so of {columns} columns up to "
-        f"{columns * table.gain_alpha:.2g} are expected to have one; with analysis.family=table a "
-        f"whole table has one in up to {alpha} of sweeps."
+        f"Each column is judged with an error of {100 * table.gain_alpha:.3g} %, so up to "
+        f"{false_columns} are expected to have a false verdict; analysis.family=table shares one "
+        f"error among all."
     )
 
 

@@ -30,6 +30,11 @@ class Sentence:
         """The sentence in English."""
         return english.write(self.key, self.values)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the sentence says how numbers are computed, which only full notes print."""
+        return self.key in english.EXACT
+
     def tree(self) -> dict[str, Any]:
         """Return the sentence as JSON has it."""
         return {"key": self.key, "values": dict(self.values), "text": self.text}

@@ -59,7 +59,8 @@ class SummaryLine:
 class Summary:
     """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
     columns) or contrast; of effects, change, pair, shapley or placement, see
-    `ablate.analysis.effects`."""
+    `ablate.analysis.effects`. `note`: what the lines are; `basis`: how they were judged, which only
+    full notes print; `contrasts`: those that share the error of the intervals."""
 
     kind: str
     name: str
@@ -67,6 +68,7 @@ class Summary:
     note: str
     contrasts: int
     lines: tuple[SummaryLine, ...]
+    basis: str = ""
 
     @property
     def of_rows(self) -> bool:

@@ -240,6 +240,10 @@ class Table:
     def without_notes(self, kind: NoteKind) -> Table:
         return replace(self, notes=tuple(note for note in self.notes if note.kind != kind))
 
+    def without_exact_notes(self) -> Table:
+        """Return the table without the notes that say how its numbers are computed."""
+        return replace(self, notes=tuple(note for note in self.notes if not note.is_exact))
+
     def metric_of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
         metric = self.choice.find(name or self.metric)

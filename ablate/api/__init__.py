@@ -16,6 +16,9 @@ __all__ = [
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
     "Table",  # a table of gains with intervals and verdicts
+    # What a sweep is printed as
+    "draw_sweep",  # draw a figure of a sweep
+    "render_report",  # render a sweep as one HTML page
     # Steps of a sweep
     "Start",  # a sweep that is about to be driven
     "SweepCost",  # what a sweep will cost, before it starts
@@ -34,6 +37,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.api.nouns import Design, Run, Store, Sweep, Table
+    from ablate.api.publishing import draw_sweep, render_report
     from ablate.api.training import (
         Start,
         SweepCost,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import Table as GainTable
-from ablate.analysis import read_verdicts
+from ablate.analysis import plural, read_verdicts
 from ablate.api import training
+from ablate.api.publishing import draw_sweep
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Design as Design
 from ablate.planning import Plan, Recall, plan_declared, plan_from_words
@@ -22,6 +25,8 @@ from ablate.store import Store as OpenStore
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ablate.report import FigureForm
+
 Place = str | os.PathLike[str] | None
 
 
@@ -30,6 +35,9 @@ class Store:
 
     def __init__(self, path: Place = None) -> None:
         self.path = Path(path or os.environ.get("ABLATE_STORE", "runs"))
+
+    def __repr__(self) -> str:
+        return f"<ablate.Store {str(self.path)!r}>"
 
     @property
     def sweeps(self) -> list[str]:
@@ -118,6 +126,15 @@ class Sweep:
     def __repr__(self) -> str:
         return f"<ablate.Sweep {self.name!r}: {len(self.plan.rows)} rows, {self.plan.seeds_said}>"
 
+    def _repr_html_(self) -> str:
+        """Return a grid of rows and columns, and the states of their runs."""
+        states = self.status().apply(_state_words, axis="columns").unstack("column")
+        grid = states.loc[
+            [row.label for row in self.plan.rows], [column.label for column in self.plan.columns]
+        ]
+        grid.columns = [column.heading or "runs" for column in self.plan.columns]
+        return f"<p>{html.escape(repr(self))}</p>{grid.to_html(na_rep='')}"
+
     @property
     def name(self) -> str:
         return self.plan.name
@@ -168,6 +185,44 @@ class Sweep:
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
         return Table(read_verdicts(plan, store, results, withheld=withheld).table)
 
+    def status(self) -> pd.DataFrame:
+        """Return the number of runs in each state (planned, started, finished, ...), by row and
+        column."""
+        import pandas as pd
+
+        states, _ = training.recorded_states(self.plan, self._store)
+        counts: dict[tuple[str, str], Counter[str]] = {}
+        for cell in self.plan.cells:
+            runs = [cell.ids[seed] for seed in self.plan.planned(cell) if seed in cell.ids]
+            counts[cell.row, cell.column] = Counter(
+                states[run].status if run in states else "planned" for run in runs
+            )
+        frame = pd.DataFrame(counts.values(), index=pd.MultiIndex.from_tuples(counts))
+        return frame.rename_axis(["row", "column"]).fillna(0).astype(int)
+
+    def plot(self, kind: str = "gain", **form: Any) -> Figure:
+        """Draw a figure, as `ablate plot` does: a notebook shows it. `kind`: one of
+        `ablate list plots`; `form`: fields of `FigureForm`, such as style="paper".
+
+        Figures with intervals are a look. Raises UserError where the data of the figure is missing.
+        """
+        from ablate.report import FigureForm
+
+        plan, store, _ = open_sweep(self._store.root, self.name)
+        return Figure(plan, store, kind, FigureForm(**form))
+
+    def report(self, path: Place = None) -> Path:
+        """Write the sweep as one HTML page, as `ablate report` does, and return its path; None is
+        NAME.html. It is a look."""
+        from ablate.api.publishing import render_report
+        from ablate.planning import output_name
+        from ablate.shared import write_whole
+
+        plan, store, histories = open_sweep(self._store.root, self.name)
+        page = Path(path or f"{output_name(plan.name)}.html")
+        write_whole(page, render_report(plan, store, histories).encode())
+        return page
+
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""
         return [_run(record) for record in self._records()[2] if record.run.trial is None]
@@ -206,6 +261,10 @@ class Sweep:
         return plan, store, load_records(plan, store, events, probes=True)
 
 
+def _state_words(counts: pd.Series[int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+
+
 def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
         print(f"warning: {warning}")
@@ -236,11 +295,44 @@ def _run(record: RunRecord) -> Run:
     return Run(run.id, record.label, *place, record.status, test, tree, folder)
 
 
+class Figure:
+    """A figure of a sweep: a notebook shows it, `save` writes it."""
+
+    def __init__(self, plan: Plan, store: OpenStore, kind: str, form: FigureForm) -> None:
+        self._source = plan, store, kind
+        self._form = form
+        self._svg = self._drawn("svg")
+
+    def __repr__(self) -> str:
+        plan, _, kind = self._source
+        return f"<ablate.Figure {kind} of {plan.name!r}>"
+
+    def _repr_svg_(self) -> str:
+        return self._svg.decode()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the figure as its file's ending says: .svg, .pdf or .png. Raises UserError for
+        another ending."""
+        from ablate.shared import write_whole
+
+        file = Path(path)
+        write_whole(file, self._drawn(file.suffix.removeprefix(".").lower()))
+
+    def _drawn(self, format: str) -> bytes:
+        figure, _ = draw_sweep(*self._source, format, self._form)
+        return figure.content
+
+
 class Table:
     """A table of gains with intervals and verdicts. `data`: every number of it."""
 
     def __init__(self, data: GainTable) -> None:
         self.data = data
+
+    def __repr__(self) -> str:
+        size = f"{len(self.data.rows)} rows, {plural(len(self.data.columns), 'column')}"
+        unfinished = "" if self.data.complete else ", unfinished"
+        return f"<ablate.Table {self.data.sweep!r}: {size}{unfinished}>"
 
     def __str__(self) -> str:
         return self.render("md")

@@ -188,7 +188,7 @@ def derived_files(
     figures = draw_figures(plan, table, bundle.rundir)
     texts = {
         **{
-            f"table.{ending}": render_table(table, format)
+            f"table.{ending}": render_table(table, format, notes="full")
             for ending, format in FORMAT_ENDINGS.items()
         },
         **{f"figures/{name}.svg": svg for name, svg in figures.items()},

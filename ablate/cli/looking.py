@@ -223,22 +223,9 @@ def plot(
     ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
-    from ablate.analysis import (
-        Evidence,
-        RunFiles,
-        make_table,
-        read_verdicts,
-        with_own_metrics,
-        withheld_notes,
-    )
+    from ablate.api import draw_sweep
     from ablate.planning import output_name
-    from ablate.report import (
-        FIGURE_FORMATS,
-        FIGURE_KINDS,
-        FigureForm,
-        draw_figure,
-        read_figure_size,
-    )
+    from ablate.report import FIGURE_FORMATS, FIGURE_KINDS, FigureForm, read_figure_size
 
     *words, kind = selection.words or [""]
     if kind not in FIGURE_KINDS:
@@ -254,16 +241,9 @@ def plot(
     with replace(selection, words=words).opened(is_look=True) as (store, _, plan):
         form = _with_rows(form, plan, rows, highlight)
     announce(f"drawing {kind} of {plan.name}")
-    results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
-    if FIGURE_KINDS[kind].gives_intervals:
-        table = read_verdicts(plan, store, results, withheld=withheld).table
-    else:
-        own_results = with_own_metrics(plan, results, store)
-        files = RunFiles(store.metrics, store.probe, store.predictions)
-        table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
-    for note in withheld_notes(plan, withheld):
-        announce(note.text)
-    figure = draw_figure(plan, table, kind, store.rundir, ending, form)
+    figure, withheld_lines = draw_sweep(plan, store, kind, ending, form)
+    for line in withheld_lines:
+        announce(line)
     if figure.caption:
         announce(f"for its caption: {figure.caption}")
     out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ablate.shared import expected_words
+from ablate.shared import nearest_name
 
 UsageError: Any = typer.BadParameter.__base__  # of the click that this typer is made with
 
@@ -26,6 +26,8 @@ HABITS = {
     ("--name",): "--as NAME names a sweep",
 }
 HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
+# Settings, as somebody types them who takes them for options.
+DASHED_SETTINGS = {"--seeds": "seeds=N", "--baseline": "baseline=LABEL"}
 VERBS = {  # commands of other tools: what is here
     **dict.fromkeys(
         ("train", "resume", "start", "fit"), "`ablate sweep` trains, and goes on where it stopped"
@@ -41,7 +43,7 @@ VERBS = {  # commands of other tools: what is here
 
 
 def in_words(error: Any) -> str:
-    """Write a UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
+    """Write a UsageError as one line: "ablate table: --formt: is no option; did you mean ..."."""
     if error.ctx is None:  # of an option without its value, or with one too many
         command = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
         return f"{f'ablate {command}'.rstrip()}: {_part(error.message)}"
@@ -57,7 +59,10 @@ def _problem(error: Any, context: typer.Context) -> str:
             behind = shlex.quote(wrong)
             return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
         options = [option for param in context.command.params for option in param.opts]
-        return f"option: {expected_words(wrong, [*filter(_is_long, options), '--help'])}"
+        guess = nearest_name(wrong, [*filter(_is_long, options), *DASHED_SETTINGS])
+        guess = DASHED_SETTINGS.get(guess or "", guess)
+        question = f"did you mean {guess}? " if guess else ""
+        return f"{wrong}: is no option; {question}`{context.command_path} --help` lists them"
     if param := getattr(error, "param", None):
         name = param.opts[0] if _is_long(param.opts[0]) else param.metavar or param.name
         return f"{name}: {error.message or 'is missing: ' + _part(param.help)}"

@@ -63,28 +63,37 @@ class TableView:
         str | None, option("TEXT", "Caption of the LaTeX table (default: title).")
     ] = None
     notes: Annotated[
-        str | None, option("full|short|none", "Notes under the LaTeX table (default: full).")
+        str | None,
+        option(
+            "short|full|none",
+            "Notes on the table; full: also how its numbers are computed (default: short; full for "
+            "LaTeX and HTML).",
+        ),
     ] = None
     strict: Annotated[
         bool, flag("--strict", "Refuse a table of unlike runs, and verdicts of repeated looks.")
     ] = False
 
     def check(self) -> None:
-        """Raise UserError for options that exclude each other."""
+        """Raise UserError for options that exclude each other, and for unknown notes."""
+        from ablate.report import NOTES
+
+        if self.notes is not None and self.notes not in NOTES:
+            raise unknown_value("--notes", self.notes, NOTES)
         if self.wide and self.transpose:
             raise UserError("--wide: its columns are not variants; leave --transpose out")
-        for name in ("label", "caption", "notes"):
+        for name in ("label", "caption"):
             if getattr(self, name) is not None and self.format != "latex":
                 raise UserError(f"--{name}: is of LaTeX; add --format latex, or leave --{name} out")
         self.floated  # noqa: B018 - raises UserError, too
 
     @property
     def floated(self) -> LatexFloat:
-        """The label, caption and notes of a LaTeX table. Raises UserError for values that are not
+        """The label and caption of a LaTeX table. Raises UserError for values that are not
         valid."""
         from ablate.report import LatexFloat
 
-        return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
+        return LatexFloat(self.label, self.caption)
 
     def part_of(self, table: Table, plan: Plan) -> Table:
         """Return the part of the table that is shown; see `report.choose_part`."""
@@ -204,7 +213,12 @@ def _print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> No
     if view.format == "json":
         print_json(table_tree(table))
         return
-    layout: Any = {"transpose": view.transpose, "wide": view.wide, "floated": view.floated}
+    layout: Any = {
+        "transpose": view.transpose,
+        "wide": view.wide,
+        "floated": view.floated,
+        "notes": view.notes,
+    }
     print_set(view.format, functools.partial(render_table, table, show=parts, **layout))
 
 

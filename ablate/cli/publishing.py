@@ -18,25 +18,17 @@ def report(
     out: Annotated[Path | None, option("FILE", "File to write (default: NAME.html).")] = None,
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
-    from ablate.analysis import read_verdicts
+    from ablate.api import render_report
     from ablate.planning import output_name
-    from ablate.report import PAGE_FIGURES, draw_figures, render_page
-    from ablate.store import load_records, run_histories
+    from ablate.store import run_histories
 
     if out is not None:
         check_out(out, ("html", "htm"))
     with selection.opened(is_look=True) as (store, ledger, plan):
         announce(f"reading the runs of {plan.name}")
-        runs = load_records(plan, store, run_histories(plan, ledger), probes=True)
+        histories = run_histories(plan, ledger)
     path = out or Path(f"{output_name(plan.name)}.html")
-    reading = read_verdicts(
-        plan,
-        store,
-        {record.run.id: record.result for record in runs},
-        withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
-    )
-    figures = draw_figures(plan, reading.table, store.rundir, PAGE_FIGURES)
-    if write_out(path, render_page(plan, reading.table, runs, reading.looks, figures).encode()):
+    if write_out(path, render_report(plan, store, histories).encode()):
         print(f"wrote {path}")
 
 

@@ -25,10 +25,22 @@ from ablate.planning.declared import Declared
 from ablate.planning.design import DESIGNS
 from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
-from ablate.planning.settings import check_sweep_name, value_at, value_text
+from ablate.planning.settings import (
+    SettingsLayer,
+    check_sweep_name,
+    single_values,
+    value_at,
+    value_text,
+)
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
-from ablate.planning.words import from_words, read_line, read_options
+from ablate.planning.words import (
+    check_values,
+    from_words,
+    is_single_run,
+    read_line,
+    read_options,
+)
 from ablate.shared import OwnSpec, RunSpec, UserError, program, unknown_value
 
 # A variant's key in one of these is a confound.
@@ -78,6 +90,10 @@ def _plan_line(
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
+        if line.settings and is_single_run(line):
+            # A wrong key or value is named before the lack of a second value.
+            check_values(line, composer.groups)
+            composer.run(composer.tree([SettingsLayer("", single_values(line.settings))]))
         sweep, by_default = from_words(line, name, composer.groups), True
     else:
         place, content = load_sweep_file(find_sweep_file(line.file))

@@ -93,9 +93,8 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         raise UserError(
             f"--scale {options.scale}: only a sweep file has scales; give its NAME first"
         )
-    alone = any(word.key == TRAINER for word in line.settings)  # a program's first try
-    if not (options.change or swept or alone):
-        raise _nothing_to_sweep(line, groups)
+    if is_single_run(line):
+        raise _nothing_to_sweep(line)
     if options.design is not None and not options.change:
         raise UserError(
             f"--design {options.design}: of which changes? give --change {WORD}, twice or more"
@@ -146,20 +145,38 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
     )
 
 
-def _nothing_to_sweep(line: Declared, groups: Mapping[str, Sequence[str]]) -> UserError:
-    """Return the error for the words of a single run."""
+def is_single_run(line: Declared) -> bool:
+    """Return whether a command line without a file declares one run, and nothing to compare it
+    with. A single run of a program is a sweep, too: its first try."""
+    is_program = any(word.key == TRAINER for word in line.settings)
+    return not (line.options.change or is_program or any(word.swept for word in line.settings))
+
+
+def check_values(line: Declared, groups: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError where the words of a single run have several values in one: a list, or a text
+    with commas."""
     for word in line.settings:
         if word.key in groups and isinstance(word.value, list):
             values = ",".join(map(value_text, word.value))
-            return UserError(
+            raise UserError(
                 f"{word.text}: is one value, a list; several values have no brackets: "
                 f"{word.key}={values} (in Python they are a tuple)"
             )
         if word.key != "data.path" and isinstance(word.value, str) and "," in word.value:
-            return UserError(
+            raise UserError(
                 f"{word.text}: is one value, a text; several values have no quotes: "
                 f"{word.key}={word.value} (in Python they are a tuple)"
             )
+
+
+def _nothing_to_sweep(line: Declared) -> UserError:
+    """Return the error for the words of a single run."""
+    if line.settings:
+        word = line.settings[0]
+        return UserError(
+            f"{word.text}: is one variant, with nothing to compare; give several values with "
+            f"commas, such as stem=none,dpn"
+        )
     return UserError(
         f"nothing to sweep: give values with commas, such as stem=none,dpn, "
         f"or the NAME of a sweep ({', '.join(sweep_files())})"

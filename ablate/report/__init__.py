@@ -16,6 +16,7 @@ __all__ = [
     "check_show",  # check the parts to print
     "DEFAULT_SHOW",  # the parts that tables print without `--show`
     "SHOW",  # the parts that tables can print
+    "NOTES",  # the levels of notes on a table
     "FORMAT_ENDINGS",  # the format of each file ending
     "OUR_FORMATS",  # the formats that come with the package
     "LatexFloat",  # how LaTeX tables float
@@ -32,6 +33,7 @@ __all__ = [
     "FIGURE_KINDS",  # the kinds of figures
     "FIGURE_FORMATS",  # the file formats of figures
     "FigureForm",  # size, style and rows of a figure
+    "DrawnFigure",  # the file of a figure, and its caption
     "read_figure_size",  # read "3.3x2.4", in inches
     "render_page",  # render a sweep as one HTML page
     "PAGE_FIGURES",  # the figures that a page shows
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from ablate.report.formats import (
         DEFAULT_SHOW,
         FORMAT_ENDINGS,
+        NOTES,
         OUR_FORMATS,
         SHOW,
         LatexFloat,
@@ -100,7 +103,13 @@ if TYPE_CHECKING:
     from ablate.report.live import progress_view
     from ablate.report.page import PAGE_FIGURES, render_page
     from ablate.report.planned import show_head, show_plan
-    from ablate.report.plot import FIGURE_FORMATS, FIGURE_KINDS, draw_figure, draw_figures
+    from ablate.report.plot import (
+        FIGURE_FORMATS,
+        FIGURE_KINDS,
+        DrawnFigure,
+        draw_figure,
+        draw_figures,
+    )
     from ablate.report.plot.form import FigureForm, read_figure_size
     from ablate.report.power import SeedSpread, forecast_seeds, seed_spreads, simulate_looks
     from ablate.report.selection import choose_part, read_labels

@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from ablate.version import FORMAT
 
 
-class UserError(Exception):
+class OneLine(Exception):
+    """An error that one line explains, in notebooks too."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of the error: no frames of ours."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UserError(OneLine):
     """A mistake of the user's: one line that names the place, the value and the remedy. Exit 2."""
 
 
@@ -18,7 +26,7 @@ class NotThere(UserError):
     """The error for a store or sweep that does not exist yet. Whoever watches can wait for it."""
 
 
-class Failure(Exception):
+class Failure(OneLine):
     """A failure that is no mistake of the user's: one line. Exit 1."""
 
 
@@ -50,7 +58,7 @@ def format_words(version: int) -> str:
     return f"has format {version}, and this ablate reads format {FORMAT} alone"
 
 
-MANY = 20  # keys: behind as many nobody finds the guess
+MANY = 5  # choices: behind more of them nobody finds the guess
 
 
 def unknown_value(
@@ -65,13 +73,17 @@ def expected_words(value: object, choices: Iterable[object], expectation: str = 
     """Return the message of `unknown_value` without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     choice_list = ", ".join(names) or "(there is none)"
-    if (
-        expectation != "one of"
-        and len(names) > MANY
-        and (guess := nearest_name(value, names)) is not None
-    ):
-        return f"got {value!r} (did you mean {guess!r}?), expected {expectation} {choice_list}"
-    return f"expected {expectation} {choice_list}, got {value!r}{did_you_mean(value, names)}"
+    guess = did_you_mean(value, names)
+    if guess and len(names) > MANY:
+        return f"got {spelled(value)}{guess}, expected {expectation} {choice_list}"
+    return f"expected {expectation} {choice_list}, got {spelled(value)}{guess}"
+
+
+def spelled(value: object) -> str:
+    """Return a value as a command line or a YAML file has it, a text in quotes: null, true, 'a'."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return repr(value)
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str:
@@ -83,12 +95,24 @@ def did_you_mean(value: object, names: Iterable[str]) -> str:
 def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
     """Return the name nearest to the value, the value itself if it is a name; None where no name
     has a similarity of `share` (0 to 1, by difflib). Names that differ only in their numbers are
-    not near, as fp64 and fp16, unless one number begins with the other, as in cifar10 and
-    cifar1."""
+    not near, as fp64 and fp16, unless one number begins with the other, as in cifar10 and cifar1;
+    nor are names whose numbers alone are alike, as b300 and mi300x."""
     if not isinstance(value, str):
         return None
     matches = difflib.get_close_matches(value, names, 3, share)
-    return next((name for name in matches if not _of_another_number(value, name)), None)
+    return next(
+        (
+            name
+            for name in matches
+            if not _of_another_number(value, name) and _alike_letters(value, name)
+        ),
+        None,
+    )
+
+
+def _alike_letters(value: str, name: str) -> bool:
+    value_letters, name_letters = (re.sub(r"\d", "", text) for text in (value, name))
+    return difflib.SequenceMatcher(None, value_letters, name_letters).ratio() > 0
 
 
 def _of_another_number(value: str, name: str) -> bool:

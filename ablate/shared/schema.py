@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.errors import UserError, spelled, unknown_value
 from ablate.shared.files import LARGEST_INTEGER
 from ablate.shared.parts import is_plugin
 
@@ -53,7 +53,7 @@ class Bounds:
             or (self.below is not None and not value < self.below)
             or (self.most is not None and not value <= self.most)
         ):
-            raise UserError(f"{place}: must be {self}, got {value!r}")
+            raise UserError(f"{place}: must be {self}, got {spelled(value)}")
 
     def __str__(self) -> str:
         words = (
@@ -175,7 +175,7 @@ def same_keys(
     """Raise UserError where `tree` has other keys than those expected. `added`: keys that may be
     missing; `computed`: keys that nobody types, so that no error lists them."""
     if not isinstance(tree, Mapping):
-        raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
+        raise UserError(f"{place or 'config'}: expected settings (key: value), got {spelled(tree)}")
     dot = f"{place}." if place else ""
     typed = [name for name in expected if name not in computed]
     check_keys(dot, [key for key in tree if key not in computed], typed, "")
@@ -205,7 +205,7 @@ def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
     if annotation is None:
         return read_value(value, hint, place)
     if annotation.form and not isinstance(value, list | tuple | None):
-        raise UserError(f"{place}: expected {annotation.form}, got {value!r}")
+        raise UserError(f"{place}: expected {annotation.form}, got {spelled(value)}")
     return annotation.read_checked(value, hint, place)
 
 
@@ -228,7 +228,7 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
     Raise UserError where it is not of that type, or is a number that JSON can't hold.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{place}: expected a finite number, got {value!r}")
+        raise UserError(f"{place}: expected a finite number, got {spelled(value)}")
     if hint is Any or (hint is str and type(value) is str):
         return value
     options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
@@ -254,7 +254,9 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
         return float(value)
     *type_names, final_type = " or ".join(map(_type_name, options)).split(" or ")
     expected = " or ".join(filter(None, (", ".join(type_names), final_type)))
-    raise UserError(f"{place}: expected {expected}, got {value!r}{_spelling(value, options)}")
+    raise UserError(
+        f"{place}: expected {expected}, got {spelled(value)}{_spelling(value, options)}"
+    )
 
 
 def _spelling(value: Any, options: Collection[Any]) -> str:
@@ -308,7 +310,7 @@ def _factors(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, float]]
         if isinstance(value, Mapping):
             yield from ((f"{key}.{path}", factor) for path, factor in _factors(value, below))
         elif (factor := read_value(value, float, below)) < 0:
-            raise UserError(f"{below}: must be at least 0, got {value!r}")
+            raise UserError(f"{below}: must be at least 0, got {spelled(value)}")
         else:
             yield str(key), factor
 

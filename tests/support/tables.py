@@ -119,16 +119,17 @@ def entries(table):
     return {entry.row: entry for entry in table.entries}
 
 
-def printed(table, width=100):
-    """Print a table as a terminal of this width shows it."""
+def printed(table, width=100, **options):
+    """Print a table as a terminal of this width shows it. `options`: see `render_table`."""
     console = Console(file=io.StringIO(), width=width)
-    console.print(render_table(table, "rich"))
+    console.print(render_table(table, "rich", **options))
     return console.file.getvalue()
 
 
 def every_text(table):
     """Render a table in every format, each as a line with single spaces."""
-    texts = [printed(table), *(render_table(table, name) for name in TEXTS)]
+    full = {"notes": "full"}
+    texts = [printed(table, **full), *(render_table(table, name, **full) for name in TEXTS)]
     return [" ".join(text.replace("\\%", "%").split()) for text in texts]
 
 

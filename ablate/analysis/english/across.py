@@ -8,4 +8,4 @@ from ablate.analysis.english.registry import writes
 @writes("pairs.correlate")
 def pairs_correlate(correlation: float, remedy: str) -> str:
     """`remedy`: the command that judges gains by pairs, and when it is better."""
-    return f"Between rows the runs of a seed correlate by {correlation:.2f}: {remedy}."
+    return f"Runs of the same seed correlate by {correlation:.2f} between rows: {remedy}."

@@ -13,39 +13,75 @@ from ablate.analysis.english.words import (
     first_few,
     plural,
     prefixed,
+    significant,
 )
 
 Values = Mapping[str, Any]
 
-# By how a column is judged: where runs of rows share seeds, and where they share nothing.
+NAMED_COLUMNS = 3  # whose resolution is named one by one
+LEAST_SHARE = 0.1  # of the noise that comes from the test set, to be worth a sentence
+
+# What tells how noisy a gain is, by how a column is judged: where runs of rows share seeds, and
+# where they share nothing.
 METHODS = {
-    "images": "each row's own spread, from which {examples} change between its seeds",
-    "one way": "one spread of all rows, without seed blocks: too wide where seeds correlate",
-    "paired": "paired t",
+    "images": "the test {examples} that are right with one seed and wrong with another",
+    "one way": "one variance of all rows, without pairs of seeds (too wide where seeds correlate)",
+    "paired": "its own differences from the baseline, seed by seed (paired t)",
 }
 METHODS_WITHOUT_SEEDS = {
-    "one way": "one spread of all rows, whose runs share no seeds",
-    "welch": "Welch's t, for runs share no seeds",
+    "one way": "one variance of all rows, whose runs share no seeds",
+    "welch": "its own runs and those of the baseline (Welch's t; runs share no seeds)",
 }
 
 
 # --- The caption --------------------------------------------------------------------------------
 
 
-@writes("metric")
-def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Values | None) -> str:
-    """Explain means and gains. `metric`: its name, unit and direction; `test`: what was tested;
-    `seeds`: whether runs have seeds; `interval`: see `_interval_words`, None without intervals."""
-    if metric["neutral"]:
-        direction = ", neither direction being better"
-    else:
-        direction = ", lower being better" if metric["lower"] else ""
-    repeats, intervals = ("seeds", "training seeds") if seeds else ("runs", "the runs of the sheet")
-    interval_words = _interval_words(seeds, **interval) if interval is not None else ""
+@writes("reading")
+def reading(metric: Values, alpha: float, seeds: bool, interval: Values | None) -> str:
+    """Say what the numbers of a table are. The values are those of `metric`, which is exact."""
+    gain_interval = f" [{_together(**interval)}]" if interval is not None else ""
     return (
-        f"{capitalized(metric['name'])}: mean over {repeats} [{confidence_level(alpha)} Student "
-        f"t]; {metric['contrast']} in {metric['points']}{direction}{interval_words}. Intervals are "
-        f"over {intervals}; {_tested(**test)}."
+        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
+        f"[{confidence_level(alpha)} interval]; {metric['contrast']} in "
+        f"{metric['points']}{_direction(metric)}{gain_interval}."
+    )
+
+
+def _together(
+    alpha: float,
+    family: Values,
+    looks: Sequence[int],
+    methods: Sequence[str],
+    examples: str,
+) -> str:
+    """Say which intervals of gains hold together."""
+    level = f"{confidence_level(alpha)} interval"
+    contrasts, scope = family["contrasts"], family["scope"]
+    if contrasts == [1] and not looks:
+        return level
+    number = f"all {contrasts[0]}" if len(contrasts) == 1 else "all"
+    scope_words = "a column" if scope == "column" else "the table"
+    at = ", at every look," if looks else ""
+    return f"{level}; {number} of {scope_words}{at} hold together"
+
+
+def _direction(metric: Values) -> str:
+    if metric["neutral"]:
+        return ", neither direction being better"
+    return ", lower being better" if metric["lower"] else ""
+
+
+@writes("metric", exact=True)
+def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Values | None) -> str:
+    """Say how intervals are computed. `metric`: its name, unit and direction; `test`: what was
+    tested; `seeds`: whether runs have seeds; `interval`: see `_noise_words`, None without
+    intervals."""
+    noise = f" {_noise_words(seeds, **interval)}" if interval is not None else ""
+    scope = "new training seeds" if seeds else "new runs like those of the sheet"
+    return (
+        f"A mean's interval is Student's t of its own {'seeds' if seeds else 'runs'}.{noise} "
+        f"Intervals are about {scope}; {_tested(**test)}."
     )
 
 
@@ -57,7 +93,7 @@ def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
     return f"one split, one test set of {' or '.join(map(str, sizes))} {examples}"
 
 
-def _interval_words(
+def _noise_words(
     seeds: bool,
     alpha: float,
     family: Values,
@@ -65,19 +101,19 @@ def _interval_words(
     methods: Sequence[str],
     examples: str,
 ) -> str:
-    """Say what the intervals of gains are: `methods` are those by which columns are judged."""
+    """Say how the intervals of gains are made: `methods` are those by which columns are judged."""
     texts = METHODS if seeds else METHODS_WITHOUT_SEEDS
-    spreads = " or ".join(texts[method] for method in methods).format(examples=examples)
+    sources = " or ".join(texts[method] for method in methods).format(examples=examples)
     return (
-        f" [{confidence_level(alpha)}, simultaneous over the {family_words(**family)}"
-        f"{_looks_words(looks)}; {spreads}]"
+        f"A gain's interval takes its noise from {sources}; the {family_words(**family)}"
+        f"{_looks_words(looks)} share an error of {100 * alpha:.4g} %."
     )
 
 
 def family_words(contrasts: Sequence[int], scope: str) -> str:
-    """Name the family of simultaneous intervals: "9 contrasts of a column". `scope`: "column" or
+    """Name the family of simultaneous intervals: "9 comparisons of a column". `scope`: "column" or
     "table"."""
-    noun = "contrast" if contrasts == [1] else "contrasts"
+    noun = "comparison" if contrasts == [1] else "comparisons"
     scope_words = "a column" if scope == "column" else "the table"
     return f"{' or '.join(map(str, contrasts))} {noun} of {scope_words}"
 
@@ -88,26 +124,26 @@ def _looks_words(looks: Sequence[int]) -> str:
     return f" and the looks at {', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
 
 
-@writes("interval.of-mean-and-gain")
+@writes("interval.of-mean-and-gain", exact=True)
 def interval_of_mean_and_gain() -> str:
     return (
-        "The interval of a mean is of its row's own results alone; that of a gain is of the "
-        "spread that is named above: one may be much wider than the other suggests."
+        "The interval of a mean comes from its row alone, that of a gain from the noise named "
+        "above, so one may be much wider than the other suggests."
     )
 
 
-@writes("changes.no-cell-verdicts")
+@writes("changes.no-cell-verdicts", exact=True)
 def changes_no_cell_verdicts() -> str:
-    return "Cells have no verdicts of their own; changes have."
+    return "Verdicts are about changes, not about single cells."
 
 
-@writes("metric.measured")
+@writes("metric.measured", exact=True)
 def metric_measured(text: str) -> str:
     """`text`: how the metric is measured, as its author says."""
     return text
 
 
-@writes("task.tested")
+@writes("task.tested", exact=True)
 def task_tested(text: str) -> str:
     """`text`: how the task tests, as its author says."""
     return text
@@ -117,22 +153,22 @@ def task_tested(text: str) -> str:
 def other_sets(sets: Sequence[str], family: str) -> str:
     """`family`: that of the gains on other sets: "own", "shared" or, with looks, "none"."""
     judgement = {
-        "own": "a family of its own",
-        "shared": "in the same family",
-        "none": "without verdicts, for looks are at the run's own test set",
+        "own": "each of these columns is judged as a family of its own",
+        "shared": "they are judged in the same family",
+        "none": "they have no verdicts, since looks are at the run's own test set",
     }[family]
     return (
-        f"The columns on {first_few(sets)} test the same runs on other images or labels. Each "
-        f"of these columns is {judgement}; averages and contrasts use the run's own test set only."
+        f"Columns on {first_few(sets)}: the same runs, tested on other images or labels; "
+        f"{judgement}. Averages and contrasts use the run's own test set only."
     )
 
 
 @writes("population")
 def population(alpha: float, family: Values) -> str:
     return (
-        f"For new images, too: the interval of the gain for new training seeds and for new images "
-        f"that are drawn independently, as the test images were (crossed random effects) "
-        f"[{confidence_level(alpha)}, simultaneous over the {family_words(**family)}]."
+        f"The gain for new images, too, allows for new training seeds and for new test images, "
+        f"drawn independently as these were (crossed random effects; {confidence_level(alpha)}, "
+        f"for the {family_words(**family)} together)."
     )
 
 
@@ -162,41 +198,44 @@ def parent_words(
     if not data:
         return ""
     length_words = f"{length:,g} {unit[: -1 if length == 1 else None]}"
-    seed_words = f"seed {seed}" if seed is not None else "their own seed"
+    seed_words = f"seed {seed}" if seed is not None else "the same seed"
     origin = parent_words(**parent) if parent else ""
     further = f", which starts from {origin}" if origin else ""
     return f"the weights of a run on {data} ({length_words}) with {seed_words}{further}"
 
 
-@writes("tuned")
+@writes("tuned.keys")
+def tuned_keys(keys: Sequence[str], trials: int, compared: bool, untuned: Sequence[str]) -> str:
+    """`compared`: whether gains compare searches; `untuned`: columns."""
+    exception = f", except in {first_few(untuned)}" if untuned else ""
+    counted = "; n counts searches" if compared else ""
+    return (
+        f"Tuned in the same way for every variant{exception}: {', '.join(keys)}, by "
+        f"{plural(trials, 'trial')} a search{counted}."
+    )
+
+
+@writes("tuned", exact=True)
 def tuned(
-    keys: Sequence[str],
-    searches: Values,
+    searches: str,
     trials: int,
     sampler: str,
     explored: float | None,
     chosen_on: Values,
-    untuned: Sequence[str],
+    compared: bool,
 ) -> str:
-    """State the tuned keys, the trials, the explored share of the ranges, and what n counts.
-    `searches`: their `number` in words, and whether gains `compare` them; `explored`: the least
-    share of a range; `chosen_on`: whether on `parents`, and by which `metric` of the user's;
-    `untuned`: columns."""
+    """Say how settings were searched and chosen. `searches`: their `number` in words;
+    `explored`: the least share of a range; `chosen_on`: whether on `parents`, and by which `metric`
+    of the user's."""
     coverage = ""
     if explored is not None:
-        coverage = f"; at least {100 * explored:.0f} % of each range is explored"
+        coverage = f", which explored at least {100 * explored:.0f} % of each range"
     metric_words = f" by {chosen_on['metric']}" if chosen_on["metric"] else ""
-    untuned_words = f", but in {', '.join(untuned)}" if untuned else ""
-    n_meaning = (
-        "n counts searches"
-        if searches["compared"]
-        else "intervals are conditional on the chosen settings"
-    )
+    condition = "" if compared else "; intervals hold for the chosen settings only"
     return (
-        f"Tuned in the same way for every variant{untuned_words}: {', '.join(keys)}; "
-        f"{searches['number']} of {plural(trials, 'trial')} (sampler {sampler}){coverage}; "
-        f"settings are chosen on validation{' of the parents' * chosen_on['parents']}"
-        f"{metric_words}, with other seeds; {n_meaning}."
+        f"Tuning: {searches} of {plural(trials, 'trial')} (sampler {sampler}){coverage}; settings "
+        f"were chosen on validation{' of the parents' * chosen_on['parents']}{metric_words}, with "
+        f"seeds that the table doesn't use{condition}."
     )
 
 
@@ -205,22 +244,52 @@ def part(counts: Sequence[Values]) -> str:
     """`counts`: the numbers of rows, columns or cells (`noun`) that are `shown`, and in `total`."""
     parts = [f"{count['shown']} of {count['total']} {count['noun']}" for count in counts]
     return (
-        f"{' and '.join(parts)} shown; intervals, verdicts and counts are those of the whole table."
+        f"{' and '.join(parts)} shown. Intervals, verdicts and counts are those of the whole table."
     )
 
 
 @writes("part.blocks")
 def part_blocks() -> str:
-    return "Averages and contrasts over more than is shown are left out."
+    return "Averages and contrasts that include what is hidden are left out."
 
 
-@writes("part.sorted")
+@writes("part.sorted", exact=True)
 def part_sorted(columns: int) -> str:
     criterion = "their mean gain over the columns shown" if columns > 1 else "gain"
     return f"Rows are sorted by {criterion}, the baseline first."
 
 
 # --- The spread of a column ---------------------------------------------------------------------
+
+
+@writes("noise.resolution")
+def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) -> str:
+    """Say how large a gain must be to stand out. `columns`: of each its `heading`, the usual
+    `half` width of an interval, the `share` of the variance that comes from the test set, of `size`
+    `examples` (0: not known), and the `half` width `with_more` `seeds` (None: not forecast);
+    `seeds`: of every row, None where rows differ."""
+    halves = [column["half"] for column in columns]
+    if len(columns) == 1:
+        size = f"{significant(halves[0])} {points}"
+    elif len(columns) <= NAMED_COLUMNS:
+        named = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
+        size = f"{', '.join(named)} ({points})"
+    else:
+        size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
+    with_seeds = f"With {plural(seeds, 'seed')}, gains" if seeds is not None else "Gains"
+    text = f"{with_seeds} under about {size} are lost in the noise"
+    if len(columns) > 1:
+        return f"{text}."
+    [column] = columns
+    more = column["with_more"]
+    if more is not None:
+        text += f"; with {more['seeds']} seeds, under about {significant(more['half'])}"
+    if column["share"] >= LEAST_SHARE and column["size"]:
+        text += (
+            f". {100 * column['share']:.0f} % of the noise comes from the size of the test set "
+            f"({column['size']} {column['examples']})"
+        )
+    return f"{text}."
 
 
 @writes("noise.baseline")
@@ -230,14 +299,14 @@ def noise_baseline(column: str, ratio: float | None) -> str:
 
 
 def noisy_words(ratio: float | None) -> str:
-    times = f"{ratio:.1f} times" if ratio is not None else "far above"
-    return f"the baseline's spread is {times} what the rows have, and counts whole in each gain"
+    times = f"{ratio:.1f} times as much as" if ratio is not None else "far more than"
+    return f"the baseline varies {times} the other rows between seeds, which widens every interval"
 
 
 @writes("noise.lacking")
 def noise_lacking(column: str, examples: str, reason: str) -> str:
     """`reason`: why examples don't determine the spread."""
-    return _of_column(column, f"the spread is not from {examples}, since {reason}.")
+    return _of_column(column, f"the noise is not estimated from {examples}, since {reason}.")
 
 
 @writes("noise.no-floor")
@@ -245,8 +314,8 @@ def noise_no_floor(column: str, examples: str, reason: str) -> str:
     """`reason`: why the interval of a lone gain takes nothing from examples."""
     return _of_column(
         column,
-        f"the interval of the gain doesn't allow for {examples} that change between seeds, and "
-        f"may be too narrow, since {reason}.",
+        f"the interval of the gain may be too narrow: it doesn't allow for {examples} that are "
+        f"right with one seed and wrong with another, since {reason}.",
     )
 
 
@@ -264,7 +333,7 @@ def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) 
     for entry in rows:
         by_count.setdefault(entry["missing"], []).append(entry["row"])
     parts = [f"{n} of {first_few(labels)}" for n, labels in sorted(by_count.items(), reverse=True)]
-    consequence = "Gains have no intervals and no verdicts before every run has a result."
+    consequence = "Gains get intervals and verdicts once every run has a result."
     if looks:
         consequence = "The next look waits until every run of its column has a result."
     return (
@@ -278,7 +347,7 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
     """`uneven`: whether rows differ in the seeds that were skipped."""
     exclusion = "The table leaves out these seeds"
     if uneven:
-        exclusion = "Gains leave out these seeds, means are of all runs that there are"
+        exclusion = "Gains leave out these seeds; means are of all finished runs"
     return (
         f"{plural(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
         f"`ablate run RUN --undo` lets them train."
@@ -287,7 +356,9 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
 
 @writes("few-seeds")
 def few_seeds(n: int) -> str:
-    return "n = 1: no interval." if n == 1 else f"n = {n}: intervals, no verdicts."
+    if n == 1:
+        return "One run has no interval (n = 1)."
+    return "Two seeds are too few for verdicts (n = 2); three are enough."
 
 
 @writes("condition")
@@ -295,12 +366,12 @@ def condition(factor: str) -> str:
     """`factor`: what all seeds of a row share: one "search" or one "parent"."""
     return {
         "search": (
-            "One search a row: intervals are conditional on the chosen settings and don't compare "
-            "methods, so there are no verdicts; tune.repeats=3 compares methods."
+            "Each row has one search, so intervals hold for the chosen settings only, and there "
+            "are no verdicts; tune.repeats=3 compares methods."
         ),
         "parent": (
-            "One parent a row: intervals are conditional on its weights and leave out how much "
-            "parents differ, so there are no verdicts; without from.seed each seed has its own."
+            "Each row has one parent, so intervals hold for its weights only, and there are no "
+            "verdicts; without from.seed each seed has a parent of its own."
         ),
     }[factor]
 
@@ -348,8 +419,8 @@ def void_rows(
     ]
     return prefixed(
         column,
-        f"{unstable} of {runs} runs of {baseline} diverged or collapsed, "
-        f"against {'; '.join(parts)}.",
+        f"{unstable} of {runs} runs of {baseline} diverged or collapsed; of the variants, "
+        f"{'; '.join(parts)}.",
     )
 
 
@@ -368,7 +439,7 @@ def void_lower_rate(column: str, command: str) -> str:
 
 @writes("looks.unrecorded")
 def looks_unrecorded(reason: str) -> str:
-    return f"Verdicts withheld: the look can't be recorded ({reason})."
+    return f"Verdicts are withheld, since this look can't be recorded ({reason})."
 
 
 @writes("joined")

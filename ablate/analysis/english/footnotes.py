@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 @writes("confound")
 def confound(keys: Sequence[str]) -> str:
-    return f"Confound: the row sets {', '.join(keys)}, which belongs to the recipe."
+    return f"Confounded: the row also sets {', '.join(keys)}, which belongs to the recipe."
 
 
 @writes("skipped.seeds")
@@ -54,7 +54,7 @@ def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Va
     if scored == "chance":
         text = f"Diverged: {seeds}; scored at chance{exclusion}."
     elif scored == "baseline":
-        text = f"Diverged: {seeds}; gains are over the other runs of the baseline."
+        text = f"Diverged: {seeds}; gains are over the baseline's other runs."
     else:
         text = (
             f"Diverged: {seeds}; mean and gain are of the other runs, so the row has no "
@@ -79,7 +79,8 @@ def collapsed(
 
 def _own_interval_clause(own_interval: bool) -> str:
     return (
-        "; the row has its own paired interval, and tells nothing of the other rows' spread"
+        "; its interval is a paired t of its own, and the noise of the other rows is estimated "
+        "without it"
         if own_interval
         else ""
     )
@@ -88,18 +89,18 @@ def _own_interval_clause(own_interval: bool) -> str:
 def _fisher_clause(fisher: Values | None) -> str:
     if fisher is None:
         return ""
-    few = "" if fisher["tested"] else "; the test can decide from 4 runs on"
+    few = "" if fisher["tested"] else "; with 4 runs or more the test can decide"
     return (
         f" Fisher's exact test against 0 of {fisher['runs']} runs of {fisher['baseline']}: p = "
-        f"{fisher['p']:.2g}; the smallest p of so many runs is {fisher['floor']:.2g}{few}."
+        f"{fisher['p']:.2g} (so many runs can give {fisher['floor']:.2g} at least{few})."
     )
 
 
 @writes("never")
 def never(seeds: Sequence[int]) -> str:
     return (
-        f"{seed_names(seeds).capitalize()} never reached the threshold. The mean "
-        f"leaves these runs out, so the row has no verdict."
+        f"{seed_names(seeds).capitalize()} never reached the threshold and "
+        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so the row has no verdict."
     )
 
 
@@ -115,12 +116,9 @@ def beyond(metric: str, values: Sequence[Values], largest: float) -> str:
 # --- Tuning -------------------------------------------------------------------------------------
 
 
-@writes("tuned.settings")
-def tuned_settings(
-    choices: Sequence[Values], edges: Sequence[Values], noise: Sequence[Values]
-) -> str:
-    """`choices`: of each search its `params`, `name`, `trials`, `spent` and `multiply_adds`;
-    `edges`, `noise`: see `tuned_doubts`."""
+@writes("tuned.settings", exact=True)
+def tuned_settings(choices: Sequence[Values]) -> str:
+    """`choices`: of each search its `params`, `name`, `trials`, `spent` and `multiply_adds`."""
     params = "; ".join(
         ", ".join(f"{param['key']}={setting_text(param['value'])}" for param in choice["params"])
         + f" ({choice['name']})"
@@ -133,9 +131,14 @@ def tuned_settings(
     worth = f" at the cost of {spent:.1f}" if spent < trials else ""  # some pruned, or repeated
     used = f"; {short_number(adds)} multiply-adds" if adds else ""
     trial_words = plural(choices[0]["trials"], "trial")
-    text = f"Tuned: {params}; best of {trial_words}{suffix}{worth}{used}."
-    doubts = tuned_doubts(len(choices), edges, noise)
-    return " ".join([text, *(f"{capitalized(doubt)}." for doubt in doubts)])
+    return f"Tuned: {params}; best of {trial_words}{suffix}{worth}{used}."
+
+
+@writes("tuned.doubts")
+def tuned_doubts_text(searches: int, edges: Sequence[Values], noise: Sequence[Values]) -> str:
+    """Write the doubts about the settings that tuning chose: see `tuned_doubts`."""
+    doubts = tuned_doubts(searches, edges, noise)
+    return " ".join(f"{capitalized(doubt)}." for doubt in doubts)
 
 
 def tuned_doubts(searches: int, edges: Sequence[Values], noise: Sequence[Values]) -> list[str]:
@@ -144,12 +147,13 @@ def tuned_doubts(searches: int, edges: Sequence[Values], noise: Sequence[Values]
     doubts = []
     if edges:
         doubts.append(
-            f"at the edge of its range: {_often(edges, searches)}; a better value may lie beyond"
+            f"tuned to the edge of its range: {_often(edges, searches)}; a better value may lie "
+            f"beyond"
         )
     if noise:
         doubts.append(
-            f"the choice is noise: {_often(noise, searches)}; the best two trials differ by less "
-            f"than the validation error"
+            f"chosen by chance: {_often(noise, searches)}; the best two trials differ by less than "
+            f"the error of validation"
         )
     return doubts
 
@@ -167,43 +171,44 @@ def _often(keys: Sequence[Values], searches: int) -> str:
 # --- Gains --------------------------------------------------------------------------------------
 
 
-@writes("spread.own")
+@writes("spread.own", exact=True)
 def spread_own(
     reason: str, ratio: float | None, by_images: bool, examples: str, paired: bool
 ) -> str:
-    """`reason`: "spread" or "outlier", whose spread counts for no other row; `ratio`: of the row's
-    spread to the others', None where these have none; `paired`: whether the runs have seeds."""
+    """`reason`: "spread" or "outlier", without which the noise of the other rows is estimated;
+    `ratio`: of the row's spread to the others', None where these have none; `paired`: whether the
+    runs have seeds."""
     leaves = reason == "outlier"
-    reference = f"its {examples} and the other rows tell" if by_images else "the other rows have"
-    times = f"{ratio:.1f} times" if ratio is not None else "far above"
+    reference = f"its {examples} and the other rows suggest" if by_images else "the other rows"
+    times = f"{ratio:.1f} times as much as" if ratio is not None else "far more than"
     test = "0.1" if leaves else "5" if by_images else "10"
-    basis = f" (F test, {test} %): the row has its own paired"
-    if not paired:
-        basis = ": the row has its own Welch"
+    significance = f" (F test, {test} %)" if paired else ""
+    kind = "a paired t" if paired else "Welch's t"
+    consequence = "; the noise of the other rows is estimated without it" if leaves else ""
     return (
-        f"The row's spread is {times} what {reference}{basis} interval, and "
-        f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
+        f"This row varies {times} {reference}{significance}, so its interval is {kind} of its "
+        f"own{consequence}."
     )
 
 
-@writes("spread.few-runs")
+@writes("spread.few-runs", exact=True)
 def spread_few_runs() -> str:
-    return "Few runs beside a larger baseline: the row has its own Welch interval."
+    return "This row has few runs, fewer than the baseline, so its interval is Welch's t."
 
 
-@writes("spread.own-seeds")
+@writes("spread.own-seeds", exact=True)
 def spread_own_seeds(examples: str) -> str:
     return (
-        f"The row's own seeds tell its spread better than {examples} and the other "
-        f"rows do: the row has its own paired interval."
+        f"This row's own seeds say more about its noise than its {examples} and the other rows, "
+        f"so its interval is a paired t of its own."
     )
 
 
-@writes("spread.hardly-any-image")
+@writes("spread.hardly-any-image", exact=True)
 def spread_hardly_any_image() -> str:
     return (
-        "The predictions of hardly any image change between seeds, in this row and the "
-        "baseline: the row is judged by one spread of all rows."
+        "Hardly any prediction changes between seeds in this row and the baseline, so the row is "
+        "judged by one variance of all rows."
     )
 
 
@@ -220,34 +225,34 @@ def verdict_unstable(
     that would resolve such a gain, None for more than `most_seeds`."""
     change = metric["change"]
     resolution = (
-        f"{needed_seeds} seeds of this spread would resolve a {change} as large"
+        f"about {needed_seeds} such seeds would resolve a {change} as large"
         if needed_seeds is not None
-        else f"{most_seeds} seeds of this spread would not resolve a {change} as large"
+        else f"even {most_seeds} such seeds would not resolve a {change} as large"
     )
     times = f"{ratio:.1f} times" if ratio is not None else "many times"
     return (
-        f"Unstable: the other rows' spread would tell the {change} from zero, but the row's "
-        f"own spread is {times} as large and does not; seed {seed} is farthest from "
-        f"the median ({gain:+.{metric['decimals']}f} {metric['points']}); {resolution}."
+        f"Unstable: this row varies {times} as much between seeds as the others; without that its "
+        f"{change} would stand out. Seed {seed} is farthest from the median "
+        f"({gain:+.{metric['decimals']}f} {metric['points']}); {resolution}."
     )
 
 
 @writes("verdict.did-nothing")
 def verdict_did_nothing(baseline: str) -> str:
     return (
-        f"The predictions equal those of {baseline} in every seed, bit for bit: the "
-        f"change did nothing."
+        f"The change did nothing: in every seed the predictions equal those of {baseline}, bit for "
+        f"bit."
     )
 
 
 @writes("gain.no-spread")
 def gain_no_spread(change: str) -> str:
-    return f"The {change} is the same in every seed: there is no spread to judge it by."
+    return f"The {change} is the same in every seed, so there is no noise to judge it by."
 
 
 @writes("interval.wide")
 def interval_wide(limit: float, points: str) -> str:
-    return f"-: the interval is wider than {limit:g} {points}, so it says nothing."
+    return f"-: seeds differ so much that the interval is wider than {limit:g} {points}."
 
 
 # --- Columns ------------------------------------------------------------------------------------
@@ -265,7 +270,7 @@ def mixed(name: str, values: Sequence[Values]) -> str:
     return f"Runs differ in their {name}: {', '.join(parts)}."
 
 
-@writes("rounding")
+@writes("rounding", exact=True)
 def rounding(columns: Sequence[str], nondeterministic: bool, devices: Sequence[str]) -> str:
     """`nondeterministic`: algorithms were not deterministic; `devices`: that differ, if some do."""
     reasons = ["deterministic algorithms were off"] if nondeterministic else []
@@ -273,8 +278,8 @@ def rounding(columns: Sequence[str], nondeterministic: bool, devices: Sequence[s
         reasons.append(f"devices differ ({', '.join(devices)})")
     place = ", ".join(filter(None, columns))
     return (
-        f"{place}{': s' if place else 'S'}everal ranks shared runs, equal up to rounding: "
-        f"{'; '.join(reasons)}."
+        f"{place}{': s' if place else 'S'}everal ranks shared runs, whose numbers hold up to "
+        f"rounding: {'; '.join(reasons)}."
     )
 
 

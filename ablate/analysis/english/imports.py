@@ -19,20 +19,20 @@ def sheet_source(files: Sequence[Values]) -> str:
         f"sha256 {file['sha256'][:12]})"
         for file in files
     )
-    return f"The numbers are those of {texts}; nobody here knows how the runs were trained."
+    return f"The numbers are from {texts}; how the runs were trained was not checked."
 
 
 @writes("sheet.no-seeds")
 def sheet_no_seeds() -> str:
     return (
-        "The sheet has no seeds, so runs of two rows are never compared in pairs; gains are of "
-        "means, and n is that of the row or baseline with fewer runs."
+        "The sheet has no seeds, so rows are compared by their means, not in pairs; n is that of "
+        "the row or of the baseline, whichever has fewer runs."
     )
 
 
-@writes("sheet.no-averages")
+@writes("sheet.no-averages", exact=True)
 def sheet_no_averages() -> str:
-    return "Columns are not averaged, for their runs share no seeds."
+    return "Columns are not averaged, since their runs share no seeds."
 
 
 @writes("sheet.hides")
@@ -49,14 +49,14 @@ def sheet_lacks_seeds(cells: Sequence[Values]) -> str:
         for cell in cells
     ]
     return (
-        f"The sheet lacks {_list(lacking, '; ')}: a gain is over the seeds that row and "
+        f"The sheet lacks {_list(lacking, '; ')}; a gain is over the seeds that its row and the "
         f"baseline share."
     )
 
 
 @writes("sheet.single-runs")
 def sheet_single_runs(cells: Sequence[str]) -> str:
-    return f"One run alone, so no verdict: {_list(cells)}."
+    return f"No verdict, since there is one run only: {_list(cells)}."
 
 
 @writes("sheet.no-runs")

@@ -11,6 +11,8 @@ from ablate.analysis.english.words import first_few, plural, prefixed
 
 Values = Mapping[str, Any]
 
+LONG = 120  # characters of a list of changes that is only in the full notes
+
 
 def _of_columns(columns: Sequence[str], text: str) -> str:
     return prefixed(first_few(columns), text)
@@ -25,8 +27,8 @@ def looks_among_variants(
 ) -> str:
     return _of_columns(
         columns,
-        f"These runs were read before, in {first_few(sweeps)}, among {variants} "
-        f"variants: judged as {contrasts} contrasts.",
+        f"These runs were also read in {first_few(sweeps)}, among {variants} variants, so "
+        f"intervals here are as wide as for {contrasts} comparisons.",
     )
 
 
@@ -45,9 +47,9 @@ def looks_other_readings(
     scope = " of a column" if of_column else ""
     return _of_columns(
         columns,
-        f"{_other_readings(verdicts, means, subject)}: the chance of a false verdict on some "
+        f"{_other_readings(verdicts, means, subject)}, so the chance of a false verdict on some "
         f"variant{scope} is about {100 * error:.0f} %. Looks that are declared beforehand "
-        f"(analysis.looks) share alpha.",
+        f"(analysis.looks) don't raise it.",
     )
 
 
@@ -78,13 +80,30 @@ def looks_changed(
     subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
 ) -> str:
     """`subject`: "means", "intervals" or "verdicts"; `sweep`: where they were read, "" for this
-    one; `counts_all`: whether all variants are counted, or the error is unknown."""
+    one; `changes`: each "WHAT: HOW", of which many are only named; `counts_all`: whether all
+    variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
-    consequence = "all variants are counted." if counts_all else "its error is unknown."
-    return (
-        f"Changed since {subject} were first read{place}, at n = {n}: "
-        f"{'; '.join(changes)}. The change was made with results in view: {consequence}"
+    consequence = (
+        "All variants that were read are counted."
+        if counts_all
+        else "A change made with results in view has an unknown error."
     )
+    text = "; ".join(changes)
+    if only_named(changes):
+        text = ", ".join(change.partition(": ")[0] for change in changes)
+    return f"Changed after {subject} were first read{place}, at n = {n}: {text}. {consequence}"
+
+
+def only_named(changes: Sequence[str]) -> bool:
+    """Return whether `looks.changed` only names these changes, for they would fill lines."""
+    return len("; ".join(changes)) > LONG
+
+
+@writes("looks.changes", exact=True)
+def looks_changes(sweep: str, n: int, changes: Sequence[str]) -> str:
+    """List what `looks.changed` only names."""
+    place = f" in {sweep}" if sweep else ""
+    return f"Changed since the look{place} at n = {n}: {'; '.join(changes)}."
 
 
 @writes("looks.skipped-in-view")
@@ -95,8 +114,8 @@ def looks_skipped_in_view(begun_runs: int, seen_runs: int) -> str:
     if seen_runs:
         parts.append(f"of {seen_runs} the seed had begun in another row")
     return (
-        f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
-        f"curves in view, so the error of the verdicts is unknown."
+        f"Of the skipped runs, {', and '.join(parts)}: seeds were left out with curves in view, so "
+        f"the error of the verdicts is unknown."
     )
 
 
@@ -107,14 +126,14 @@ def looks_shared_baseline(
     alpha_text = f"{alpha:g}".removeprefix("0")
     return _of_columns(
         columns,
-        f"{variants} variants in {families} sweeps were read against these baseline runs, each "
-        f"sweep as its own family: {alpha_text} each.",
+        f"{variants} variants in {families} sweeps were compared with these baseline runs; each "
+        f"sweep has an error of {alpha_text} of its own.",
     )
 
 
 @writes("looks.strict")
 def looks_strict() -> str:
-    return "--strict: verdicts withheld."
+    return "--strict: verdicts are withheld."
 
 
 # --- What looks decide --------------------------------------------------------------------------
@@ -122,7 +141,7 @@ def looks_strict() -> str:
 
 @writes("look.undecided")
 def look_undecided(seeds: int) -> str:
-    return f"Undecided at the look at {seeds} seeds: more seeds are given out."
+    return f"Undecided at the look at {seeds} seeds, so it gets more seeds."
 
 
 @writes("look.stopped")
@@ -147,7 +166,7 @@ def look_ended(seeds: int, outcome: str, judged_by: str) -> str:
 def _judged_by(judged_by: str) -> str:
     return {
         "rows": "",
-        "own": "; the row is judged by its own spread",
+        "own": "; the row is judged by its own noise",
         "alone": "; no other row was left, so the row is judged by its paired t",
     }[judged_by]
 
@@ -179,7 +198,7 @@ def looks_lost_result(column: str, seeds: Sequence[int]) -> str:
     counts = first_few([*map(str, seeds)])
     return prefixed(
         column,
-        f"looks were taken at {counts} seeds, and a run that they counted has no result now.",
+        f"looks were taken at {counts} seeds, but a run that they counted has no result now.",
     )
 
 
@@ -201,6 +220,6 @@ def looks_next(column: str, noun: str, undecided: int, seeds: int, more_runs: in
 @writes("looks.below")
 def looks_below(seeds: int) -> str:
     return (
-        f"Below the columns: of the {seeds} seeds that all cells share, and "
-        f"without verdicts, for looks give verdicts on rows of a column only."
+        f"Below the columns, numbers are of the {seeds} seeds that all cells share, without "
+        f"verdicts: looks judge only rows of a column."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -26,6 +27,13 @@ def prefixed(heading: str, text: str) -> str:
 
 def confidence_level(alpha: float) -> str:
     return f"{100 * (1 - alpha):.4g} %"
+
+
+def significant(number: float) -> str:
+    """Write a number with two significant digits: "1.1", "0.045", "12"."""
+    number = float(f"{number:.2g}")
+    digits = 1 - math.floor(math.log10(abs(number))) if number else 0
+    return f"{number:.{max(digits, 0)}f}"
 
 
 def seed_names(seeds: Sequence[int]) -> str:

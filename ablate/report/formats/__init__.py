@@ -17,7 +17,8 @@ from ablate.analysis import Table
 from ablate.report.formats import grid, latex, tidy
 from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
-from ablate.report.formats.layout import UNFINISHED, sheet
+from ablate.report.formats.layout import FULL, UNFINISHED, sheet
+from ablate.report.formats.layout import NOTES as NOTES
 from ablate.report.formats.parts import DEFAULT_SHOW as DEFAULT_SHOW
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
@@ -30,8 +31,8 @@ TEX = "latex"
 SET = {
     "rich": TableFormat(grid.rich, ending=""),
     "md": TableFormat(grid.markdown, "md"),
-    TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80),
-    "html": TableFormat(grid.html, "html"),
+    TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80, notes=FULL),
+    "html": TableFormat(grid.html, "html", notes=FULL),
 }
 DATA_FORMATS: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
 OUR_FORMATS = (*SET, *DATA_FORMATS)
@@ -52,19 +53,24 @@ def render_table(
     width: int = WIDTH,
     wide: bool | None = None,
     floated: LatexFloat = FLOAT,
+    notes: str | None = None,
 ) -> Any:
     """Set the table in one of FORMATS: a text, or for `rich` an object that a console prints.
 
     `show`: the parts to print, from `check_show`; `transpose`: variants become columns; `wide`:
     lines are architectures x variants, None for a table with groups;
-    `floated`: LaTeX's. `csv` and `json` ignore all of this and hold everything.
-    Raises UserError for another format.
+    `floated`: LaTeX's; `notes`: one of NOTES, None for those of the format: LaTeX and HTML have
+    all. `csv` and `json` ignore all of this and hold everything.
+    Raises UserError for another format, and for other notes.
     """
+    if notes is not None and notes not in NOTES:
+        raise unknown_value("--notes", notes, NOTES)
     if format in DATA_FORMATS:
         return DATA_FORMATS[format](table)
     if format not in FORMATS:
         raise unknown_value("--format", format, FORMATS)
-    printed = sheet(table, show, transpose, min(width, SET[format].width), wide)
+    form = SET[format]
+    printed = sheet(table, show, transpose, min(width, form.width), wide, notes or form.notes)
     return set_sheet(printed, format, width, floated, table.complete)
 
 

@@ -108,6 +108,8 @@ class PrintedTable:
     caption: tuple[str, ...]
     notes: tuple[str, ...] = ()  # to read before any number is believed
     footnotes: tuple[str, ...] = ()
+    # Of `caption` and `footnotes`: the texts that say how numbers are computed.
+    exact: tuple[str, ...] = ()
     headline: str = ""  # the result in a sentence
     trained_on: str = ""  # in a sentence
 
@@ -159,12 +161,13 @@ def _part(grid: Grid, indices: Sequence[int], width: int) -> Grid:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How readers see a table: its text, the ending of its file ("": it has none), and how many
-    characters side-by-side columns may take."""
+    """How readers see a table: its text, the ending of its file ("": it has none), how many
+    characters side-by-side columns may take, and which notes it has."""
 
     text: Callable[[PrintedTable], Any]
     ending: str
     width: int = WIDTH
+    notes: str = "short"  # of `layout.NOTES`: those that are printed by default
 
 
 REPORT_FOLDER = Path(__file__).parents[1]

@@ -3,16 +3,15 @@ threeparttable."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ablate.report.formats import latex_letters
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError
 
 SPECIAL = {
     "\\": r"$\backslash$",
@@ -57,23 +56,18 @@ def _greek(letter: str) -> str:
 SPECIAL |= {_greek(letter): rf"$\{letter}$" for letter in GREEK.split()}
 
 
-NOTES = ("full", "short", "none")
 END = r" \tabularnewline"  # behind \raggedright, `\\` is the end of a line of its paragraph
 
 
 @dataclass(frozen=True)
 class LatexFloat:
-    """The options of a table's float: `label`; `caption`, in place of the sweep's title; `notes`:
-    `full`, `short` (warnings, and what the numbers are) or `none`."""
+    """The options of a table's float: `label`; `caption`, in place of the sweep's title."""
 
     label: str | None = None
     caption: str | None = None
-    notes: str = "full"
 
     def __post_init__(self) -> None:
-        """Raise UserError for other notes, and for a label that LaTeX can't read."""
-        if self.notes not in NOTES:
-            raise unknown_value("--notes", self.notes, NOTES)
+        """Raise UserError for a label that LaTeX can't read."""
         if self.label is not None and not re.fullmatch(r"[\w:./+*@-]+", self.label, re.ASCII):
             raise UserError(
                 f"--label: expected letters, digits and :./+*@_-, such as tab:gains, got "
@@ -93,9 +87,7 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
     lines follow the last. A float is as wide as a column where it fits into one."""
     lines: list[str] = []
     parts = [
-        (grid, part, number)
-        for grid in sheet.grids
-        for number, part in enumerate(fitted(_plain(grid) if floated.notes != "full" else grid))
+        (grid, part, number) for grid in sheet.grids for number, part in enumerate(fitted(grid))
     ]
     for position, (grid, part, number) in enumerate(parts):
         prefix = f"{_sentence(sheet.heading)} " if grid.title else ""
@@ -109,7 +101,7 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
             *floated.labels(position),
             r"\footnotesize\setlength{\tabcolsep}{3pt}",
             *_tabular(part),
-            *_table_notes(sheet, part.grid, position == len(parts) - 1, floated.notes),
+            *_table_notes(sheet, part.grid, position == len(parts) - 1),
             r"\end{threeparttable}",
             rf"\end{{table{star}}}",
             "",
@@ -118,16 +110,6 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
     if any(command in line for line in lines for command in latex_letters.T1_COMMANDS):
         packages.append("% \\usepackage[T1]{fontenc}")
     return "\n".join([*packages, *lines])
-
-
-def _plain(grid: Grid) -> Grid:
-    """Return the grid without the marks of notes."""
-
-    def plain(cells: Iterable[GridCell]) -> tuple[GridCell, ...]:
-        return tuple(dataclasses.replace(cell, notes=()) for cell in cells)
-
-    lines = (dataclasses.replace(line, cells=plain(line.cells)) for line in grid.lines)
-    return dataclasses.replace(grid, headings=plain(grid.headings), lines=tuple(lines))
 
 
 def _sentence(title: str) -> str:
@@ -208,13 +190,12 @@ def _marks(notes: tuple[int, ...]) -> str:
     return rf"\textsuperscript{{{','.join(map(str, notes))}}}" if notes else ""
 
 
-def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool, notes: str) -> Iterator[str]:
+def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
     items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
-    if is_last and notes != "none":
-        caption = sheet.caption if notes == "full" else sheet.caption[:1]
-        texts = filter(None, map(_without_commands, (*sheet.notes, *caption)))
+    if is_last:
+        texts = filter(None, map(_without_commands, (*sheet.notes, *sheet.caption)))
         items = [rf"\item {_guarded(_prose(text))}" for text in texts] + items
     if items:
         yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"

@@ -35,18 +35,31 @@ from ablate.shared import UserError
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
+# Of the notes on a table: all; without those on how its numbers are computed; none.
+FULL, SHORT, NONE = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
 BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
 COLUMN_HEADINGS = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 
 
 def sheet(
-    table: Table, show: Sequence[str], transpose: bool, width: int, wide: bool | None = None
+    table: Table,
+    show: Sequence[str],
+    transpose: bool,
+    width: int,
+    wide: bool | None = None,
+    notes: str = FULL,
 ) -> PrintedTable:
     """Lay out the table: `wide`, by default where it has groups, or columns side by side if they
     are few and fit into `width` characters, else one below the other; `transpose`: one grid with
-    the variants as its columns."""
-    blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
+    the variants as its columns. `notes`: one of NOTES."""
+    whole_table = table.full_table or table
+    has_exact_notes = any(note.is_exact for note in table.notes)
+    if notes == SHORT:
+        table = table.without_exact_notes()
+    elif notes == NONE:
+        table = dataclasses.replace(table, notes=())
+    blocks = [_block(table, block, interval_form(show), notes) for block in table.blocks]
     by_change = any(block.kind == "change" for block in table.blocks)
     if tuple(show) == DEFAULT_SHOW and by_change:
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
@@ -54,7 +67,7 @@ def sheet(
         if "gain" not in show:
             table = table.without_notes("gain")
         grids = list(wide_grids(table, show))
-        extra_caption = (*wide_words(table),)
+        extra_caption = tuple(wide_words(table))
     else:
         parts = list(parts_of(table, show))
         if not parts:
@@ -64,16 +77,24 @@ def sheet(
             )
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
-        extra_caption = (*cut_words(table, show),)
+        extra_caption = tuple(cut_words(table, show)) if notes == FULL else ()
+    if notes == SHORT and has_exact_notes:
+        extra_caption += (_details_words(table),)
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*blocks, *grids) if by_change else (*grids, *blocks),
         notes=table.texts(*WARNING_KINDS),
-        caption=(*table.texts("caption"), *extra_caption),
+        caption=(*table.texts("caption"), *(extra_caption if notes != NONE else ())),
         footnotes=(*table.footnotes,),
-        headline=table_headline(table.full_table or table),
+        exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
+        headline=table_headline(whole_table),
     )
+
+
+def _details_words(table: Table) -> str:
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--notes", FULL])
+    return f"How the numbers are computed: `{command}`."
 
 
 def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int) -> list[Grid]:
@@ -201,20 +222,32 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     return Grid("", (GridCell(corner), *headings), tuple(lines))
 
 
-def _block(table: Table, block: Summary, ci: str) -> Grid:
+def _block_note(block: Summary, notes: str) -> str:
+    """Return what is printed of a block in addition to its title. `notes`: one of NOTES."""
+    if notes == NONE:
+        return ""
+    parts = [block.note]
+    if notes == FULL:
+        parts.append(block.basis)
+        if block.contrasts > 1:
+            parts.append(f"the intervals share an error of {block.contrasts} comparisons")
+    return "; ".join(filter(None, parts))
+
+
+def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     """Lay out a block with a line per row or effect; a change has all of its parts in one line."""
     if block.kind == "change":
-        return _changes(table, block, ci)
+        return _changes(table, block, ci, notes)
     with_column = any(line.column for line in block.lines) and block.kind in COLUMN_HEADINGS
     sampled = any(line.sampled for line in block.lines)
     has_verdicts = any(line.verdict for line in block.lines)
-    told_as = bracket(ci, table.gain_alpha)
+    level = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.metric_of().change
     headings = (
         GridCell("variant" if block.of_rows else BLOCK_LINES[block.kind]),
         GridCell(COLUMN_HEADINGS.get(block.kind, "")),
-        GridCell(change + told_as, number=True),
-        GridCell(f"if columns were a sample{told_as}", number=True),
+        GridCell(change + level, number=True),
+        GridCell(f"if columns were a sample{level}", number=True),
         GridCell("columns", number=True),
         GridCell("n", number=True),
         GridCell("verdict" if table.complete else ""),
@@ -232,19 +265,18 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
             GridCell(line.verdict or ""),
         )
         lines.append(GridLine(cells))
-    note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
     visibility = (True, with_column, True, sampled, sampled, True, has_verdicts)
-    grid = Grid(block.title, headings, tuple(lines), note=note)
+    grid = Grid(block.title, headings, tuple(lines), note=_block_note(block, notes))
     return grid.columns([place for place, is_visible in enumerate(visibility) if is_visible])
 
 
-def _changes(table: Table, block: Summary, ci: str) -> Grid:
+def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     """Lay out the effects of changes: a line per change, its parts from left to right."""
     parts = [*dict.fromkeys(line.part for line in block.lines)]
-    told_as, has_verdicts = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
+    level, has_verdicts = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
     headings = [GridCell("change")]
     for part in parts:
-        headings += [GridCell(part + told_as, number=True), GridCell("n", number=True)]
+        headings += [GridCell(part + level, number=True), GridCell("n", number=True)]
         headings += [GridCell("verdict" if table.complete else "")] * has_verdicts
     by_change: dict[str, dict[str, SummaryLine]] = {}
     for line in block.lines:
@@ -262,8 +294,7 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
             ]
             cells += [GridCell(word)] * has_verdicts
         lines.append(GridLine(tuple(cells)))
-    note = f"{block.note}; {block.contrasts} contrasts"
-    return Grid(block.title, tuple(headings), tuple(lines), note=note)
+    return Grid(block.title, tuple(headings), tuple(lines), note=_block_note(block, notes))
 
 
 def _effect_name(line: SummaryLine) -> str:
@@ -394,7 +425,7 @@ def _wide_lines(
 
 
 def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
-    """Tell that intervals of means end where the metric does, where such intervals are shown."""
+    """State that intervals of means end where the metric does, where such intervals are shown."""
     metric, means = table.metric_of(), [entry.accuracy for entry in table.entries if entry.accuracy]
     if (
         metric.most is None
@@ -411,8 +442,8 @@ def wide_words(table: Table) -> Iterator[str]:
     if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
         beyond = "below" if table.metric_of().sign < 0 else "above"
         yield (
-            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
-            f"by however little."
+            f"Without verdicts, the counts are of means {beyond} that of {table.baseline}, by "
+            f"however little."
         )
     command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
-    yield f"`{command}` shows n, intervals and verdicts, column by column."
+    yield f"n, intervals and verdicts, column by column: `{command}`."

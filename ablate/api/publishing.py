@@ -1,0 +1,65 @@
+"""Figures and the report of a sweep: what `ablate plot` and `ablate report` write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ablate.report import FIGURE_KINDS, DrawnFigure, FigureForm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ablate.planning import Plan
+    from ablate.store import History, Store
+
+PAGE = FigureForm()
+
+
+def draw_sweep(
+    plan: Plan, store: Store, kind: str, format: str = "svg", form: FigureForm = PAGE
+) -> tuple[DrawnFigure, list[str]]:
+    """Draw a figure of a sweep, and return it with a line for each run whose result is withheld.
+
+    `kind`: one of FIGURE_KINDS; those that give intervals are a look, which is recorded. Raises
+    UserError for an unknown kind or format, and where the figure's data is missing.
+    """
+    from ablate.analysis import (
+        Evidence,
+        RunFiles,
+        make_table,
+        read_verdicts,
+        with_own_metrics,
+        withheld_notes,
+    )
+    from ablate.report import draw_figure
+    from ablate.shared import unknown_value
+
+    if kind not in FIGURE_KINDS:
+        raise unknown_value("plot", kind, FIGURE_KINDS)
+    results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
+    if FIGURE_KINDS[kind].gives_intervals:
+        table = read_verdicts(plan, store, results, withheld=withheld).table
+    else:
+        own_results = with_own_metrics(plan, results, store)
+        files = RunFiles(store.metrics, store.probe, store.predictions)
+        table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
+    figure = draw_figure(plan, table, kind, store.rundir, format, form)
+    return figure, [note.text for note in withheld_notes(plan, withheld)]
+
+
+def render_report(plan: Plan, store: Store, histories: Mapping[str, History]) -> str:
+    """Render a sweep as one HTML page: verdicts, gains, figures, every run and its provenance. It
+    is a look, which is recorded."""
+    from ablate.analysis import read_verdicts
+    from ablate.report import PAGE_FIGURES, draw_figures, render_page
+    from ablate.store import load_records
+
+    runs = load_records(plan, store, histories, probes=True)
+    reading = read_verdicts(
+        plan,
+        store,
+        {record.run.id: record.result for record in runs},
+        withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
+    )
+    figures = draw_figures(plan, reading.table, store.rundir, PAGE_FIGURES)
+    return render_page(plan, reading.table, runs, reading.looks, figures)
