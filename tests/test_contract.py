@@ -407,7 +407,7 @@ def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, mon
     driven("export", "parts", str(tmp_path / "out"))
     assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
     files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]
-    assert {used.key for tree in files for used in parts.parts_by_path(tree["spec"])} == SECTIONS
+    assert {used.key for tree in files for used in RunSpec.of(tree["spec"]).own_parts} == SECTIONS
     there, shown = Shell(tmp_path), ("--show", "accuracy,own_metric:Part")
     trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
     for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:

@@ -20,7 +20,7 @@ from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.idle import without_idle
 from ablate.shared.metrics import Metric, TaskChoice
-from ablate.shared.parts import UsedPart, parts_by_path
+from ablate.shared.parts import PART_KINDS, UsedPart
 from ablate.shared.schema import PlainValue, added_fields, field_keys
 from ablate.shared.sections import SECTIONS, Plugin, Whole
 
@@ -321,7 +321,7 @@ class ShippedSpec(RunSpec):
 
     @property
     def own_parts(self) -> list[UsedPart]:
-        return parts_by_path(self.tree)
+        return [used for kind in PART_KINDS for used in kind.used(self.tree)]
 
     @property
     def whole_model(self) -> str | None:
