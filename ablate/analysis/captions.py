@@ -284,10 +284,8 @@ def _void(
         runs=n,
         variants=variants,
     )
-    rate, columns = (
-        base.cell.spec.tree.get("optim", {}).get("lr"),
-        [c.settings for c in plan.columns],
-    )
+    rate = base.cell.spec.tree.get("optim", {}).get("lr")
+    columns = [column.settings for column in plan.columns]
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield sentence("void.compares-rates", column=heading)
     elif rate is not None:

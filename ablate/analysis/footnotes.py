@@ -14,10 +14,7 @@ from ablate.analysis.judging import is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import LARGEST, Scores, blocks_of
 from ablate.planning import Cell, Plan, TuningWinner
-from ablate.shared import (
-    RunSpec,
-    decoded,
-)
+from ablate.shared import RunSpec, decoded
 from ablate.store import GIVEN_UP
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that

@@ -19,13 +19,7 @@ from typing import Any, Literal
 
 from ablate.report import count_text
 from ablate.running import Slot, gpus, worker_environment
-from ablate.shared import (
-    EXTRAS,
-    RunSpec,
-    install_command,
-    package_install_command,
-    write_whole,
-)
+from ablate.shared import EXTRAS, RunSpec, install_command, package_install_command, write_whole
 from ablate.version import __version__
 
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
