@@ -22,7 +22,7 @@ from dataclasses import replace
 import torch
 from step import as_a_worker, small
 
-from ablate.shared import spec
+from ablate.shared.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.training import Training
@@ -39,7 +39,7 @@ MODELS = {
 def training(name: str, batch: int) -> Training:
     """On the same images again and again."""
     arch, train, model = MODELS[name]
-    run: spec.Run = small(arch, 32)
+    run: Run = small(arch, 32)
     run = replace(
         run,
         train=replace(run.train, batch=batch, steps=10_000, **train),

@@ -51,8 +51,8 @@ from ablate.planning.compose import resolve_run
 from ablate.running.gpus import find
 from ablate.shared import choices
 from ablate.shared.build import build_run
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import Run
 from ablate.training.bfloat16 import round_weights
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of

@@ -20,9 +20,9 @@ WORDS = ["sweep", "stem=none,dpn", "seeds=1", "train.steps=4", "launcher=inline"
 FEATURES = {
     "looks": r"\b(?:plan|made|one|whole|before|sweep|declared)\.until\b(?! import)|\.grows\b",
     "one search or parent": r"\bone_search\b|\bone_parent\b|\bONE_SEARCH\b|\bONE_PARENT\b",
-    "own trainer": r"(?<!own_metric\.)\bis_own\((?!name)",
+    "own trainer": r"\bisinstance\([^()]*, OwnSpec\)",
     "flags of tasks": r"(?<!design)(?<!spec)\.(?:reads_text|trains)\b"
-    r"|\btask ==|\btask_of\([^)]*\)+ [!=]=",
+    r"|\btask ==|\.task_name [!=]=",
 }
 TRACER = """
 import atexit, collections, os, sys, threading

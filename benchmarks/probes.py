@@ -20,14 +20,14 @@ from functools import partial
 import torch
 from step import as_a_worker, small
 
-from ablate.shared import spec
+from ablate.shared.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.probes.gradnorm import INTERVAL
 from ablate.training.training import Training
 
 
-def turns(run: spec.Run, device: torch.device, batch: int) -> dict[str, Callable[[], None]]:
+def turns(run: Run, device: torch.device, batch: int) -> dict[str, Callable[[], None]]:
     """Ten steps of a training, one of which is recorded where probes are on (of the first ten
     each: they warm up)."""
     train = replace(run.train, batch=batch, steps=10_000)

@@ -18,6 +18,7 @@ from step import ours, small
 
 from ablate.planning.compose import resolve_run
 from ablate.running.work import launches_of_step
+from ablate.shared.spec import RunSpec
 from ablate.training.model.count import describe
 
 STEPS = 20
@@ -38,7 +39,7 @@ def main(arch: str, side: int, batch: int) -> None:
     kernels = sum(n for name, n in names.items() if "LaunchKernel" in name) / STEPS
     waits = sum(n for name, n in names.items() if "Synchronize" in name) - 1  # the profiler's
     tree, _ = resolve_run([f"model.arch={arch}", f"data.size={side}", "recipe=quick"], Path("runs"))
-    counted = launches_of_step(tree, describe(run)["launches"])
+    counted = launches_of_step(RunSpec.of(tree), describe(run)["launches"])
     line = f"{arch} bf16: {kernels:.0f} launches a step (plan: {counted:.0f})"
     print(f"{line}, {max(waits, 0) / STEPS:.2f} waits (tests: 0)")
 

@@ -27,8 +27,8 @@ from torch import nn
 
 from ablate.data.image_changes import normalise
 from ablate.planning.compose import resolve_run
-from ablate.shared import spec
 from ablate.shared.build import build_run
+from ablate.shared.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.model.export import timm_arguments
@@ -60,7 +60,7 @@ def has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def timm_vit(run: spec.Run) -> nn.Module:
+def timm_vit(run: Run) -> nn.Module:
     """timm's model of the run."""
     let_timm_load()
     from timm.models.vision_transformer import VisionTransformer
@@ -69,21 +69,21 @@ def timm_vit(run: spec.Run) -> nn.Module:
     return VisionTransformer(**timm_arguments(run), norm_layer=norm)
 
 
-def small(arch: str, side: int) -> spec.Run:
+def small(arch: str, side: int) -> Run:
     """A run of this architecture on colour images of this side."""
     words = [f"model.arch={arch}", "model.rep=false", "recipe=quick", f"data.size={side}"]
     tree, _ = resolve_run(words, Path("runs"))
     return build_run({**tree, "data": {**tree["data"], "channels": 3}})
 
 
-def ours(run: spec.Run, device: torch.device, precision: str, batch: int) -> Callable[[], None]:
+def ours(run: Run, device: torch.device, precision: str, batch: int) -> Callable[[], None]:
     """`Training.step` on the same images again and again, neither changed nor clipped."""
     train = replace(run.train, batch=batch, steps=10_000, precision=precision)
     run = replace(run, train=train, optim=replace(run.optim, clip=None))
     return Training(run, random_split(run.data, batch, device), device).step
 
 
-def theirs(run: spec.Run, device: torch.device, batch: int) -> Callable[[], None]:
+def theirs(run: Run, device: torch.device, batch: int) -> Callable[[], None]:
     model = timm_vit(run).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     split = random_split(run.data, batch, device)

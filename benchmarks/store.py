@@ -43,7 +43,7 @@ def fill(store: Store, runs: int) -> None:
     for run in plan.runs():
         folder = store.rundir(run.id)
         folder.path.mkdir(parents=True)
-        folder.run.write_bytes(to_json({"format": 1, "id": run.id, "spec": run.spec()}))
+        folder.run.write_bytes(to_json({"format": 1, "id": run.id, "spec": run.spec.tree}))
         folder.lock.path.write_text('{"pid": 1}')
         top1 = draw.gauss(0.9, 0.01)
         result = {

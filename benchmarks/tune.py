@@ -17,6 +17,7 @@ from typing import Any
 
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.search import Search
+from ablate.shared.spec import RunSpec
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -64,8 +65,9 @@ def search_s(sampler: str, pruner: str, trials: int) -> float:
                     spent += time.perf_counter() - before
 
 
-def result(spec: Any) -> dict[str, Any]:
-    off = math.log10(spec["optim"]["lr"] / 3e-3) ** 2 + math.log10(spec["optim"]["wd"] / 0.1) ** 2
+def result(spec: RunSpec) -> dict[str, Any]:
+    optim = spec.tree["optim"]
+    off = math.log10(optim["lr"] / 3e-3) ** 2 + math.log10(optim["wd"] / 0.1) ** 2
     scores = {"top1": 0.9 - 0.1 * off, "loss": off}
     return {"status": "finished", "step": VALIDATIONS, "validation": scores}
 

@@ -63,7 +63,7 @@ def planted(store: Store) -> Plan:
         for number, run in enumerate(runs[:DONE]):
             end(store, ledger, run.id, number)
         for run in runs[-2:]:
-            store.rundir(run.id).create(run.spec())
+            store.rundir(run.id).create(run.spec.tree)
             ledger.record(run.id, "started", step=0, slot="cpu:0")
     return made
 

@@ -19,7 +19,7 @@ OWNERS = {
     "Trial": "ablate/planning/cell.py Trial",
     "Design": "ablate/planning/design.py Looks",
     "Analysis": "ablate/planning/analysis_keys.py Analysis",
-    "Run": "ablate/shared/spec.py Run",
+    "Run": "ablate/shared/run.py Run",
     "Param": "ablate/shared/schema.py Param",
     "Metric": "ablate/shared/metrics/metric.py Metric",
     "Fingerprint": "ablate/shared/fingerprint.py data_fingerprint",

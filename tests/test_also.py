@@ -148,7 +148,7 @@ def rot(home: Path) -> None:
 
 
 def test_what_rotted_is_not_tested_on(driven, tmp_path):
-    [print] = {run.spec()["eval"]["also"][0]["fingerprint"] for run in planned(driven).values()}
+    [print] = {run.spec.tree["eval"]["also"][0]["fingerprint"] for run in planned(driven).values()}
     home = shutil.copytree(driven.folder / "runs" / "cache" / print, tmp_path / "set")
     check_tested(home, 9.0)
     rot(home)

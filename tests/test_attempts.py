@@ -19,6 +19,7 @@ from ablate.running.board import Folders
 from ablate.running.driver_lock import hold_driver_lock
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.gc import KeptSweeps, Rubbish, collect_rubbish, find_rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
@@ -30,7 +31,9 @@ RUN, OTHER = "a" * 16, "b" * 16  # OTHER: no run of the plan
 
 def plan() -> Plan:
     plan = small_plan()
-    cell = dataclasses.replace(plan.cells[0], ids={0: RUN}, spec={"data": {"fingerprint": "f"}})
+    cell = dataclasses.replace(
+        plan.cells[0], ids={0: RUN}, spec=RunSpec.of({"data": {"fingerprint": "f"}})
+    )
     return dataclasses.replace(plan, cells=(cell,))
 
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 from ablate.data.cache import prepare_cache
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared import spec
 from ablate.shared.metrics.contrastive import contrastive_scores
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import answers
@@ -63,7 +63,7 @@ def planned(folder, *words: str):
     return make_plan([*WORDS, f"data.path={folder}", *words], store=Path("runs"))[0]
 
 
-def captions_run(folder, *words: str) -> spec.Run:
+def captions_run(folder, *words: str) -> Run:
     return next(iter(planned(folder, *words).runs())).run()
 
 
@@ -230,7 +230,7 @@ def test_a_set_without_names_of_classes_is_refused_before_anything_trains(captio
     table.to_parquet(tmp_path / "shades" / "test.parquet")
     run, stepped = captions_run(captioned, *ALSO), []
     machine = Machine(CPU, tmp_path / "cache", 0.0, bool, lambda **notes: None, stepped.append)
-    tree = spec.to_tree(run)
+    tree = run.spec.tree
     sets = {"data": tree["data"], "other": tree["eval"]["also"][0], "texts": True}
     for what in (
         lambda: described(run),
@@ -249,7 +249,7 @@ def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path):
 
 
 def described(run) -> dict:
-    specs = {"it": spec.to_tree(run)}
+    specs = {"it": run.spec.tree}
     question = {"specs": specs, "calibrate": [], "cache": Path("cache"), "device": "cpu"}
     return answers.answer_describe(question, print)["it"]
 

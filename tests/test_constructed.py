@@ -13,7 +13,7 @@ from torch import nn
 from ablate.data.draws import draw_key
 from ablate.shared import sections
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
+from ablate.shared.run import Run
 from ablate.training.model import build
 from ablate.training.model.init import overruled
 

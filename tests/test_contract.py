@@ -21,8 +21,7 @@ from conftest import Shell
 from ablate.audit import export
 from ablate.planning import compose, templates
 from ablate.planning.analysis_keys import read_own_metric
-from ablate.planning.trial_runs import any_run
-from ablate.shared import parts, spec
+from ablate.shared import RunSpec, parts, validated_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.answers import answer_describe
@@ -279,7 +278,7 @@ def test_an_edit_under_a_declared_version_is_none(folder, new):
 def test_nothing_is_trained_under_an_old_id(folder, new):
     tree, run = resolve(new)
     again = json.loads(json.dumps(tree))
-    assert spec.run_id(spec.identity(any_run(again)), tree["seed"]) == run
+    assert validated_run(RunSpec.of(again)).spec.id == run
     question = {"specs": {"": again}, "calibrate": [], "cache": "cache", "device": "cpu"}
     assert answer_describe(question, print)
     (folder / "helper.py").write_text("ONE = 1  # edited\n")
@@ -408,7 +407,7 @@ def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, mon
     driven("export", "parts", str(tmp_path / "out"))
     assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
     files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]
-    assert {used.key for tree in files for used in parts.parts_by_path(tree["spec"])} == SECTIONS
+    assert {used.key for tree in files for used in RunSpec.of(tree["spec"]).own_parts} == SECTIONS
     there, shown = Shell(tmp_path), ("--show", "accuracy,own_metric:Part")
     trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
     for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:

@@ -24,7 +24,7 @@ from ablate.data.cache import prepare_cache
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared import spec
+from ablate.shared import RunSpec
 from ablate.shared.metrics.contrastive import contrastive_scores
 from ablate.shared.rundir import RunDir
 from ablate.shared.schema import read_section
@@ -417,10 +417,10 @@ def test_ids_of_runs_without_texts_are_as_before_and_a_text_is_part_of_one():
     assert tiny.run({**LIT, "text": spelled}).id == plain.id
     for key, value in (("depth", 3), ("prompts", ["a {}"]), ("vocab", 33), ("tokens", "bpe")):
         assert tiny.run({**LIT, "text": {**TEXT, key: value}}).id != plain.id, key
-    tree = spec.to_tree(plain)
+    tree = plain.spec.tree
     assert json.loads(json.dumps(tree)) == tree
-    assert spec.guesses_of({**tree, "data": {**tree["data"], "test_classes": 4}}) == 4
-    assert spec.guesses_of(tree) == 10
+    fewer = {**tree, "data": {**tree["data"], "test_classes": 4}}
+    assert (RunSpec.of(fewer).guesses, plain.spec.guesses) == (4, 10)
 
 
 # --- Coloured digits, and a sweep ---------------------------------------------------------------

@@ -22,6 +22,7 @@ from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model.count import describe
 
@@ -147,7 +148,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
 )
 def test_a_step_on_an_h100_is_foretold_within_half(words, batch, step_s):
     tree, _ = resolve_run([*words.split(), f"train.batch={batch}"], Path("runs"))
-    work = CellWork(SimpleNamespace(spec=tree), 1.0)
+    work = CellWork(SimpleNamespace(spec=RunSpec.of(tree)), 1.0)
     work.multiply_adds = 3 * batch * describe(build_run(tree))["multiply_adds"]
     seconds = (Devices.parse("h100", None).seconds(work) - START_S) / EVALUATION
     assert 1 / 1.5 < seconds / step_s < 1.5
@@ -235,7 +236,7 @@ def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(tmp_path, capsys, v
     plan, _ = make_plan([str(tmp_path / "wide.yaml")], store=tmp_path)
     sizes, described = {"mu/4": 32_000, "S/4": 22_000_000}, {}
     for cell in plan.cells:
-        size = round(sizes[cell.column] * (1.0 if cell.spec["model"]["depth"] != 5 else 1.2))
+        size = round(sizes[cell.column] * (1.0 if cell.spec.tree["model"]["depth"] != 5 else 1.2))
         described[cell.row, cell.column] = {"parameters": size, "multiply_adds": 800 * size}
         described[cell.row, cell.column]["groups"] = {}
     shown(plan, Costs(described, dict.fromkeys(described, 90.0), "by a short calibration", 0.0))

@@ -27,6 +27,7 @@ from ablate.running.launchers.local import slots
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.store import Store
 from ablate.training import resume_check as training
@@ -43,7 +44,7 @@ def healthy(tmp_path_factory) -> Shell:
     """A shell beside ./runs: 6 finished runs of the sweep "fixture", and the digits decoded."""
     shell = Shell(tmp_path_factory.mktemp("doctor"))
     store = Store(shutil.copytree(GOLDEN, shell.folder / "runs"))
-    prepare_cache(build_run(tree_of(store)).data, store.cache)
+    prepare_cache(build_run(spec_of(store).tree).data, store.cache)
     return shell
 
 
@@ -65,8 +66,8 @@ def amiss(store: Store) -> list[tuple[str, str, str]]:
     return [(f.level, f.check, f.text) for f in check_store(store) if f.level != "ok"]
 
 
-def tree_of(store: Store, *words: str) -> dict:
-    return compose.resolve_run((*TINY, *words), store.root)[0]
+def spec_of(store: Store, *words: str) -> RunSpec:
+    return RunSpec.of(compose.resolve_run((*TINY, *words), store.root)[0])
 
 
 # --- Resuming -----------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def legs(tmp_path, store):
     """`legs("a", 6, words)`: the answer of a leg of the tiny run to that step, in a folder `a`."""
 
     def train(name: str, until: int, *words: str) -> dict:
-        run = build_run(tree_of(store, *words))
+        run = build_run(spec_of(store, *words).tree)
         return training.leg(run, tmp_path / name, store.cache, torch.device("cpu"), until)
 
     return train
@@ -214,7 +215,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(store, monkeypatc
     def findings(*words: str) -> list[tuple[str, str]]:
         asked.clear()
         gpu = [Slot("gpu:0", "gpu:0", "cuda", "0")]
-        found = list(resume_check.resume(store, gpu, "config", tree_of(store, *words), ask))
+        found = list(resume_check.resume(store, gpu, "config", spec_of(store, *words), ask))
         return [(f.level, f.text) for f in found if f.check == "resume"]
 
     (_, exact), (_, _), (_, strict), (level, cost) = findings()[1:]
@@ -494,11 +495,11 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    tree = tree_of(Store(tmp_path))
+    spec = spec_of(Store(tmp_path))
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
 
     def said(what: str, slots: list[Slot]) -> list[str]:
-        found = machine.devices({"name": "local"}, slots, tree)
+        found = machine.devices({"name": "local"}, slots, spec)
         return [f"{finding.level}: {finding.text}" for finding in found if finding.check == what]
 
     two = slots([Gpu("0", "GPU-8932f937", "", "")], 2)
@@ -524,8 +525,8 @@ def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypat
     monkeypatch.setattr(machine, "FAST_BF16", {"no_such_flag"})
 
     def said(*words: str) -> str:
-        slot, tree = Slot(f"{device}:0", device, device), tree_of(Store(tmp_path), *words)
-        found = machine.devices({"name": "inline"}, [slot], tree)
+        slot, spec = Slot(f"{device}:0", device, device), spec_of(Store(tmp_path), *words)
+        found = machine.devices({"name": "inline"}, [slot], spec)
         return next(f"{f.level}: {f.text}" for f in found if f.check == "cpu")
 
     device = "cuda"  # there the CPU trains nothing

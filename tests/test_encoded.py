@@ -36,7 +36,7 @@ from ablate.data.image_changes import ImageView
 from ablate.data.picture import BrokenImage
 from ablate.data.splits import Split, open_cached
 from ablate.running.launchers.fork import check_data
-from ablate.shared import decoded, spec
+from ablate.shared import RunSpec, decoded
 from ablate.shared.decoded import SPLITS
 from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
@@ -133,9 +133,9 @@ def test_the_default_means_as_before():
     before = tiny.run(path)
     ids = [tiny.run({**path, "data.cache": kept}).id for kept in ("decoded", "encoded")]
     assert before.id == ids[0] != ids[1]
-    tree = spec.to_tree(before)
+    tree = before.spec.tree
     del tree["data"]["cache"]
-    assert spec.tree_identity(tree) == spec.identity(before)
+    assert RunSpec.of(tree).identity == before.spec.identity
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def run(files):
         **{"data.fingerprint": "", "model.depth": 1, "model.width": 16, "model.heads": 2},
         **{"train.epochs": 3, "train.batch": 10, "eval.crop": 0.75, "augment.crop_area": 0.1},
     }
-    tree = spec.to_tree(tiny.run(changes))
+    tree = tiny.run(changes).spec.tree
     tree["data"]["fingerprint"] = data_fingerprint(settings)
     tree["model"]["patch"] = None
     return tree

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Shell, contents
+from support.plans import with_sections
 
 import ablate
 from ablate.audit import bundle_check, export
@@ -388,10 +389,7 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
         export.export_bundle(titled, store, told, out, anonymous=True)
     assert list(tmp_path.iterdir()) == []
     where = {"path": "/data/of-zaphod"}
-    cells = tuple(
-        dataclasses.replace(cell, spec={**cell.spec, "data": cell.spec["data"] | where})
-        for cell in plan.cells
-    )
+    cells = tuple(with_sections(cell, data=cell.spec.tree["data"] | where) for cell in plan.cells)
     words = word_of("data.path", "/data/of-zaphod"), word_of("launcher.devices", "zaphod")
     moved = dataclasses.replace(plan, cells=cells, declared=plan.declared.with_words(*words))
     export.export_bundle(moved, store, told, out, anonymous=True)

@@ -22,9 +22,9 @@ from ablate.data.splits import Split, open_cached
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.search import Search, apply_settings
 from ablate.planning.tuning import default_of
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.metrics.fewshot import FEWSHOT, FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training.model import build
@@ -184,7 +184,7 @@ def folder(shell, sweep: str, label: str) -> RunDir:
     return next(store.rundir(r.id) for r in store.read_plan(sweep).runs() if r.label == label)
 
 
-def by_sklearn(run: spec.Run, weights: Path, cache: Path) -> dict[str, float]:
+def by_sklearn(run: Run, weights: Path, cache: Path) -> dict[str, float]:
     """The test accuracies of a run, by scikit-learn on what a model of its parent's weights has
     before the head."""
     model = build(run).eval()
@@ -364,24 +364,25 @@ def test_words_and_scales_say_how_parents_are_searched(here):
 
 def test_learning_rates_by_path_are_searched_like_any_key(tmp_path):
     sweep = ("optim.lr_mult.blocks=0.5,0.25", "train.steps=3")
-    tree = make_plan(sweep, store=tmp_path)[0].cells[0].spec
+    spec = make_plan(sweep, store=tmp_path)[0].cells[0].spec
     space = {"log": (0.1, 10.0)}
     for path, factor in (("blocks", 0.5), ("blocks.0.attn", 0.5), ("head", 1.0), ("block", 1.0)):
-        assert default_of(tree, f"optim.lr_mult.{path}", space) == factor
-    found = apply_settings(tree, {"optim.lr_mult.head": 2.0, "optim.lr_mult.blocks.0": 0.0})
+        assert default_of(spec, f"optim.lr_mult.{path}", space) == factor
+    found = apply_settings(spec, {"optim.lr_mult.head": 2.0, "optim.lr_mult.blocks.0": 0.0}).tree
     assert found["optim"]["lr_mult"] == {"blocks": 0.5, "blocks.0": 0.0, "head": 2.0}
-    assert tree["optim"]["lr_mult"] == {"blocks": 0.5}
+    assert spec.tree["optim"]["lr_mult"] == {"blocks": 0.5}
 
 
 def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):
     sweep = ("task=fewshot", "stem=none,dpn", *PARENT, "seeds=1")
-    tree = make_plan(sweep, store=tmp_path)[0].cells[0].spec
-    found = apply_settings(tree, {"model.depth": 3, "norm.eps": 0.5, "model.dropout": 0.25})
+    spec = make_plan(sweep, store=tmp_path)[0].cells[0].spec
+    changes = {"model.depth": 3, "norm.eps": 0.5, "model.dropout": 0.25}
+    found = apply_settings(spec, changes).tree
     assert found["model"]["depth"] == found["parent"]["model"]["depth"] == 3
     assert found["norm"]["eps"] == found["parent"]["norm"]["eps"] == 0.5
     assert (found["model"]["dropout"], found["parent"]["model"]["dropout"]) == (0.25, 0.0)
     with refused(r"^tune: from\.from\.optim\.lr: no such key"):
-        apply_settings(tree, {"from.from.optim.lr": 1.0})
+        apply_settings(spec, {"from.from.optim.lr": 1.0})
 
 
 # --- The doctor ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import records
+from support.plans import with_sections
 from support.planted_sweeps import golden, planted_sweep, whole
 from support.tables import entries, finished, make_plan, note, notes_of, tabulate, text_of
 
@@ -258,7 +259,7 @@ def nine():
     for r, cell in enumerate(plan.cells):
         attn, mlp = cell.row.split("/")
         block = {"name": "vit", "attn": attn, "mlp": mlp, "post": "residual"}
-        cells.append(replace(cell, spec={**cell.spec, "block": block}))
+        cells.append(with_sections(cell, block=block))
         one, other = attn == "post", mlp == "pre+post"
         value = 90 + one - 2 * other + 3 * (one and other)
         results |= {run: finished((value + noise[r, s]) / 100) for s, run in cell.ids.items()}

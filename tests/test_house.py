@@ -23,12 +23,12 @@ TABLES = {"shared/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 704,
+    "names across rooms": 670,
     "names that say nothing, %": 0.4,
-    "expressions a line": 4.57,
-    "packed expressions a thousand lines": 122.1,
+    "expressions a line": 4.47,
+    "packed expressions a thousand lines": 111.1,
     "docstrings that begin with a pronoun": 0,
-    "functions of more than seven parameters": 12,
+    "functions of more than seven parameters": 11,
     "sentences that tests pin": 886,
 }
 # Modules of a room that import one another in a circle; a bound only falls.

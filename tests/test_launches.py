@@ -20,8 +20,8 @@ from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words
 from ablate.running import devices, estimate
 from ablate.running.work import launches_of_step
-from ablate.shared import spec
 from ablate.shared.build import build_run
+from ablate.shared.run import Run
 from ablate.store.store import Store
 from ablate.training import answers, training
 from ablate.training.model import sublayers
@@ -64,7 +64,7 @@ class Launches(TorchDispatchMode):
         return result
 
 
-def recipe_run(recipe: str, arch: str, size: int, batch: int, *words: str) -> spec.Run:
+def recipe_run(recipe: str, arch: str, size: int, batch: int, *words: str) -> Run:
     said = [f"recipe={recipe}", f"model.arch={arch}", "data.channels=3", f"data.size={size}"]
     return build_run(resolve_run([*said, f"train.batch={batch}", *words], Path("runs"))[0])
 
@@ -134,7 +134,7 @@ def pretending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     missing._destroy()
 
 
-def trained(run: spec.Run, steps: int = 2) -> tuple[training.Training, Launches]:
+def trained(run: Run, steps: int = 2) -> tuple[training.Training, Launches]:
     """What its last of some steps launched, its input apart."""
     shown = split(4 * run.train.batch, run.data.size, run.data.channels)
     made = training.Training(run, shown, GPU)
@@ -172,7 +172,7 @@ def test_a_step_waits_for_no_device(recipe: str, pretending: None) -> None:
         made.bad_step()  # to look at a loss is to wait
 
 
-def kernels_of_a_step(run: spec.Run) -> int:
+def kernels_of_a_step(run: Run) -> int:
     """Its input, forward, backward and update."""
     shown = split(4 * run.train.batch, run.data.size, run.data.channels)
     batches = Batches(shown, run.train.batch, run.augment, Draws(0, GPU), ImageView.from_run(run))
@@ -187,7 +187,7 @@ def test_what_a_plan_takes_a_step_to_launch_is_about_right(recipe: str, pretendi
     words = ["model.depth=2", *["model.dropout=0.1"] * (recipe == "dropout")]
     recipe = "cifar" if recipe == "dropout" else recipe
     run = recipe_run(recipe, arch_of(recipe), 32, 8, *words)
-    told = launches_of_step(spec.to_tree(run), describe(run)["launches"])
+    told = launches_of_step(run.spec, describe(run)["launches"])
     counted = kernels_of_a_step(run)
     assert counted / 2 < told < 2 * counted
 
@@ -203,7 +203,7 @@ def test_a_plan_of_small_runs_is_near_what_they_launch(tmp_path: Path, pretendin
     on = devices.Devices.parse("h100:8", None)
     costs = estimate.estimate_costs(made, Store(tmp_path), launcher, {}, {}, on=on)
     cell = made.cells[0]
-    run = build_run(spec.seeded(cell.spec, 0))
+    run = build_run(cell.spec.with_seed(0).tree)
     examples = costs.described[cell.row, cell.column]["examples"]
     steps = round(run.train.epochs * (examples["train"] // run.train.batch))
     forward = describe(run)["launches"]

@@ -24,6 +24,7 @@ from ablate.report.live import (
 from ablate.report.status import show_grid
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.progress import SweepProgress, Worker
 
 LOSSES = (8.0, 2.0, 1.0)
@@ -47,7 +48,7 @@ def workers(tmp_path) -> list[Worker]:
     for i, row in enumerate((LONG, "plain")):
         folder = RunDir(tmp_path / "ab"[i])
         folder.path.mkdir()
-        run = PlannedRun(folder.id, Cell(row, "", {"task": "classify"}, {}), 12)
+        run = PlannedRun(folder.id, Cell(row, "", RunSpec.of({"task": "classify"}), {}), 12)
         made.append(Worker(run, f"cpu:{i}", notes[i], folder))
     losses = [line(10 * i, loss, 0.9 + i / 100) for i, loss in enumerate(LOSSES)]
     made[0].folder.metrics.write_bytes(b"".join(losses))

@@ -27,6 +27,7 @@ from ablate.running.loggers.pages import bring, page_of
 from ablate.shared.errors import UserError
 from ablate.shared.files import Lock
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 
 # Two runs, in words that leave time for a kill; and in words that don't.
 ROWS = ("sweep", "block.attn=pre,post", "--as", "k")
@@ -232,7 +233,7 @@ def test_a_page_ends_at_the_checkpoint_and_has_each_step_once(tmp_path):
     lines = [(1, {"loss": 3.0}), (2, {"loss": 2.0}), (2, {"extra": 1.0, "note": "x"}), (3, {})]
     text = "".join(json.dumps({"step": step, **said}) + "\n" for step, said in lines)
     folder.metrics.write_text(text + '{"step": 4, "lo')
-    run = PlannedRun("a" * 16, Cell("row", "column", {}, {0: "a" * 16}), 0)
+    run = PlannedRun("a" * 16, Cell("row", "column", RunSpec.of({}), {0: "a" * 16}), 0)
     page = page_of("sweep", run, folder, None, 2)
     assert page.lines == {1: {"loss": 3.0}, 2: {"loss": 2.0, "extra": 1.0}}
     ended = {"status": "finished", "metrics_sha256": "h", "test": {"top1": 0.5}, "seconds": 2.0}

@@ -50,8 +50,9 @@ def test_it_is_planned_without_its_data_and_its_header_has_the_hours(shell: Shel
 @pytest.mark.parametrize("name", SETS)
 def test_what_it_learns_from(name: str, tmp_path: Path):
     plan, _ = make_plan([name], store=tmp_path, scale="cifar", allow_missing=True)
-    own = {cell.spec["data"]["name"] for cell in plan.cells}
-    before = {cell.spec["parent"]["data"]["name"] for cell in plan.cells if "parent" in cell.spec}
+    own = {cell.spec.tree["data"]["name"] for cell in plan.cells}
+    parents = (cell.spec.parent for cell in plan.cells)
+    before = {parent.tree["data"]["name"] for parent in parents if parent is not None}
     assert (own, before) == SETS[name]
 
 

@@ -19,7 +19,7 @@ from ablate.planning.design import Looks
 from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import FINAL_STATUSES
-from ablate.shared.spec import ids_of
+from ablate.shared.spec import RunSpec
 from ablate.store.events import RunState, Status
 from ablate.store.find import without_skipped
 from ablate.store.ledger import Ledger
@@ -147,7 +147,7 @@ def test_an_order_that_a_killed_driver_left_is_obeyed_once(store):
 def test_a_run_whose_parent_is_skipped_and_undone_before_its_worker_stopped_starts_once(store):
     golden = Store(GOLDEN / "store").read_plan("fixture")
     [cell, _] = (plan := small_plan(seeds=(0,))).cells
-    spec = {"data": {"classes": 10}, "parent": golden.cells[0].spec}
+    spec = RunSpec.of({"data": {"classes": 10}, "parent": golden.cells[0].spec.tree})
     plan = dataclasses.replace(plan, cells=(dataclasses.replace(cell, spec=spec),))
     [parent, child] = [run.id for run in plan.runs()]
     launcher = Elsewhere(polls=4)
@@ -169,7 +169,7 @@ def finished(tmp_path, monkeypatch) -> Store:
     monkeypatch.chdir(tmp_path)
     store = Store(shutil.copytree(GOLDEN / "store", tmp_path / "runs"))
     plan, seeds = store.read_plan("fixture"), (0, 1, 2, 3)
-    cells = tuple(dataclasses.replace(c, ids=ids_of(c.spec, seeds)) for c in plan.cells)
+    cells = tuple(dataclasses.replace(c, ids=c.spec.ids(seeds)) for c in plan.cells)
     with Ledger.driving(store) as ledger:
         record_plan(store, ledger, dataclasses.replace(plan, seeds=seeds, cells=cells))
     return store

@@ -15,7 +15,7 @@ from torch import nn
 from ablate.planning import compose
 from ablate.shared import plugin
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
+from ablate.shared.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.optim import check_optimizer, make_optimizer
 from ablate.training.training import Training

@@ -19,7 +19,7 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import normalise
 from ablate.planning import compose
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
+from ablate.shared.run import Run
 from ablate.training import own_augment
 from ablate.training.answers import check_parts
 from ablate.training.calibrate import random_split

@@ -15,7 +15,6 @@ from ablate.running.launchers import Slot, packed
 from ablate.running.next_step import assign
 from ablate.running.preflight import drop_unfit_slots, runs_that_share, settle_devices
 from ablate.shared.errors import Failure
-from ablate.shared.spec import seeded
 from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.training import answers, calibrate
@@ -161,7 +160,7 @@ def test_the_largest_run_is_timed_at_its_micro_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "step", noted)
     words = ["model.depth=1,3", "train.micro_batch=16", "seeds=1"]
     plan, _ = make_plan(words, store=tmp_path)
-    specs = [seeded(cell.spec, 0) for cell in plan.cells]
+    specs = [cell.spec.with_seed(0).tree for cell in plan.cells]
     question = {"specs": specs, "settled": {}, "cache": str(tmp_path), "device": "cpu"}
     answer = answers.answer("load", question, lambda done, total: None)
     assert answer.pop("step_s") > 0

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import REPOSITORY, records
+from support.plans import with_sections
 from support.tables import finished, make_plan, notes_of, tabulate
 
 from ablate.analysis import paper, stats
@@ -101,11 +102,11 @@ def test_another_recipe_is_not_subtracted(tmp_path):
 
 def test_elsewhere_a_cell_says_whether_the_gains_agree():
     plan = make_plan(["none", "dpn", "pre"], ("S/4", "Ti/4"))
-    data = {**plan.cells[0].spec["data"], "name": "cifar10"}
+    data = {**plan.cells[0].spec.tree["data"], "name": "cifar10"}
     other = {"data": data, "model": {"arch": "S/4"}}
     plan = dataclasses.replace(
         plan,
-        cells=tuple(dataclasses.replace(c, spec={**c.spec, **other}) for c in plan.cells),
+        cells=tuple(with_sections(cell, **other) for cell in plan.cells),
         columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, None)),
         paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
     )

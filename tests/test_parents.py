@@ -28,6 +28,7 @@ from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.model.vit import resize
@@ -453,5 +454,5 @@ def test_killed_between_and_during_parents_and_children(shell, kills):
 def test_a_caption_counts_what_a_parent_was_trained_for(epochs, said):
     parent = {"data": {"name": "mnist5k"}, "train": {"steps": None, "examples": None}}
     parent["train"]["epochs"] = epochs
-    words = parent_words({"parent": parent})
+    words = parent_words(RunSpec.of({"parent": parent}))
     assert words == f"the weights of a run on mnist5k ({said}) with their own seed"

@@ -30,6 +30,7 @@ from support.images import folders, jpeg, noise, png, stored, write_plain
 from ablate.analysis.footnotes import data_notes
 from ablate.data import cache, picture, source
 from ablate.data.picture import FORMATS, BrokenImage, Example, decode
+from ablate.planning.cell import Cell
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
 from ablate.running.disk import retry_on_full_disk
@@ -38,6 +39,7 @@ from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
+from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 
 
@@ -456,7 +458,7 @@ def test_a_footnote_names_rows_where_not_all_have_such_data():
         sentences = data_notes(
             [
                 SimpleNamespace(
-                    cell=SimpleNamespace(row=row, spec={"data": {"name": "mine"}}), results=[result]
+                    cell=Cell(row, "", RunSpec.of({"data": {"name": "mine"}}), {}), results=[result]
                 )
                 for row, result in zip("ab", results, strict=True)
             ]

@@ -12,6 +12,7 @@ import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.declared import declare
+from support.plans import with_sections
 from support.svg import SVG, marks, texts
 from support.tables import make_plan, plant, tabulate
 
@@ -312,7 +313,7 @@ def test_an_unfinished_sweep_says_so(plan, results, table, store):
 
 
 def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
-    bare = [replace(cell, spec={**cell.spec, "probe": ["scales"]}) for cell in plan.cells]
+    bare = [with_sections(cell, probe=["scales"]) for cell in plan.cells]
     unasked = replace(plan, cells=tuple(bare), declared=declare("figure1", "--scale", "digits"))
     with pytest.raises(Nothing) as caught:
         figure(unasked, table, "gradnorm", store.rundir)

@@ -10,7 +10,8 @@ import re
 import numpy as np
 import pytest
 from support.declared import declare
-from support.tables import SPEC, finished, make_plan, tabulate
+from support.plans import with_sections
+from support.tables import finished, make_plan, tabulate
 
 from ablate.analysis.headline import table_headline
 from ablate.analysis.scores import cell_scores
@@ -90,8 +91,7 @@ def test_names():
 def ratio_table(by_row, metric="gradnorm:embedding", columns=("",), **analysis):
     """The table of planted ratios: row -> a value for each seed."""
     plan = make_plan(list(by_row), columns, metric=metric, **analysis)
-    spec = {**SPEC, "probe": ["gradnorm"]}
-    cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
+    cells = tuple(with_sections(cell, probe=["gradnorm"]) for cell in plan.cells)
 
     def probes(run, probe):
         row, _, rest = run.partition("@")
@@ -140,10 +140,7 @@ def test_what_has_no_better_direction_is_higher_or_lower():
 
 def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
     plan, results, probes = ratio_table(PLANTED)
-    bare = tuple(
-        dataclasses.replace(cell, spec={**cell.spec, "probe": ["scales"] * (cell.row == "up")})
-        for cell in plan.cells
-    )
+    bare = tuple(with_sections(cell, probe=["scales"] * (cell.row == "up")) for cell in plan.cells)
     declared = declare("mine", "--as", "it", "probe=[scales]", "seeds=3")
     lacking = dataclasses.replace(plan, cells=bare, declared=declared)
     with pytest.raises(UserError) as caught:

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from support.trainings import digits, outcome, train_until
 
 from ablate.planning.compose import resolve_run
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.choices import PROBES
 from ablate.shared.errors import UserError
@@ -200,13 +199,13 @@ def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):
 
 def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
     run, every = tiny.run(), tiny.run({"probe": ALL})
-    bare = {key: value for key, value in spec.to_tree(run).items() if key != "probe"}
+    bare = {key: value for key, value in run.spec.tree.items() if key != "probe"}
     assert build_run(bare).id == run.id == tiny.run({"probe": []}).id
     ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"])}
     assert len(ids | {run.id, every.id}) == 4
     one, other = (tiny.run({"probe": names}) for names in (ALL, ALL[::-1]))
     assert one.id == other.id
-    assert build_run(json.loads(json.dumps(spec.to_tree(every)))) == every
+    assert build_run(json.loads(json.dumps(every.spec.tree))) == every
 
 
 @pytest.mark.parametrize(

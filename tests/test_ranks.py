@@ -25,7 +25,7 @@ from ablate.running import world_sizes
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import ids_of, to_tree
+from ablate.shared.spec import RunSpec
 from ablate.training import worker
 from ablate.training.calibrate import random_split
 from ablate.training.model.norm import BatchNorm
@@ -86,9 +86,9 @@ BEFORE = {  # ids of runs from before sums were trees, by their micro-batch
 @pytest.mark.parametrize("micro", BEFORE)
 def test_runs_of_four_micro_batches_have_ids_of_their_own(micro):
     """Their bits changed when sums became trees; those of two or three micro-batches did not."""
-    tree = to_tree(tiny.run({"train.batch": 12, "train.micro_batch": micro}))
+    tree = tiny.run({"train.batch": 12, "train.micro_batch": micro}).spec.tree
     del tree["seed"]
-    assert (ids_of(tree, [0])[0] == BEFORE[micro]) == (micro in (None, 6, 4))
+    assert (RunSpec.of(tree).ids([0])[0] == BEFORE[micro]) == (micro in (None, 6, 4))
 
 
 @pytest.mark.parametrize("norm", ["batchnorm", "switchnorm"])

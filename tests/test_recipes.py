@@ -12,6 +12,7 @@ from ablate.planning.expand import plan_from_words
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.run import Run
 from ablate.shared.schema import added_fields, field_types
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
@@ -183,7 +184,7 @@ def test_a_thousand_has_a_short_form():
     ("key", "default"),
     [
         (f"{section}.{name}", [*value] if isinstance(value, tuple) else value)
-        for section, cls in field_types(spec.Run).items()
+        for section, cls in field_types(Run).items()
         if section in ("data", "optim", "train", "augment", "eval")
         for name, value in added_fields(cls).items()
     ],

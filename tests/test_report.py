@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import Shell, records
 from html_page import Page, tidy
+from support.plans import with_sections
 from support.tables import PLANTED, make_plan, plant, tabulate
 
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
@@ -86,12 +87,12 @@ def wide_plan() -> Plan:
     rows = [f"{name} {i}" for i in range(4) for name in ("base", "better", "worse", "same", "x")]
     columns = [f"column {c}" for c in range(5)]
     plan = make_plan(rows, columns)
-    data = {**plan.cells[0].spec["data"], "fingerprint": "f"}
+    data = {**plan.cells[0].spec.tree["data"], "fingerprint": "f"}
     cells = []
     for i, cell in enumerate(plan.cells):
         own = {"data": data, "model": {"arch": cell.column}, "stem": {"name": cell.row}}
         ids = {seed: f"{i:04d}{seed:012d}" for seed in cell.ids}
-        cells.append(dataclasses.replace(cell, spec={**cell.spec, **own}, ids=ids))
+        cells.append(dataclasses.replace(with_sections(cell, **own), ids=ids))
     return dataclasses.replace(
         plan,
         cells=tuple(cells),

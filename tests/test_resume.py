@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from support.trainings import answer, digits, outcome, train_until
 
 from ablate.data.cache import prepare_cache
-from ablate.shared import spec
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
 from ablate.training import calibrate, journal
 from ablate.training.model import build, sublayers
@@ -29,7 +29,7 @@ def farthest(one: Path, other: Path) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
-def resumed(run: spec.Run, folder: Path, cache: Path, *stops: int) -> dict:
+def resumed(run: Run, folder: Path, cache: Path, *stops: int) -> dict:
     """The result of a training, which is that of one that is stopped after so many steps, each
     time, and resumed."""
     straight = train_until(run, folder / "a", cache)

@@ -18,7 +18,7 @@ import torch
 from damage import DAMAGES, spoil
 from safetensors.torch import load, save
 
-from ablate.shared import decoded, spec
+from ablate.shared import decoded
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
@@ -43,7 +43,7 @@ class Interrupted:
         small = {"model.depth": 1, "model.width": 16, "model.heads": 2, "data.channels": 1}
         length = {"train.batch": 512, "train.epochs": TOTAL // 2, "train.ema": 0.9}
         run = tiny.run({**small, **length, "data.fingerprint": "", "model.dropout": 0.1})
-        self.tree = spec.to_tree(run)
+        self.tree = run.spec.tree
         data = {key: value for key, value in self.tree["data"].items() if key != "fingerprint"}
         self.tree["data"]["fingerprint"] = data_fingerprint(data)
         self.tree["model"]["patch"] = None

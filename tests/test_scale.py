@@ -26,6 +26,7 @@ from ablate.running.launchers import Slot
 from ablate.shared.files import to_json
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED
@@ -179,7 +180,7 @@ def large_plan(runs: int) -> Plan:
     rows = [f"r{n}" for n in range(runs // 10)]
     seeds = tuple(range(10))
     names = iter(f"{n:016x}" for n in range(runs))
-    spec = {"data": {"classes": 10, "fingerprint": "f"}}
+    spec = RunSpec.of({"data": {"classes": 10, "fingerprint": "f"}})
     cells = tuple(Cell(row, "", spec, {seed: next(names) for seed in seeds}) for row in rows)
     shown = tuple(Row(row, {}) for row in rows)
     return Plan("p", "t", shown, (Column("", {}),), cells, "r0", seeds, analysis=Analysis())

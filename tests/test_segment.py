@@ -41,11 +41,10 @@ from torch import Tensor
 
 from ablate.analysis.paper import published_figures
 from ablate.planning import expand
-from ablate.shared import spec
 from ablate.shared.metrics.segment import SEGMENT, guessed, segmentation_scores
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import NO_CLASS
-from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.optim import Lengths, learning_rate
@@ -371,7 +370,7 @@ def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(streets, 
     changes = {**data, "train.batch": 4, "train.micro_batch": 2, "train.steps": 9, "eval.every": 1}
     drawn = {"augment.flip": True, "augment.rescale": 2.0, "augment.class_share": 0.75}
     drawn |= {"augment.photometric": True, "model.drop_path": 0.2, "optim.schedule": "poly"}
-    tree = spec.to_tree(run(**changes, **drawn))
+    tree = run(**changes, **drawn).spec.tree
     calm, killed = (str(tmp_path / name) for name in ("calm", "killed"))
     assert "training from step 0 of 9, 3 an epoch, on cpu" in train_to_end(tree, calm)
     command = [sys.executable, "-c", KILLED, json.dumps(tree), killed]
@@ -401,7 +400,7 @@ def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell):
     parents = {run for cell in five.parents() for run in cell.ids.values()}
     assert len(parents) == 20
     assert len(parents & {run for cell in one.cells for run in cell.ids.values()}) == 6
-    tree = five.cell("ViT", "1/16").spec
+    tree = five.cell("ViT", "1/16").spec.tree
     assert (tree["model"]["input"], tree["parent"]["model"]["input"]) == ("imagenet", "range")
     found = published_figures(five, store)
     assert {column for _, column in found} == {"1/16", "1/8", "1/4", "1/2", "1"}

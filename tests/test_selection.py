@@ -7,8 +7,9 @@ import json
 import re
 
 import pytest
+from support.plans import with_sections
 from support.planted_sweeps import grouped_sweep, planted_sweep
-from support.tables import SPEC, notes_of, tabulate, text_of
+from support.tables import notes_of, tabulate, text_of
 
 from ablate.planning.cell import Column
 from ablate.report.formats import render_table
@@ -30,8 +31,8 @@ def planted():
     """The sweep of `test_formats`, with rows that set keys."""
     plan, results = planted_sweep()
     rows = tuple(dataclasses.replace(row, settings=SET.get(row.label, {})) for row in plan.rows)
-    base = {**SPEC, "stem": {"name": "none"}, "optim": {"lr": 0.003}}
-    cells = tuple(dataclasses.replace(cell, spec=base) for cell in plan.cells)
+    base = {"stem": {"name": "none"}, "optim": {"lr": 0.003}}
+    cells = tuple(with_sections(cell, **base) for cell in plan.cells)
     plan = dataclasses.replace(plan, rows=rows, cells=cells)
     return plan, tabulate(plan, results, cost=True)
 

@@ -127,7 +127,7 @@ def test_files_with_one_split_alone_are_cut_anew_and_the_plan_says_so(tmp_path, 
         made, _ = plan_from_words(
             ["stem=none,dpn", "data.path=files", *words], store=tmp_path / "runs"
         )
-        data = made.cells[0].spec["data"]
+        data = made.cells[0].spec.tree["data"]
         return data, [note for note in made.notes if note.startswith("data=")]
 
     monkeypatch.chdir(tmp_path)

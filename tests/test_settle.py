@@ -17,7 +17,6 @@ from ablate.running.launchers import Slot
 from ablate.running.preflight import decision_for, measure_rates, settle_auto_keys, shape
 from ablate.shared.errors import Failure
 from ablate.shared.files import write_sealed
-from ablate.shared.spec import to_tree
 from ablate.store.store import Store
 from ablate.training import calibrate, numerics
 from ablate.training import column_decision as training
@@ -150,7 +149,7 @@ def test_a_shape_has_both_towers_and_what_of_them_is_frozen():
     lit = {"task": "contrastive", "text": tiny.TEXT, "optim.lr_mult": {"image": 0}}
     texts = ({**tiny.TEXT, "depth": 3}, {**tiny.TEXT, "vocab": 64})
     others = [{**lit, "text": text} for text in texts] + [{**lit, "optim.lr_mult": {"image": 0.1}}]
-    shapes = [shape(to_tree(tiny.run(changes))) for changes in ({}, lit, *others)]
+    shapes = [shape(tiny.run(changes).spec) for changes in ({}, lit, *others)]
     assert len({*shapes}) == 5
 
 

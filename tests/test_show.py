@@ -38,6 +38,7 @@ from ablate.running.orders import check_order
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock, to_json
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store.events import RunState
 from ablate.store.find import find_run, sweeps_of_run
 from ablate.store.ledger import Ledger, result_detail
@@ -187,7 +188,7 @@ def plan(name: str, columns: list[str], **ids: list[str]) -> Plan:
         rows=tuple(Row(row, {}, aliases=("first",) if row == "pre" else ()) for row in ids),
         columns=tuple(Column(column, {}) for column in columns),
         cells=tuple(
-            Cell(row, column, {}, {2: run})
+            Cell(row, column, RunSpec.of({}), {2: run})
             for row, runs in ids.items()
             for column, run in zip(columns, runs, strict=True)
         ),

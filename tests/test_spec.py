@@ -10,14 +10,15 @@ from support.runs import GOLDEN_RUN
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER_KEYS, launcher_settings
-from ablate.shared import choices, sections, spec
+from ablate.shared import choices, sections
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.run import Run
 from ablate.shared.schema import Bounds, field_keys, field_types, read_field
 
 SECTIONS = {
     name: cls
-    for name, cls in field_types(spec.Run).items()
+    for name, cls in field_types(Run).items()
     if dataclasses.is_dataclass(cls) and name not in choices.CHOICES
 } | {"analysis": Analysis}
 KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in field_types(cls)]
@@ -29,7 +30,7 @@ TUNE = [f"tune.{key}" for key in field_keys(Tune)]  # the rest is no key of its 
 @pytest.mark.parametrize("key", [*KEYS, *TUNE, "run.seed", "run.probe"])
 def test_every_key_says_what_it_does_in_a_line(key: str) -> None:
     name, _, field = key.partition(".")
-    line = field_keys({**SECTIONS, "run": spec.Run, "tune": Tune}[name])[field].line
+    line = field_keys({**SECTIONS, "run": Run, "tune": Tune}[name])[field].line
     assert 0 < len(line) < 90
     assert line.isprintable()
 

@@ -71,9 +71,9 @@ def test_what_ships_expands_to_so_many_runs(name, scale, rows, columns, runs):
         families = {row.family for row in planned.rows}
         assert families == {None, "LN after the addition", "LN on the branch"}
         assert [c.paper for c in planned.columns] == ["S/16", "Ti/16", "S/32"]
-        spec = planned.cell("post/pre+post (branch)", "Ti/4").spec
-        assert [*spec["block"].values()] == ["vit", "post", "pre+post", "branch"]
-        assert (spec["model"]["width"], spec["train"]["epochs"]) == (192, 300)
+        tree = planned.cell("post/pre+post (branch)", "Ti/4").spec.tree
+        assert [*tree["block"].values()] == ["vit", "post", "pre+post", "branch"]
+        assert (tree["model"]["width"], tree["train"]["epochs"]) == (192, 300)
         first = [run.label for run in planned.runs()][:2]
         assert first == ["pre/pre@S/4#0", "pre/post@S/4#0"]
     if name == "figure1" and scale == "digits":  # it is still what its words say
@@ -98,7 +98,7 @@ scales: {{s: {{across: {{model.depth: [4, 5]}}}}, wide: {{base: {{optim.wd: 0}}}
     )
     wide = plan("x", scale="wide")
     assert wide.notes == ()
-    assert {cell.spec["optim"]["wd"] for cell in wide.cells} == {0}
+    assert {cell.spec.tree["optim"]["wd"] for cell in wide.cells} == {0}
 
 
 def folders(*words: str) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ def test_every_shipped_sweep_plans(name):
         parts = [[c for c in planned.cells if planned.is_tuned(c) is on] for on in (True, False)]
         assert sum(count(replace(planned, cells=tuple(part))) for part in parts)
         for cell in planned.cells:  # of fewer values a norm of a patch leaves little to see
-            assert cell.spec["data"]["channels"] * cell.spec["model"]["patch"] ** 2 >= 16
+            assert cell.spec.tree["data"]["channels"] * cell.spec.tree["model"]["patch"] ** 2 >= 16
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
         if not planned.paper:
             assert name in ("quickstart", "dnn_bn") or name.startswith("study_")  # or curves only
@@ -154,23 +154,26 @@ def test_every_shipped_sweep_plans(name):
 
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])
 def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name):
-    augreg = [cell.spec for cell in plan(name).cells if cell.spec["train"]["batch"] == 4096]
+    trees = [cell.spec.tree for cell in plan(name).cells]
+    augreg = [tree for tree in trees if tree["train"]["batch"] == 4096]
     assert augreg
-    for spec in augreg:
+    for tree in augreg:
         train, optim = (
-            read_section(Train, spec["train"], "train"),
-            read_section(Optim, spec["optim"], "optim"),
+            read_section(Train, tree["train"], "train"),
+            read_section(Optim, tree["optim"], "optim"),
         )
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
     for scale in ("cifar", "digits"):
-        assert {cell.spec["train"]["examples"] for cell in plan(name, scale=scale).cells} == {None}
+        assert {cell.spec.tree["train"]["examples"] for cell in plan(name, scale=scale).cells} == {
+            None
+        }
 
 
 def test_the_quick_start():
     planned = plan("quickstart")
     assert (planned.baseline, planned.columns[0].label) == ("plain ViT", "")
     assert planned.analysis.margin == 2.5
-    model, data = (planned.cells[0].spec[section] for section in ("model", "data"))
+    model, data = (planned.cells[0].spec.tree[section] for section in ("model", "data"))
     assert (model["patch"], model["depth"], model["width"]) == (14, 2, 32)
     assert data["fingerprint"] == "026a9fc0e800b8e5"
 
@@ -181,7 +184,7 @@ def test_the_placements_on_digits():
     places = [f"{a}/{m}" for a in ("pre", "post", "pre+post") for m in ("pre", "post", "pre+post")]
     assert {*places, "Dual PatchNorm"} <= set(labels(planned))
     assert len(labels(planned)) == 18
-    model = planned.cells[0].spec["model"]
+    model = planned.cells[0].spec.tree["model"]
     assert (model["patch"], model["depth"], model["width"]) == (4, 4, 48)
 
 
@@ -198,7 +201,7 @@ scales: {s: {base: {optim.wd: 0.2, optim.b1: 0.2, optim.b2: 0.2, train.epochs: 2
 """)
     cell = plan("x", "train.batch=6", scale="s").cell("b", "c")
     assert cell is not None
-    optim, train = cell.spec["optim"], cell.spec["train"]
+    optim, train = cell.spec.tree["optim"], cell.spec.tree["train"]
     assert [optim[key] for key in ("lr", "wd", "b1", "b2")] == [0.1, 0.2, 0.3, 0.4]
     assert [train[key] for key in ("epochs", "batch")] == [5, 6]
     assert cell.overrides == ("train.epochs",)  # the other one is the command line's
@@ -215,7 +218,7 @@ scales: {s: {base: {optim.wd: 0.2, optim.b1: 0.2, optim.b2: 0.2, train.epochs: 2
 )
 def test_the_length_of_a_higher_layer_counts(words, scale, length):
     write("base: {train.epochs: 9}\nscales: {s: {base: {train.examples: 960}}}\n" + SMALL)
-    train = plan("x", *words, scale=scale).cells[0].spec["train"]
+    train = plan("x", *words, scale=scale).cells[0].spec.tree["train"]
     assert [train[key] for key in ("steps", "examples", "epochs")] == length
 
 
@@ -252,8 +255,8 @@ def test_a_word_that_empties_an_exclude_is_noted():
 
 def test_groups_come_first_whatever_the_order_in_a_layer():
     write("base: {optim.lr: 0.5, recipe: cifar}\n" + SMALL)
-    assert plan("x").cells[0].spec["optim"]["lr"] == 0.5
-    assert plan("x").cells[0].spec["train"]["epochs"] == 300
+    assert plan("x").cells[0].spec.tree["optim"]["lr"] == 0.5
+    assert plan("x").cells[0].spec.tree["train"]["epochs"] == 300
 
 
 def test_rows_with_equal_specs_are_one():
@@ -307,7 +310,7 @@ def test_an_override_matches_what_is_set_and_what_is_default():
     write(f"overrides: [{{if: {condition}, set: {{optim.lr: 0.5}}}}]\n{SMALL}")
     planned = plan("x")
     assert [cell.overrides for cell in planned.cells] == [(), ("optim.lr",)]
-    assert planned.cells[1].spec["optim"]["lr"] == 0.5
+    assert planned.cells[1].spec.tree["optim"]["lr"] == 0.5
 
 
 def test_a_wholly_excluded_row_or_column_is_gone_and_need_not_be_possible():
@@ -353,7 +356,7 @@ def test_resolvers_are_refused(text, key):
 
 def test_interpolation_sees_the_values_over_it():
     write("base: {optim.warmup_epochs: '${train.epochs}'}\nvariants: [{a: {train.epochs: 7}}]\n")
-    assert plan("x").cells[0].spec["optim"]["warmup_epochs"] == 7.0
+    assert plan("x").cells[0].spec.tree["optim"]["warmup_epochs"] == 7.0
 
 
 # --- Without a file -----------------------------------------------------------------------------
@@ -395,7 +398,7 @@ def test_glob_lists_the_choices():
 
 def test_all_words_of_a_line_are_on_one_level():
     planned = plan("recipe=quick,cifar", "optim.lr=0.5")
-    assert {cell.spec["optim"]["lr"] for cell in planned.cells} == {0.5}
+    assert {cell.spec.tree["optim"]["lr"] for cell in planned.cells} == {0.5}
 
 
 # --- Names --------------------------------------------------------------------------------------

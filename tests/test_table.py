@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 from support.declared import declare
 from support.looks import spec as own_spec
+from support.plans import with_sections
 from support.tables import (
     BLOCKS,
     PLANTED,
@@ -333,7 +334,7 @@ def test_an_unstable_baseline_voids_its_column(scored, fate):
 
 def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     plan = make_plan(list(PLANTED))
-    cells = [dataclasses.replace(c, spec={**c.spec, "optim": {"lr": 0.003}}) for c in plan.cells]
+    cells = [with_sections(cell, optim={"lr": 0.003}) for cell in plan.cells]
     plan = dataclasses.replace(plan, cells=tuple(cells), declared=declare("mine"))
     results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
     table = tabulate(plan, results)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from omegaconf import OmegaConf
-from support.plans import plan
+from support.plans import plan, with_sections
 from support.tables import SPEC, finished, make_plan, notes_of, plant, tabulate
 
 from ablate.planning.conf import shipped_folder
@@ -35,7 +35,7 @@ def test_a_small_scale_of_a_paper_says_so_and_names_its_own_data(name, scale, tm
     assert planned.title.startswith("The design of ")
     assert planned.title.endswith(" at small scale, not its data")
     table = tabulate(planned, {})
-    data = {cell.spec["data"]["name"] for cell in planned.cells}
+    data = {cell.spec.tree["data"]["name"] for cell in planned.cells}
     assert data <= SHIPPED[name, scale]
     drawn = draw_figures(planned, table, Store(tmp_path).rundir)
     texts = [render_table(table, format) for format in FORMATS if format != "rich"]
@@ -64,8 +64,11 @@ def test_it_is_told_from_the_runs():
 def test_columns_that_differ_are_told_apart():
     plan = make_plan(["base", "other"], ("S", "B", "long"))
     parent = {**SPEC, "data": {**SPEC["data"], "name": "mnist5k"}, "seed": 0}
-    longer = {**SPEC, "train": {**SPEC["train"], "epochs": None, "steps": 2000}, "parent": parent}
-    cells = [dataclasses.replace(c, spec=longer) if c.column == "long" else c for c in plan.cells]
+    train = {**SPEC["train"], "epochs": None, "steps": 2000}
+    cells = [
+        with_sections(cell, train=train, parent=parent) if cell.column == "long" else cell
+        for cell in plan.cells
+    ]
     plan = dataclasses.replace(plan, cells=tuple(cells))
     table = tabulate(plan, {})
     data = "digits; mnist5k, then digits, 8 px, 6 epochs, 2,000 steps"

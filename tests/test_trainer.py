@@ -25,14 +25,14 @@ from support.processes import freeze, kill, thaw, workers
 from ablate.audit import export
 from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
-from ablate.planning.trial_runs import any_run
 from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines
-from ablate.shared import own, spec
+from ablate.shared import RunSpec, validated_run
 from ablate.shared.errors import UserError
-from ablate.shared.own import OwnRun
+from ablate.shared.run import OwnRun
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import OwnSpec
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import handle as states
@@ -93,7 +93,7 @@ OPTIONS = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 60.0}
 def planned(folder: Path, *words: str) -> RunDir:
     """The first run of a plan, in a folder of its own."""
     run = next(made(*words, "seeds=1").runs())
-    (rundir := RunDir(folder / run.id)).create(run.spec())
+    (rundir := RunDir(folder / run.id)).create(run.spec.tree)
     return rundir
 
 
@@ -127,8 +127,8 @@ def refused(*words: str) -> str:
 def test_keys_are_checked_by_their_defaults(toy):
     cell = made("trainer.lr=1,0.5", "trainer.mode=b", "trainer.clip=2").cells[0]
     own = {"name": "toy:main", "steps": 3, "lr": 1.0, "mode": "b", "clip": 2.0}
-    assert cell.spec["trainer"] == {**own, "deep": 2, "sizes": [1, 2]}
-    assert type(cell.spec["trainer"]["lr"]) is float
+    assert cell.spec.tree["trainer"] == {**own, "deep": 2, "sizes": [1, 2]}
+    assert type(cell.spec.tree["trainer"]["lr"]) is float
     made("trainer.deep=null,3")
 
 
@@ -196,9 +196,9 @@ def test_the_versions_of_what_it_imports_are_in_the_id(toy, monkeypatch):
     write_files(toy, helper_py="import json\nimport numpy.linalg\n" + HELPER)
     before = ids("trainer.lr=0.1,0.2")
     version = metadata.version("numpy")
-    assert made("trainer.lr=0.1,0.2").cells[0].spec["code"]["packages"] == {"numpy": version}
+    assert made("trainer.lr=0.1,0.2").cells[0].spec.tree["code"]["packages"] == {"numpy": version}
     monkeypatch.setattr(metadata, "version", lambda name: "9.9.9+cpu")
-    assert made("trainer.lr=0.1,0.2").cells[0].spec["code"]["packages"] == {"numpy": "9.9.9"}
+    assert made("trainer.lr=0.1,0.2").cells[0].spec.tree["code"]["packages"] == {"numpy": "9.9.9"}
     assert not set(ids("trainer.lr=0.1,0.2")) & set(before)
 
 
@@ -207,15 +207,16 @@ def test_the_tree_of_a_run_stands_for_itself(toy):
     for path in (toy / "toy.py", toy / "conf" / "trainer" / "toy.yaml"):
         path.unlink()
     again = json.loads(json.dumps(tree))
-    assert isinstance(any_run(again), OwnRun)
-    assert spec.to_tree(any_run(again)) == tree
-    assert spec.run_id(spec.tree_identity(again), 3) == run
-    first, other = spec.task_in(again).metrics
+    spec = RunSpec.of(again)
+    assert isinstance(validated_run(spec), OwnRun)
+    assert validated_run(spec).spec.tree == tree
+    assert spec.id == run
+    first, other = spec.task.metrics
     assert (first.key, first.sign, first.chance(0), first.text(1 / 3)) == ("score", 1, 0.2, "0.333")
     assert (other.key, other.sign, other.unit, other.printed(0.5)) == ("other", -1, "%", "50.00 %")
-    assert (own.worst_of(again, "score"), own.worst_of(again, "other")) == (0.2, None)
+    assert (spec.worst(first), spec.worst(other)) == (0.2, None)
     again["metrics"][0]["chance"] = None
-    assert own.worst_of(again, "score") == 0  # the worse end of its range
+    assert spec.worst(first) == 0  # the worse end of its range
 
 
 # --- What is trained ----------------------------------------------------------------------------
@@ -536,7 +537,7 @@ def test_what_importlib_brings_is_told(toy, shell):
     late = "import importlib\nhelper = importlib.import_module('helper')"
     write_files(toy, toy_py=TOY.replace("import helper", late))
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
-    assert set(made("trainer.lr=0.1,0.2").cells[0].spec["code"]["files"]) == {"toy.py"}
+    assert set(made("trainer.lr=0.1,0.2").cells[0].spec.tree["code"]["files"]) == {"toy.py"}
     logs = [path.read_text() for path in (toy / "runs" / "runs").glob("*/log.txt")]
     assert all("helper.py was imported, which no import statement" in log for log in logs)
     assert len(logs) == 4
@@ -625,7 +626,7 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
         yaml = YAML.replace("toy:main", f"{name}:main")
         write_files(toy, **{f"{name}_py": text, f"conf__trainer__{name}_yaml": yaml})
         tree, _ = compose.resolve_run([f"trainer={name}", "trainer.steps=9"], Path("runs"))
-        found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, tree, compared)
+        found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, OwnSpec(tree), compared)
         assert re.search(line, " ".join(finding.text for finding in found)), name
 
 
@@ -673,7 +674,7 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
     try:
         wait_for(lambda: launcher.poll(0.1) or launcher.offer(1, ()) or launcher.slots)
         first = attempts.attempt_folder(store, run.id, 1)
-        first.create(run.spec())
+        first.create(run.spec.tree)
         attempts.appoint(store, run.id, 1)
         launcher.start(first, launcher.slots[0])
         wait_for(lambda: launcher.poll(0.1) or first.metrics_size() > 200)

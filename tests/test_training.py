@@ -18,7 +18,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT_TASK, TASKS
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import to_tree, tree_identity
+from ablate.shared.spec import RunSpec
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
@@ -257,13 +257,14 @@ def test_thresholds_of_a_curve_lie_where_its_metric_does():
 
 
 def test_a_run_says_its_task_where_it_is_another():
-    tree = to_tree(tiny.run())
+    tree = tiny.run().spec.tree
     assert "task" not in tree
-    assert tree_identity(tree) == tree_identity({**tree, "task": "classify"})
+    identity = RunSpec.of(tree).identity
+    assert RunSpec.of({**tree, "task": "classify"}).identity == identity
     assert build_run({**tree, "task": "classify"}) == build_run(tree)
     with pytest.raises(UserError, match=r"task: expected one of classify, .*, got 'clasify'"):
         build_run({**tree, "task": "clasify"})
-    assert tree_identity(tree) != tree_identity({**tree, "task": "other"})
+    assert RunSpec.of({**tree, "task": "other"}).identity != identity
 
 
 TOY = """

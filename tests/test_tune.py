@@ -157,7 +157,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
             mine = of(plan, cell.row, seed)
             assert [t.number for t in mine] == list(range(EACH))
             assert {s for t in mine for s in t.cell.ids} == {FIRST_TUNING_SEED + seed}
-            assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
+            assert {t.cell.spec.tree["train"]["epochs"] for t in mine} == {1}
             assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
             ended = [store.rundir(run).read_result() for run in runs_of(mine)]
             scores = [result["validation"]["top1"] for result in ended]
@@ -397,7 +397,7 @@ def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(plan_of, p
     assert sum(spent) == pytest.approx(steps / EVALUATIONS)  # nothing is counted but what ran
     assert max(spent) < 0.8 * 24
     forwards = sum(choice.multiply_adds for _, choice in choices(quick)) / 3
-    assert forwards == steps * plan.cells[0].spec["train"]["batch"] * 10
+    assert forwards == steps * plan.cells[0].spec.tree["train"]["batch"] * 10
     for cell, choice in choices(quick):
         assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
 
@@ -427,7 +427,7 @@ def test_stages_fix_the_winners_of_the_one_before_and_a_grid_is_never_divided(pl
         first, second = ([t for t in mine if t.stage == stage] for stage in (0, 1))
         assert len({tuple(t.params.values()) for t in first}) == len(first) == 6
         assert [t.number for t in first + second] == list(range(8))
-        assert {t.cell.spec["optim"]["lr"] for t in second} == {BEST[row]}
+        assert {t.cell.spec.tree["optim"]["lr"] for t in second} == {BEST[row]}
         choice = plan.cell(row, "").chosen[search]
         assert set(choice.params) == {"optim.lr", "model.dropout", "optim.wd"}
         assert choice.trials == 8

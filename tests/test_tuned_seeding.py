@@ -112,7 +112,7 @@ def test_each_seed_that_a_look_gives_out_brings_a_search_of_its_own(planned, tmp
             assert {(trial.search, *trial.cell.ids) for trial in mine} == {
                 (s, FIRST_TUNING_SEED + s) for s in cell.seeds
             }
-            assert cell.at_seed(cell.seeds[-1]).spec["optim"]["lr"] == 1e-2
+            assert cell.at_seed(cell.seeds[-1]).spec.tree["optim"]["lr"] == 1e-2
         assert Plan.from_tree(json.loads(found.to_bytes())).checked() == found
 
 

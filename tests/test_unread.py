@@ -18,8 +18,8 @@ from ablate.planning.compose import resolve_run
 from ablate.shared import choices, schema
 from ablate.shared.errors import UserError
 from ablate.shared.idle import idle_keys, switched_off
+from ablate.shared.run import Run
 from ablate.shared.sections import Augment, Eval, Model, Optim, Train
-from ablate.shared.spec import Run, to_tree
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.model.host import Host
@@ -155,7 +155,7 @@ def in_vain(settings: Mapping[str, Any], sections: tuple[str, ...]) -> list[str]
     base = {key: value for key, value in {**SMALL, **settings}.items() if value is not None}
     run = tiny.run(base)
     plain, found = bits(run), []
-    refused = switched_off(to_tree(run))
+    refused = switched_off(run.spec.tree)
     for key, (hint, value) in keys_of(run, sections).items():
         if key in refused:
             continue
@@ -262,7 +262,7 @@ def test_the_choices_say_which_norms_compute_each_token_alone(name):
         norm = build(run).blocks[0].attn.pre
         alone = not traits(norm, NormTraits).mixes_tokens
         excluded = tiny.run({"norm": name, "model.cls": "exclude", **settings})
-        assert ("model.cls" in idle_keys(to_tree(excluded))) is alone
+        assert ("model.cls" in idle_keys(excluded.spec.tree)) is alone
 
 
 @pytest.mark.parametrize("name", choices.STEMS)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell, contents, wait_for
+from support.plans import with_sections
 from support.tables import PLANTED, make_plan, plant, tabulate
 
 from ablate.audit.rerun import SAME_BITS, retrain
@@ -23,11 +24,11 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
 from ablate.running.launchers import Slot
-from ablate.shared import spec
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
 from ablate.shared.metrics import classify
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import RunSpec
 from ablate.store import looks
 from ablate.store.folder import HostLock
 from ablate.store.ledger import Ledger, result_detail
@@ -112,7 +113,7 @@ def test_unfinished_runs_are_counted_and_torn_files_named(store):
     tree = json.loads(store.read_plan("tiny").to_bytes())
     tree["seeds"] = (0, 1, 2)
     for cell in tree["cells"]:
-        cell["ids"][2] = spec.run_id(spec.tree_identity(cell["spec"]), 2)
+        cell["ids"] |= RunSpec.of(cell["spec"]).ids([2])
     longer = Plan.from_tree(tree)
     store.write_plan(longer)
     begun = run_of(store, "0.001#2")
@@ -120,7 +121,7 @@ def test_unfinished_runs_are_counted_and_torn_files_named(store):
         ledger.plan(longer)
         ledger.record(begun, "started", step=0)
     folder = store.rundir(begun)
-    folder.create(next(run.spec() for run in longer.runs() if run.id == begun))
+    folder.create(next(run.spec.tree for run in longer.runs() if run.id == begun))
     found = checked(store)
     assert (found.findings, found.notes) == ([], ["2 of 6 runs have no result yet"])
     folder.run.write_bytes(folder.run.read_bytes()[:40])
@@ -418,7 +419,7 @@ def planted(**changed):
 def spelled(plan, which, **sections):
     """With other sections in the specs of some of its cells."""
     cells = list(plan.cells)
-    cells[which] = [dataclasses.replace(c, spec={**c.spec, **sections}) for c in cells[which]]
+    cells[which] = [with_sections(cell, **sections) for cell in cells[which]]
     return dataclasses.replace(plan, cells=tuple(cells))
 
 

@@ -14,7 +14,7 @@ from tiny import close
 from torch import nn
 
 from ablate.planning import compose
-from ablate.shared import choices, spec
+from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.training.model import build
@@ -136,15 +136,15 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
     others = {"cls": "exclude", "cls_posemb": True, "qkv_bias": False, "gelu": "erf"}
     others |= {"init": "deit", "norm_eps": 1e-5}
     added = {"kind", "cls_at", *others}
-    assert not added & json.loads(spec.identity(run))["model"].keys()
-    tree = spec.to_tree(run)
+    assert not added & json.loads(run.spec.identity)["model"].keys()
+    tree = run.spec.tree
     bare = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
     assert build_run(bare) == run
     over_tokens = {"norm": "groupnorm"}  # which can be shown the class token, or not
     for key, value in others.items():
         norm = over_tokens if key == "cls" else {}
         other = tiny.run({f"model.{key}": value, **norm})
-        assert json.loads(spec.identity(other))["model"][key] == value
+        assert json.loads(other.spec.identity)["model"][key] == value
         assert other.id != tiny.run(norm).id
 
 

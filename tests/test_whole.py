@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import ablate
 from ablate.planning import compose, expand
 from ablate.running.estimate import shared_weights
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
+from ablate.shared.run import Run
+from ablate.shared.spec import RunSpec
 from ablate.training import answers
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
@@ -103,12 +103,21 @@ def own(name: str, *words: str, seed: int = 0) -> Run:
 
 def told(run: Run, tmp_path: Path) -> dict[str, Any]:
     """What a plan is told of it."""
-    question = {"specs": {"it": spec.to_tree(run)}, "calibrate": [], "initial": True}
+    question = {"specs": {"it": run.spec.tree}, "calibrate": [], "initial": True}
     question |= {"cache": str(tmp_path / "cache"), "device": "cpu"}
     return answers.answer_describe(question, lambda done, total: None)["it"]
 
 
 # --- What it is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["arch", "act_folder"])
+def test_a_setting_of_a_whole_model_with_the_name_of_a_shipped_key_is_part_of_the_id(folder, key):
+    """The shipped model's keys of these names are not."""
+    tree = own("Net").spec.tree
+    ids = {RunSpec.of({**tree, "model": {**tree["model"], key: value}}).id for value in "ab"}
+    assert len(ids) == 2
+
 
 TIMMS = {
     "test_vit": ["data.size=32", "model.patch_size=8", "model.drop_path_rate=0.1"],
@@ -162,7 +171,7 @@ def test_the_seed_decides_the_weights_and_equal_constructors_share_them(folder):
 
 def test_a_whole_model_has_no_parts_of_the_shipped_one(folder):
     plain = own("Net")
-    tree = spec.to_tree(plain)
+    tree = plain.spec.tree
     assert not tree.keys() & {"norm", "stem", "block"}
     assert build_run(tree) == plain
     assert own("Looks").id != plain.id
@@ -343,7 +352,7 @@ def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
     (folder / "sweeps").mkdir()
     (folder / "sweeps" / "nets.yaml").write_text(blocks("file")["sweeps/nets.yaml"])
     plan, _ = expand.plan_from_words(["nets"], store=Path("runs"))
-    vit, rms, net = (cell.spec for cell in plan.cells)
+    vit, rms, net = (cell.spec.tree for cell in plan.cells)
     norms = vit["norm"]["name"], rms["norm"]["name"]
     assert (vit["model"]["arch"], *norms) == ("mu/4", "layernorm", "rmsnorm")
     assert (net["model"]["name"], net["model"]["drop_path_rate"]) == ("timm:convnext_atto", 0.1)
@@ -355,7 +364,7 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     plan, _ = expand.plan_from_words(
         ["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs")
     )
-    runs = {cell.row: build_run(spec.seeded(cell.spec, 0)) for cell in plan.cells}
+    runs = {cell.row: build_run(cell.spec.with_seed(0).tree) for cell in plan.cells}
     told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
     (line,) = shared_weights(plan, told_of)
     every = sum(p.numel() for p in build(runs["9"]).parameters())

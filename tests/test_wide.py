@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from conftest import records
+from support.plans import with_sections
 from support.planted_sweeps import GAINS, GROUPS, grouped_sweep
 from support.published_tables import LAID_OUT, PRINTED, THEIRS, against_table_3, planted, published
 from support.tables import SPEC, finished, grids, tabulate, text_of
@@ -169,8 +170,8 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
 def test_another_set_is_a_column_beside_its_own_in_the_same_group():
     plan, results = grouped_sweep()
     also = [{"name": "dark", "classes": 10}]
-    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": also}}
-    plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
+    tested = {"data": {**SPEC["data"], "name": "x"}, "eval": {"also": also}}
+    plan = replace(plan, cells=tuple(with_sections(cell, **tested) for cell in plan.cells))
     for result in results.values():
         result["also"] = {"dark": finished(result["test"]["top1"] / 2)}
     natural, made, *_ = grids(render_table(tabulate(plan, results), "md"))
@@ -340,8 +341,8 @@ paper: {table: T3, rows: {a: base, b: dpn}}
     def differs(**chosen):
         cells = []
         for cell in plan.cells:
-            spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
-            cells.append(replace(cell, spec=spec, specs=(spec,), **chosen))
+            cell = with_sections(cell, optim={**cell.spec.tree["optim"], "lr": 0.5})
+            cells.append(replace(cell, specs=(cell.spec,), **chosen))
         found = paper.published_figures(replace(plan, cells=tuple(cells)), here)
         assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
         return {beside.differs for beside in found.values()}

@@ -11,8 +11,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import choices, plugin, spec
+from ablate.shared import choices, plugin
 from ablate.shared.build import build_run
+from ablate.shared.run import Run
 from ablate.training.model import Host, build
 
 PLACEMENTS = get_args(choices.Placement)
@@ -62,7 +63,7 @@ _TREE: dict[str, Any] = {
 }
 
 
-def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
+def run(changes: Mapping[str, Any] | None = None) -> Run:
     """A run of ViT-mu/4 on 8x8 colour images, changed: `run({"block.attn": "post"})`."""
     tree = copy.deepcopy(_TREE)
     changes = changes or {}
@@ -78,7 +79,7 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
     return build_run(tree)
 
 
-def run_with_parts(**changes: Any) -> spec.Run:
+def run_with_parts(**changes: Any) -> Run:
     """Return a small run with parts of the working folder's code, as composing makes it:
     `run_with_parts(train__loss="own:loss")`."""
     values = {key.replace("__", "."): value for key, value in changes.items()}
@@ -96,7 +97,7 @@ def names(variant: Mapping[str, Any]) -> str:
     return "-".join(f"{key.rpartition('.')[2]}={value}" for key, value in variant.items())
 
 
-def built(run: spec.Run) -> Host:
+def built(run: Run) -> Host:
     """The run's model, fitted on a few random images where it needs that."""
     model = build(run)
     model.fit([images(64, run, seed=1)])
@@ -112,7 +113,7 @@ def scramble(module: nn.Module, seed: int = 0) -> None:
             parameter.copy_(values / parameter.shape[-1] ** 0.5)
 
 
-def images(batch: int, run: spec.Run, seed: int = 0) -> Tensor:
+def images(batch: int, run: Run, seed: int = 0) -> Tensor:
     """(B, H, W, C) in [-1, 1]."""
     shape = (batch, run.data.size, run.data.size, run.data.channels)
     return 2 * torch.rand(shape, generator=torch.Generator().manual_seed(seed)) - 1

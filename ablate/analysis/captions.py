@@ -20,6 +20,7 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
+from ablate.shared import RunSpec
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
@@ -149,23 +150,25 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
         yield sentence("other-sets", sets=[*sets], family=family)
 
 
-def parent_words(spec: Mapping[str, Any]) -> str:
-    """Say what a run of this tree starts from: "a run on cifar10 (40 epochs) of its own seed"."""
+def parent_words(spec: RunSpec) -> str:
+    """Say what a run with this spec starts from: "a run on cifar10 (40 epochs) of its own seed"."""
     return english.parent_words(**_start(spec))
 
 
-def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run of this tree starts from: a file, or a run and what that starts from."""
-    if (weights := spec.get("weights")) is not None:
+def _start(spec: RunSpec) -> dict[str, Any]:
+    """Return what a run with this spec starts from: a file, or a run and what that starts from."""
+    weights = spec.tree.get("weights")
+    if weights is not None:
         return {"weights": weights["sha256"]}
-    if (parent := spec.get("parent")) is None:
+    parent = spec.parent
+    if parent is None:
         return {}
-    length, unit = length_of(parent["train"])
+    length, unit = length_of(parent.tree["train"])
     return {
-        "data": parent["data"]["name"],
+        "data": parent.tree["data"]["name"],
         "length": length,
         "unit": unit,
-        "seed": parent.get("seed"),
+        "seed": parent.tree.get("seed"),
         "parent": _start(parent),
     }
 
@@ -284,7 +287,8 @@ def _void(
         runs=n,
         variants=variants,
     )
-    rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
+    rate = base.cell.spec.tree.get("optim", {}).get("lr")
+    columns = [column.settings for column in plan.columns]
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield sentence("void.compares-rates", column=heading)
     elif rate is not None:

@@ -348,12 +348,12 @@ def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[str, ...]]:
         return
     groups: dict[str, dict[tuple[str, str], str]] = {}
     for cell in cells:
-        block = cell.spec.get("block", {})
+        block = cell.spec.tree.get("block", {})
         place = (block.get("attn"), block.get("mlp"))
         if block.get("name") != "vit" or (place != ("pre", "pre") and block["post"] != reading):
             continue
         placing = {k: v for k, v in block.items() if k not in ("attn", "mlp", "post")}
-        rest = repr({**cell.spec, "block": placing})
+        rest = repr({**cell.spec.tree, "block": placing})
         groups.setdefault(rest, {}).setdefault(place, cell.row)
     for group in groups.values():
         places = [(a, m) for a in PLACEMENTS for m in PLACEMENTS]

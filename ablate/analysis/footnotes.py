@@ -14,7 +14,7 @@ from ablate.analysis.judging import is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import LARGEST, Scores, blocks_of
 from ablate.planning import Cell, Plan, TuningWinner
-from ablate.shared import decoded
+from ablate.shared import RunSpec, decoded
 from ablate.store import GIVEN_UP
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
@@ -264,7 +264,7 @@ def data_notes(block: Sequence[Scores]) -> list[Sentence]:
     for scores in block:
         for result in scores.results:
             for key, text in decoded.decoding_words(result).items():
-                name = scores.cell.spec["data"]["name"]
+                name = scores.cell.spec.tree["data"]["name"]
                 rows_by_fact.setdefault((name, key, text), {})[scores.cell.row] = None
     row_count = len({scores.cell.row for scores in block if scores.results})
     return [
@@ -281,7 +281,7 @@ def data_notes(block: Sequence[Scores]) -> list[Sentence]:
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
-    facts = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    facts = {**result, "precision": cell.spec.tree.get("train", {}).get("precision")}
     for key, name in MACHINE_FACTS.items():
         if facts.get(key) is not None:
             yield key, name, facts[key]
@@ -297,11 +297,11 @@ def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str,
         )
 
 
-def _own_names(spec: Mapping[str, Any], kind: str) -> str:
+def _own_names(spec: RunSpec, kind: str) -> str:
     """Return the names of the user's own classes or probes in a run's spec. `kind`: a section,
     whose name is meant, `SECTION.KEY`, or "probe" for all own probes."""
     if kind == "probe":
-        return ", ".join(spec["own_probes"]["versions"])
+        return ", ".join(spec.tree["own_probes"]["versions"])
     section, _, key = kind.partition(".")
-    names = spec[section][key or "name"]
+    names = spec.tree[section][key or "name"]
     return ", ".join(names) if isinstance(names, list) else str(names)

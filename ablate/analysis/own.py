@@ -21,8 +21,6 @@ from ablate.planning import Plan, PlannedRun
 from ablate.shared import (
     Failure,
     UserError,
-    also_of,
-    classes_of,
     is_number,
     out_of_range,
     own_line,
@@ -76,9 +74,7 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
     def by_set(run: PlannedRun, result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         also_results = result.get("also") or {}
         sets = [
-            test_set["name"]
-            for test_set in also_of(run.cell.spec)
-            if test_set["name"] in also_results
+            test_set["name"] for test_set in run.cell.spec.also if test_set["name"] in also_results
         ]
         for set_name, set_result in (
             ("", result),
@@ -91,7 +87,7 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
             place = f"{name}: {run.label}{on}"
             yield (
                 set_name,
-                _called(function, table, classes_of(run.cell.spec), place, plan.own[name]),
+                _called(function, table, run.cell.spec.classes, place, plan.own[name]),
             )
 
     measured_values: Measured = {}

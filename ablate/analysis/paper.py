@@ -18,8 +18,8 @@ from ablate.analysis.english.words import first_few
 from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
-from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
-from ablate.shared import LENGTH_KEYS, UserError, also_of, unknown_value, without_idle
+from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, wide_places
+from ablate.shared import LENGTH_KEYS, ShippedSpec, UserError, unknown_value, without_idle
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -235,7 +235,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
 def _cells_by_set(cell: Cell) -> Iterator[Cell]:
     """Yield the cell, then the same runs in the column of each set of `eval.also`."""
     yield cell
-    for test_set in also_of(cell.spec):
+    for test_set in cell.spec.also:
         yield on_set(cell, test_set["name"])
 
 
@@ -257,14 +257,14 @@ class _Columns:
         several.
         """
         heading = self.places[trained.column].heading
-        arch = str(cell.spec["model"].get("arch"))
+        arch = str(cell.spec.tree["model"].get("arch"))
         also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
         for column_name in (cell.column, f"{heading}{also}".strip()):
             if column_name in self.paper_labels:
                 return self._called(
                     self.paper_labels[column_name], arch, column_name, column_name == cell.column
                 )
-        ours, columns = cell.spec["data"]["name"], self.table.columns
+        ours, columns = cell.spec.tree["data"]["name"], self.table.columns
         candidates = [
             label
             for label, (theirs, dataset, _) in columns.items()
@@ -381,15 +381,15 @@ class Recipes:
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Name the differences from the published data, size, steps and recipe; "" for none."""
         _, dataset, regime = column
-        on = [tree["data"]["name"] for tree in (cell.spec, *spec_parents(cell.spec))]
+        on = [spec.tree["data"]["name"] for spec in (cell.spec, *cell.spec.ancestors())]
         ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
         if DATA.get(dataset) != ours:
             return f"trained on {ours}, the published runs on {dataset}"
-        if dataset.startswith(VTAB) and cell.spec["data"].get("order", "stored") == "keyed":
+        if dataset.startswith(VTAB) and cell.spec.tree["data"].get("order", "stored") == "keyed":
             return "ours 800/200 (data.order=keyed), the published runs have other images"
         if regime not in RECIPES:
             return f"the published training ({regime}) is no recipe of ours"
-        arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
+        arch = str(cell.spec.tree["model"].get("arch") or cell.spec.tree["model"]["name"])
         expected = self._recipe_settings(regime, arch)
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
@@ -397,7 +397,7 @@ class Recipes:
         in_epochs = {
             keys[-1] for keys in LENGTH_KEYS
         }  # None: the recipe says that length otherwise
-        specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
+        trees = [without_idle(spec.tree) for spec in cell.specs or (cell.spec,)]
         tuned_keys = {key for choice in cell.chosen for key in choice.params}
         left_out = MACHINES | (SEARCHED.get(regime, set()) & tuned_keys)
         differing = [
@@ -406,23 +406,24 @@ class Recipes:
             for key, value in settings.items()
             if f"{section}.{key}" not in left_out
             and not (value is None and f"{section}.{key}" in in_epochs)
-            and any(spec[section].get(key) != value for spec in specs)
+            and any(tree[section].get(key) != value for tree in trees)
         ]
         return f"{first_few(differing, 4)} not as in {words}" if differing else ""
 
     def _recipe_settings(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
         from ablate.planning import SettingsLayer
-        from ablate.shared import spec
 
         if (regime, arch) not in self.cached_settings:
             settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
-                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
+                spec = self.composer.run(tree, seed=0).spec
             except UserError:
                 self.cached_settings[regime, arch] = None
             else:
+                assert isinstance(spec, ShippedSpec)
+                run = spec.effective
                 self.cached_settings[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
                     "model": {key: run["model"][key] for key in MODEL if key in run["model"]},

@@ -13,16 +13,7 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.planning import Cell, Column, Plan
-from ablate.shared import (
-    TASKS,
-    Metric,
-    UserError,
-    also_of,
-    guesses_of,
-    probe_numbers,
-    task_of,
-    threshold,
-)
+from ablate.shared import Metric, RunSpec, UserError, probe_numbers, threshold
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
@@ -106,7 +97,7 @@ def cell_scores(
                 and cell.row != plan.baseline
                 and plan.analysis.diverged == "chance"
             ):
-                value = metric.chance(guesses_of(cell.spec))
+                value = metric.chance(cell.spec.guesses)
             else:
                 continue
             if value is None and not metric.probe:  # guessing has no such number
@@ -206,7 +197,7 @@ def _probed(
     return {
         key: value
         for probe in probe_names
-        for key, value in probe_numbers(probe, probes(run, probe), spec).items()
+        for key, value in probe_numbers(probe, probes(run, probe), spec.tree).items()
     }
 
 
@@ -261,9 +252,7 @@ def sets_of(plan: Plan, column: str) -> list[str]:
     if plan.metric not in plan.task.metrics and not plan.metric.own:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
-    return [
-        test_set["name"] for cell in itertools.islice(cells, 1) for test_set in also_of(cell.spec)
-    ]
+    return [test_set["name"] for cell in itertools.islice(cells, 1) for test_set in cell.spec.also]
 
 
 def column_of(cell: Cell, name: str) -> str:
@@ -274,9 +263,9 @@ def column_of(cell: Cell, name: str) -> str:
 def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
     set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
-    data = next(test_set for test_set in also_of(cell.spec) if test_set["name"] == name)
-    classes = TASKS[task_of(cell.spec)].among(cell.spec["data"]["classes"], data["classes"])
-    spec = {**cell.spec, "data": {**data, "classes": classes}}
+    data = next(test_set for test_set in cell.spec.also if test_set["name"] == name)
+    classes = cell.spec.task.among(cell.spec.classes, data["classes"])
+    spec = RunSpec.of({**cell.spec.tree, "data": {**data, "classes": classes}})
     return replace(cell, column=column_of(cell, name), spec=spec)
 
 

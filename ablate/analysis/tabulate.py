@@ -47,7 +47,7 @@ from ablate.analysis.table import (
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
-from ablate.shared import Failure, Metric, task_of
+from ablate.shared import Failure, Metric
 from ablate.store import PastLooks
 
 
@@ -151,7 +151,7 @@ def make_table(
         blocks=below,
         paper=next((figure.table for figure in extras.paper.values()), ""),
         withheld=withheld,
-        task=task_of(plan.cells[0].spec),
+        task=plan.cells[0].spec.task_name,
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )
@@ -260,7 +260,9 @@ def _column(
         entries.append(_entry(making, row, population_gain, like))
     tested = [result["test"] for scores in block for result in scores.results if "test" in result]
     default_heading = (
-        f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, column.label) and not on else ""
+        f"on {block[0].cell.spec.tree['data']['name']}"
+        if sets_of(plan, column.label) and not on
+        else ""
     )
     heading = column.heading or default_heading
     return TableColumn(

@@ -12,16 +12,18 @@ from ablate.analysis.english.words import join_words
 from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.analysis.table import TableColumn
-from ablate.planning import Imported, Plan, spec_parents
-from ablate.shared import datasets_of, is_command, is_imported, is_own, trainer_name, trains
+from ablate.planning import Imported, Plan
+from ablate.shared import OwnSpec, RunSpec
 
 ELSEWHERE = "trained elsewhere, not verified"
 
 
-def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
-    """Return "Trained elsewhere, not verified" if some of these configurations are of imported
-    runs, and "" otherwise."""
-    return f"{ELSEWHERE[0].upper()}{ELSEWHERE[1:]}" if any(map(is_imported, specs)) else ""
+def trained_elsewhere(specs: Iterable[RunSpec]) -> str:
+    """Return "Trained elsewhere, not verified" if some of these runs are imported, and ""
+    otherwise."""
+    if any(spec.is_imported for spec in specs):
+        return f"{ELSEWHERE[0].upper()}{ELSEWHERE[1:]}"
+    return ""
 
 
 def notes(plan: Plan) -> Iterator[Sentence]:
@@ -89,7 +91,7 @@ def trained_on(plan: Plan, cells: Cells, columns: Iterable[TableColumn]) -> str:
     return f"{_training(plan, [*cells.values()])}; n = {_span(n or {len(plan.counted_seeds)})}."
 
 
-def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
+def _data_of(specs: Iterable[RunSpec]) -> str:
     descriptions = dict.fromkeys(map(_data, specs))
     if len(descriptions) > NAMED_SETS:
         return f"{len(descriptions)} data sets"
@@ -117,25 +119,25 @@ def _training(plan: Plan, cells: Sequence[Scores]) -> str:
     return trained_on_words(plan, [score.cell.spec for score in cells], images)
 
 
-def trained_on_words(
-    plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[int] = ()
-) -> str:
-    """State data, images where their numbers are known, resolution and length of runs of these
-    trees: "Trained on mnist5k, 28 px, 8 epochs"."""
+def trained_on_words(plan: Plan, specs: Sequence[RunSpec], images: Collection[int] = ()) -> str:
+    """State data, images where their numbers are known, resolution and length of runs with these
+    specs: "Trained on mnist5k, 28 px, 8 epochs"."""
     if elsewhere := trained_elsewhere(specs):
         return elsewhere
-    if any(map(is_own, specs)):
-        checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
+    own_specs = [spec for spec in specs if isinstance(spec, OwnSpec)]
+    if own_specs:
+        checked = all(not spec.is_command or spec.tree["code"]["data"] for spec in own_specs)
         unchecked = "" if checked else ", on data that were not checked"
-        return f"Trained by {join_words([*dict.fromkeys(map(trainer_name, specs))])}{unchecked}"
+        trainers = dict.fromkeys(spec.trainer for spec in own_specs)
+        return f"Trained by {join_words([*trainers])}{unchecked}"
     parts = [_data_of(specs)]
-    size = f"{_span({spec['data']['size'] for spec in specs})} px"
+    size = f"{_span({spec.tree['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
     lengths: dict[str, set[float]] = {}
     for spec in specs:
-        if not trains(spec):  # its parent's length is told
+        if not spec.trains:  # the length is that of its parent
             continue
-        number, unit = length_of(spec["train"])
+        number, unit = length_of(spec.tree["train"])
         lengths.setdefault(unit, set()).add(number)
     for unit, numbers in lengths.items():
         parts.append(f"{_span(numbers)} {unit[:-1] if numbers == {1} else unit}")
@@ -147,9 +149,9 @@ def length_of(train: Mapping[str, Any]) -> tuple[float, str]:
     return next((train[unit], unit) for unit in ("steps", "examples", "epochs") if train[unit])
 
 
-def _data(spec: Mapping[str, Any]) -> str:
-    data_sets = map(datasets_of, (spec, *spec_parents(spec)))
-    names = [data_set["name"] for data_set, *_ in filter(None, data_sets)]
+def _data(spec: RunSpec) -> str:
+    data_sets = (run_spec.datasets[:1] for run_spec in (spec, *spec.ancestors()))
+    names = [data_set["name"] for own_set in data_sets for data_set in own_set]
     return PHASE_SEPARATOR.join(dict.fromkeys(reversed(names)))
 
 

@@ -291,8 +291,8 @@ class Run:
 def _run(record: RunRecord) -> Run:
     run, test = record.run, dict(record.result.get("test") or {})
     place = run.cell.row, run.cell.column, run.seed
-    spec, folder = run.cell.spec, record.folder.path
-    return Run(run.id, record.label, *place, record.status, test, spec, folder)
+    tree, folder = run.cell.spec.tree, record.folder.path
+    return Run(run.id, record.label, *place, record.status, test, tree, folder)
 
 
 class Figure:

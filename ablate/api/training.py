@@ -374,10 +374,9 @@ def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
     """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
     a full disk pauses it."""
-    from ablate.planning import spec_parents
     from ablate.running import decode_data, retry_on_full_disk
 
-    specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
+    specs = [spec for cell in plan.cells for spec in (cell.spec, *cell.spec.ancestors())]
     work = functools.partial(decode_data, specs, store.root, watching, launcher.ask)
     retry_on_full_disk(store, watching.say, work)
 

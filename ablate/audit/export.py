@@ -41,13 +41,12 @@ from ablate.running import Ask
 from ablate.shared import (
     Failure,
     RunDir,
+    RunSpec,
     UserError,
     local_files,
     read_file,
-    read_json,
     sha256_of,
     source_file,
-    spec,
     to_json,
     write_whole,
 )
@@ -65,10 +64,6 @@ ATTEMPT = {
     *("driver", "packages", "plugins", "python", "threads"),
 }
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
-PLACES = {
-    (section, key) for section, key in spec.NOT_IDENTITY if key == "path" or key.endswith("folder")
-}
-PLACES |= {("weights", "path"), ("code", "folder")}
 RAW = (
     *("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json"),
     *("own.json", "code", PACKED),
@@ -265,9 +260,9 @@ def _copy(
         names = ("result", "run", "env", "metrics", "predictions")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
-        for name in (dataset["name"] for dataset in spec.also_of(run.cell.spec)):
+        for name in (dataset["name"] for dataset in run.cell.spec.also):
             _copy_file(source.predictions_on(name), target.predictions_on(name))
-        for probe in run.cell.spec.get("probe", ()):
+        for probe in run.cell.spec.probes:
             _copy_file(source.probe(probe), target.probe(probe))
         if anonymous:
             _forget_places(target)
@@ -318,8 +313,8 @@ def _placeless(plan: Plan) -> Plan:
     """Remove the places of data, weights and plug-ins, which are no part of a run's id."""
 
     def blank(cell: Cell) -> Cell:
-        specs = tuple(_unplaced(tree) for tree in cell.specs)
-        return replace(cell, spec=_unplaced(cell.spec), specs=specs)
+        specs = tuple(spec.without_places() for spec in cell.specs)
+        return replace(cell, spec=cell.spec.without_places(), specs=specs)
 
     design = plan.design
     if isinstance(design, Imported):
@@ -335,21 +330,6 @@ def _placeless(plan: Plan) -> Plan:
     )
 
 
-def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of a run, and of the runs that it starts from, without the places of
-    files."""
-    clean_tree: dict[str, Any] = {}
-    for section, value in tree.items():
-        if section == "parent":
-            value = _unplaced(value)
-        elif isinstance(value, Mapping):
-            value = {key: None if (section, key) in PLACES else part for key, part in value.items()}
-            if also := value.get("also"):
-                value["also"] = [{**data, "path": None} for data in also]
-        clean_tree[section] = value
-    return clean_tree
-
-
 def _nameless(history: History) -> list[Any]:
     return [
         (timestamp, kind, {key: value for key, value in detail.items() if key in EVENT})
@@ -359,11 +339,12 @@ def _nameless(history: History) -> list[Any]:
 
 def _forget_places(folder: RunDir) -> None:
     """Remove folders from the copy of run.json, and all fields but ATTEMPT from env.json."""
-    content = read_json(folder.run)
-    if isinstance(content, dict) and isinstance(content.get("spec"), dict):
-        folder.run.write_bytes(to_json({**content, "spec": _unplaced(content["spec"])}))
-    else:
+    try:
+        spec = RunSpec.of(folder.read_spec()).without_places()
+    except (ValueError, LookupError, TypeError, AttributeError):  # a damaged run.json
         folder.run.unlink(missing_ok=True)
+    else:
+        folder.create(spec.tree)
     attempts = folder.read_attempts()
     if folder.env.exists():
         public_attempts = [
@@ -376,9 +357,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     """Raise Failure where a file names a folder or a host, say in a title or a row's label."""
     names = {str(Path.home()), os.getcwd(), str(store.root.resolve()), platform.node()}
     for run in plan.runs():
-        for section, key in PLACES:
-            names.add(str(run.cell.spec.get(section, {}).get(key)))
-        names |= {str(dataset["path"]) for dataset in spec.also_of(run.cell.spec)}
+        names.update(run.cell.spec.places)
         for attempt in store.rundir(run.id).read_attempts():
             origin = attempt.get("origin")
             if isinstance(origin, dict):

@@ -45,13 +45,12 @@ from ablate.shared import (
     TAKEN_NAMES,
     TRAINER,
     Failure,
+    OwnSpec,
     RunDir,
     UserError,
     declared_metric,
-    ids_of,
     imported_tree,
     make_folder,
-    own_result_of,
     sha256_of,
     to_json,
     unknown_value,
@@ -158,8 +157,8 @@ def declare_plan(
     if old is not None:
         assert isinstance(old.design, Imported)
         _check_same(old, old.design, metrics, declaration)
-        metrics = old.cells[0].spec["metrics"]
-        predicts = predicts and old.cells[0].spec["code"][PREDICTS]
+        metrics = old.cells[0].spec.tree["metrics"]
+        predicts = predicts and old.cells[0].spec.tree["code"][PREDICTS]
         sources = [
             *(old_source for old_source in old.design.sources if old_source.file != source.file),
             source,
@@ -212,8 +211,8 @@ def _cell(
     metrics: Sequence[Mapping[str, Any]],
     predicts: bool,
 ) -> Cell:
-    tree = imported_tree(name, row, column, metrics, predicts)
-    return Cell(row, column, tree, ids_of(tree, seeds))
+    spec = OwnSpec(imported_tree(name, row, column, metrics, predicts))
+    return Cell(row, column, spec, spec.ids(seeds))
 
 
 def _metrics(
@@ -301,7 +300,7 @@ def _check_same(
 
     They must have the same metrics, and either both or neither must have seeds, and columns.
     """
-    both = old.cells[0].spec["metrics"], metrics
+    both = old.cells[0].spec.tree["metrics"], metrics
     old_metrics, new_metrics = (
         [[metric[part] for part in MEANS] for metric in some] for some in both
     )
@@ -473,12 +472,12 @@ def _is_whole(
 
 def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
-    spec, numbers = run.spec(), _numbers(sheet_run)
+    spec, numbers = run.spec, _numbers(sheet_run)
     lines = (
         [] if sheet_run.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     )
     contents = {
-        folder.run: to_json({"id": run.id, "spec": spec}),
+        folder.run: to_json({"id": run.id, "spec": spec.tree}),
         folder.env: to_json({"attempts": [], IMPORT_EVENT: _origin(sheet_run, sheet)}),
         folder.metrics: b"".join(_line(line) for line in lines),
     }
@@ -492,7 +491,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
         "metrics_sha256": hashes[folder.metrics],
         "env_sha256": hashes[folder.env],
         "predictions_sha256": hashes.get(folder.predictions),
-        **({} if sheet_run.diverged else own_result_of(spec, lines)),
+        **({} if sheet_run.diverged else spec.result_of(lines)),
     }
     for path, content in {**contents, folder.result: to_json(result)}.items():
         path.write_bytes(content)

@@ -23,10 +23,8 @@ from ablate.shared import (
     Failure,
     RunDir,
     TaskChoice,
-    also_of,
     read_file,
     sha256_of,
-    task_in,
     to_json,
 )
 
@@ -72,11 +70,11 @@ def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, 
 
     None stands for the function where the file is not excerpted.
     """
-    excerpt = excerpt_of(plan, task_in(run.spec()))
-    for name in ("", *(dataset["name"] for dataset in also_of(run.spec()))):
+    excerpt = excerpt_of(plan, run.spec.task)
+    for name in ("", *(dataset["name"] for dataset in run.spec.also)):
         path = folder.predictions_on(name) if name else folder.predictions
         yield path, excerpt.take if excerpt is not None else None
-    for probe in run.spec().get("probe", ()):
+    for probe in run.spec.probes:
         yield folder.probe(probe), PROBE_METRICS[probe].excerpt if probe in PROBE_METRICS else None
     yield folder.log, None
 

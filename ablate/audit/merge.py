@@ -26,10 +26,9 @@ from ablate.running import take_decisions
 from ablate.shared import (
     FINAL_STATUSES,
     Failure,
+    OwnSpec,
     RunDir,
     UserError,
-    also_of,
-    is_own,
     lines_until,
     make_folder,
     open_file,
@@ -253,7 +252,10 @@ class _Merge:
         both, step = (theirs, ours), mine.newest_step()
         stopped = fold_history(history)[0].status in ("started", "interrupted")
         if (
-            (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
+            source.in_use
+            or isinstance(run.cell.spec, OwnSpec)
+            or not stopped
+            or mine.has_result()
             or self.states.get(run.id, RunState()).status == "skipped"
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step
@@ -450,7 +452,7 @@ def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path
     yield folder.weights, result.get("weights_sha256")
     yield folder.predictions, result.get("predictions_sha256")
     also_results = result.get("also") or {}
-    for name in (dataset["name"] for dataset in also_of(move.run.spec())):
+    for name in (dataset["name"] for dataset in move.run.spec.also):
         yield folder.predictions_on(name), (also_results.get(name) or {}).get("predictions_sha256")
     for name, sha256 in (result.get("probes_sha256") or {}).items():
         yield folder.probe(name), sha256

@@ -50,7 +50,7 @@ def retrain(
             time.sleep(0.05)
         shutil.rmtree(repeat.path, ignore_errors=True)
         with noted_signals(*ENDING_SIGNALS) as heard:  # before anything of it is there
-            repeat.create(run.spec())
+            repeat.create(run.spec.tree)
             _train(repeat, launcher, show, heard, original_result)
         repeat_result = repeat.read_result()
         if repeat_result is None:

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -25,20 +25,14 @@ from ablate.report import render_table
 from ablate.shared import (
     FINAL_STATUSES,
     Failure,
+    OwnSpec,
     RunDir,
+    RunSpec,
     UserError,
-    also_of,
-    classes_of,
-    datasets_of,
     decoded,
     is_number,
-    is_own,
-    last_measured,
-    own,
     read_json,
     sha256_of,
-    spec,
-    task_in,
 )
 from ablate.store import (
     FROM_BUNDLE,
@@ -176,7 +170,7 @@ class _Check:
     def run(self, run: PlannedRun) -> None:
         """Check every file of a run, and its result against the ledger."""
         folder = self.store.rundir(run.id)
-        if _id(run.spec()) != run.id:
+        if _id(run.spec.tree) != run.id:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
         result = folder.read_result()
         status = self.states.get(run.id, RunState()).status
@@ -207,7 +201,7 @@ class _Check:
         if result["status"] != "finished":
             self.recorded[run.id] = self.remade[run.id] = result
             return
-        if is_own(run.cell.spec):
+        if isinstance(run.cell.spec, OwnSpec):
             sha256 = result.get("predictions_sha256")  # what they say, its trainer alone knows
             if (
                 not sha256 or self._hash(run, folder.predictions, sha256)
@@ -221,7 +215,7 @@ class _Check:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         tests = {"": self._test(run, folder.predictions, result, "test")}
         also_results = result.get("also") or {}
-        for name in (dataset["name"] for dataset in also_of(run.cell.spec)):
+        for name in (dataset["name"] for dataset in run.cell.spec.also):
             path, part = folder.predictions_on(name), f"also.{name}.test"
             tests[name] = self._test(run, path, also_results.get(name, {}), part)
         if last_metrics is not None and None not in tests.values() and all(probed):
@@ -266,7 +260,7 @@ class _Check:
         if not isinstance(content, dict):
             self.finding(run, folder.run, _what_lacks(folder.run))
         elif content.get("id") != run.id or (
-            content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
+            content.get("spec") != run.spec.tree and _id(content.get("spec")) != run.id
         ):
             self.finding(run, folder.run, "is another run's: the id is not the hash of its spec")
 
@@ -292,7 +286,7 @@ class _Check:
         if result["status"] != "finished":
             return {}
         lines = folder.read_metrics()
-        last_values = said_by(run.cell.spec, lines)
+        last_values = run.cell.spec.result_of(lines)
         for key, value in last_values.items():
             if value != result.get(key):
                 words = f"{key} of the last line is {value}, but {result.get(key)} in result.json"
@@ -309,11 +303,9 @@ class _Check:
         if not self._hash(run, path, result.get("predictions_sha256")):
             return None
         try:
-            tree = run.spec()  # of a parent: its task may be another than the plan's
+            spec = run.spec  # of a parent: its task may be another than the plan's
             stored_metrics = result.get("test")
-            remade_metrics = folder.score(
-                path, task_in(tree), classes_of(tree), stored_metrics or {}
-            )
+            remade_metrics = folder.score(path, spec.task, spec.classes, stored_metrics or {})
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None
@@ -393,7 +385,7 @@ class _Check:
 def _id(tree: Any) -> str | None:
     """Compute the id of the run in a plain tree; None if it has no valid run."""
     try:
-        return spec.run_id(spec.tree_identity(tree), tree["seed"])
+        return RunSpec.of(tree).id
     except (UserError, LookupError, TypeError, AttributeError, ValueError):
         return None
 
@@ -419,7 +411,7 @@ def check_data(
     `data_hashes`: for each run, the hashes of the data that it says it read.
     """
     findings, notes, runs = [], [], list(runs)
-    datasets = (data for run in runs for data in datasets_of(run.cell.spec))
+    datasets = (data for run in runs for data in run.cell.spec.datasets)
     sets = {data["fingerprint"]: data for data in datasets}
     for fingerprint, data in sets.items():
         name, home = f"data={data['name']}", store.cache / fingerprint
@@ -447,8 +439,8 @@ def _of_other_bytes(
         run.id
         for run in runs
         for name, data in zip(
-            ("", *(dataset["name"] for dataset in also_of(run.cell.spec))),
-            datasets_of(run.cell.spec),
+            ("", *(dataset["name"] for dataset in run.cell.spec.also)),
+            run.cell.spec.datasets,
             strict=True,
         )
         if data["fingerprint"] == fingerprint
@@ -516,11 +508,3 @@ def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
             f"{path.name}: {place} differs from {store.ledger.name}, which counts; the next look "
             f"writes the file again"
         )
-
-
-def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the part of a finished run's result that its `metrics.jsonl` gives.
-
-    `tree`: the plain tree of the run. `lines`: the lines of that file.
-    """
-    return own.own_result_of(tree, lines) if own.is_own(tree) else last_measured(lines)

@@ -410,9 +410,9 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _restore_hint(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared import is_imported
+    from ablate.shared import RunSpec
 
     with contextlib.suppress(ValueError):  # a damaged run.json
-        if is_imported(store.rundir(run).read_spec()):
+        if RunSpec.of(store.rundir(run).read_spec()).is_imported:
             return "the same `ablate import` imports it again"
     return "the same `ablate sweep` trains it again"

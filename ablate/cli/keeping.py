@@ -22,7 +22,7 @@ from ablate.shared import Failure, NotThere, UserError, printable
 if TYPE_CHECKING:
     from ablate.audit import MergeReport
     from ablate.running import Slot
-    from ablate.shared import Notes, RunDir
+    from ablate.shared import Notes, RunDir, RunSpec
     from ablate.store import Store
 
 
@@ -136,11 +136,10 @@ def _repair(store: Store) -> list[str]:
 
 def _config(
     words: list[str] | None, scale: str | None, store: Path
-) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+) -> tuple[str, list[RunSpec], dict[str, Any]]:
     """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
     from ablate.planning import Composer, SettingsLayer, parse_word, single_values, split_launcher
     from ablate.planning import plan_from_words as make_plan
-    from ablate.shared import seeded, to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
@@ -148,9 +147,9 @@ def _config(
             single_values(parse_word(word, composer.groups) for word in words)
         )
         run = composer.run(composer.tree([SettingsLayer("", settings)]))
-        return " ".join(words), [to_tree(run)], composer.launcher(launcher_settings)
+        return " ".join(words), [run.spec], composer.launcher(launcher_settings)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
-    specs = [seeded(cell.spec, plan.seeds[0]) for cell in plan.cells]
+    specs = [cell.spec.with_seed(plan.seeds[0]) for cell in plan.cells]
     baseline = plan.cell(plan.baseline, plan.columns[0].label)
     assert baseline is not None
     suffix = f"@{baseline.column}" if baseline.column else ""
@@ -228,7 +227,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     from ablate.planning import Composer, parse_word, single_values, split_launcher
     from ablate.report import progress_view
     from ablate.running import decode_data, make_local_launcher
-    from ablate.shared import is_imported, trainer_name
+    from ablate.shared import OwnSpec
     from ablate.store import (
         SweepProgress,
         Worker,
@@ -255,12 +254,13 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     if not sweep_runs:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = sweep_runs[0]
-    if is_imported(run.cell.spec):
+    if run.cell.spec.is_imported:
         raise UserError(f"--rerun: {text}: was trained elsewhere, so nothing can train it again")
-    if not (trust or composer.declares(run.spec())):
+    spec = run.spec
+    if isinstance(spec, OwnSpec) and not (trust or composer.declares(spec)):
         raise UserError(
             f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
-            f"in {run.spec()['code']['folder']}: {trainer_name(run.spec())}; add --trust to start "
+            f"in {spec.tree['code']['folder']}: {spec.trainer}; add --trust to start "
             f"it"
         )
     announce(f"training {run.label} once more")

@@ -236,7 +236,6 @@ def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequen
     """Raise UserError where the words of `requested_plan` declare other runs than the driven plan
     has. `crossed`: the words that cross a file."""
     from ablate.planning import Declared
-    from ablate.shared import datasets_of
 
     requested_line = requested_plan.declared
     assert isinstance(requested_line, Declared)  # of words, and so of no sheet
@@ -250,7 +249,7 @@ def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequen
     both, wider = (requested_plan, plan), {*requested_plan.seeds} > {*plan.seeds}
     columns = [{column.label for column in sweep_plan.columns} for sweep_plan in both]
     looks = [(sweep_plan.design, sweep_plan.analysis.margin) for sweep_plan in both]
-    images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
+    images = [{d["fingerprint"] for c in p.cells for d in c.spec.datasets[:1]} for p in both]
     seeds = plan.design.other_seeds(requested_plan.seeds, plan.seeds)
     command = f"`{store.command('sweep', *requested_plan.words)}`"
     extension, alternative = f"{command} trains more", f"with --as NAME, {command} is another sweep"

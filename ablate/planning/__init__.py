@@ -26,7 +26,6 @@ __all__ = [
     "unite_plans",  # the plan of two drives of the same sweep
     "find_cell",  # the cell of a row and a column
     "first_run",  # the configuration and the id of a cell's first run
-    "spec_parents",  # what a cell's runs start from, the nearest first
     "recipe_caveats",  # what recipes infer or don't follow
     "WidePlace",  # where a wide table has a column
     "wide_places",  # the places of all columns of a wide table
@@ -117,7 +116,6 @@ if TYPE_CHECKING:
         TuningWinner,
         WidePlace,
         recipe_caveats,
-        spec_parents,
         wide_places,
     )
     from ablate.planning.changes import (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from ablate.planning.settings import value_text
-from ablate.shared import Key, Run, build_run, ids_of, seeded
+from ablate.shared import Key, Run, RunSpec, build_run
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ FIRST_TUNING_SEED = 1000  # seeds from here on choose settings and are never rep
 
 @dataclass(frozen=True)
 class Cell:
-    """A row in a column: the spec of its runs without the seed, and their ids by seed.
+    """A row in a column: the spec of its runs, without the seed, and their ids by seed.
 
     Where settings are tuned, `spec` lacks them; `at_seed(seed)` has the spec of the run with that
     seed.
@@ -108,11 +108,11 @@ class Cell:
 
     row: str
     column: str
-    spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
+    spec: RunSpec
     ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
     chosen: tuple[TuningWinner, ...] = ()  # the winner of each finished search
-    specs: tuple[Mapping[str, Any], ...] = ()  # the spec with each winner's settings
+    specs: tuple[RunSpec, ...] = ()  # the spec with each winner's settings
     seeds: tuple[int, ...] = ()  # given by looks, where settings are tuned
 
     @property
@@ -205,20 +205,21 @@ class PlannedRun:
 
     def parent(self) -> PlannedRun | None:
         """Return the run that this one starts from; None where there is none."""
-        tree = self.cell.spec.get("parent")
-        if tree is None:
+        parent = self.cell.spec.parent
+        if parent is None:
             return None
-        seed = tree.get("seed", self.seed)
-        spec = {key: value for key, value in tree.items() if key != "seed"}
-        cell = Cell(self.cell.row, self.cell.column, spec, ids_of(spec, [seed]))
+        seed = parent.tree.get("seed", self.seed)
+        spec = parent.without_seed(parent)
+        cell = Cell(self.cell.row, self.cell.column, spec, spec.ids([seed]))
         return PlannedRun(cell.ids[seed], cell, seed, above=self.above + 1)
 
-    def spec(self) -> dict[str, Any]:
-        """Return the whole plain tree, as `run.json` holds it."""
-        return seeded(self.cell.spec, self.seed)
+    @property
+    def spec(self) -> RunSpec:
+        """The spec of the run, as `run.json` holds it."""
+        return self.cell.spec.with_seed(self.seed)
 
     def run(self) -> Run:
-        return build_run(self.spec())
+        return build_run(self.spec.tree)
 
 
 def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
@@ -228,20 +229,13 @@ def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
     (departures from the source). A value joins the distinct lines by "; "; a key without lines is
     absent.
     """
-    trees = [tree for cell in cells for tree in (cell.spec, *spec_parents(cell.spec))]
+    specs = [spec for cell in cells for spec in (cell.spec, *cell.spec.ancestors())]
     caveats = {}
     for key in ("inferred", "not_followed"):
-        lines = dict.fromkeys(line for tree in trees for line in tree.get(key, ()))
+        lines = dict.fromkeys(line for spec in specs for line in spec.tree.get(key, ()))
         if lines:
             caveats[key.replace("_", " ")] = "; ".join(lines)
     return caveats
-
-
-def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the trees of the runs that a cell's runs start from, the nearest first."""
-    while (parent := spec.get("parent")) is not None:
-        yield parent
-        spec = parent
 
 
 def lineage(run: PlannedRun) -> list[PlannedRun]:

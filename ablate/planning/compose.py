@@ -52,22 +52,21 @@ from ablate.shared import (
     SHOWN_KEYS,
     TRAINER,
     OwnRun,
+    OwnSpec,
+    Run,
+    RunSpec,
     UserError,
-    build_run,
     command_text,
-    is_command,
-    is_own,
     is_plugin,
     is_whole,
     list_local,
     plugin,
     sha256_of,
-    spec,
     split_command,
     tasks_for_labels,
     trainer,
-    trainer_name,
     unknown_value,
+    validated_run,
 )
 
 if TYPE_CHECKING:
@@ -248,15 +247,14 @@ class Composer:
             tree = interpolate(tree)
         return tree
 
-    def declares(self, tree: Mapping[str, Any]) -> bool:
+    def declares(self, spec: OwnSpec) -> bool:
         """Return whether a run's command is that of a trainer here; True where it has none."""
-        if not is_command(tree):
+        if not spec.is_command:
             return True
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
         return any(
-            command is not None and command_text(command) == trainer_name(tree)
-            for command in commands
+            command is not None and command_text(command) == spec.trainer for command in commands
         )
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -289,17 +287,17 @@ class Composer:
         no_key_in_vain(tree, merged.height, merged.typed)
         return tree
 
-    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
+    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> Run | OwnRun:
         """Return the validated run of a tree that `tree` made, with `seed` if it is given.
 
         Raises UserError, key first.
         """
-        if is_own(tree):
-            code = {**tree["code"], **self._code(tree)}
-            seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
-            return trainer.build_own(seeded)
-        run = self._completed(tree)
-        return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))
+        spec = RunSpec.of(tree)
+        if isinstance(spec, OwnSpec):
+            spec = OwnSpec({**tree, "code": {**tree["code"], **self._code(spec)}})
+        else:
+            spec = RunSpec.of(self._completed(tree))
+        return validated_run(spec.with_seed(tree["seed"] if seed is None else seed))
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tree with what files say of its data, the user's own classes, and weights."""
@@ -322,11 +320,11 @@ class Composer:
                 run["parent"] = self._completed(tree["parent"])
         return run
 
-    def _code(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+    def _code(self, spec: OwnSpec) -> dict[str, Any]:
         """Return what `trainer.code_of` reads, once a plan: so all of its runs have the same."""
-        name = trainer_name(tree)
+        name = spec.trainer
         if name not in self._codes:
-            self._codes[name] = trainer.code_of(tree, Path.cwd(), self._store)
+            self._codes[name] = trainer.code_of(spec, Path.cwd(), self._store)
         return self._codes[name]
 
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
@@ -448,8 +446,8 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
             raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
-    tree = spec.to_tree(composer.run(composer.tree([SettingsLayer("", settings)])))
-    return tree, spec.run_id(spec.tree_identity(tree), tree["seed"])
+    spec = composer.run(composer.tree([SettingsLayer("", settings)])).spec
+    return dict(spec.tree), spec.id
 
 
 def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str, Any], list[str]]:
@@ -469,4 +467,4 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
     if value_at(tree, "data.labels") == "masks":  # only some tasks learn from masks
         tree["task"] = tasks_for_labels("masks")[0]
-    return spec.to_tree(composer.run(tree)), composer.notes
+    return dict(composer.run(tree).spec.tree), composer.notes

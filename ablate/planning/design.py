@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
-from ablate.shared import Key, UserError, check_keys, ids_of, parts, read_field, read_value
+from ablate.shared import Key, UserError, check_keys, parts, read_field, read_value
 
 if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
@@ -466,7 +466,7 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
             if plan.is_tuned(cell):
                 cell = replace(cell, seeds=seeds)
             else:
-                cell = replace(cell, ids=ids_of(cell.spec, seeds))
+                cell = replace(cell, ids=cell.spec.ids(seeds))
         cells.append(cell)
     if tuple(cells) == plan.cells:
         return plan

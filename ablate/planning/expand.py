@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Cell, PlannedRun, Row, Tune, spec_parents
+from ablate.planning.cell import Cell, PlannedRun, Row, Tune
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
 from ablate.planning.data_section import NOT_SEEN
@@ -41,7 +41,7 @@ from ablate.planning.words import (
     read_line,
     read_options,
 )
-from ablate.shared import UserError, is_command, program, spec, trainer_name, unknown_value
+from ablate.shared import OwnSpec, RunSpec, UserError, program, unknown_value
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -195,7 +195,7 @@ def _same_sets(cells: Sequence[Cell], place: str) -> None:
     first_cells: dict[str, Cell] = {}
     for cell in cells:
         first_cell = first_cells.setdefault(cell.column, cell)
-        if spec.also_of(cell.spec) != spec.also_of(first_cell.spec):
+        if cell.spec.also != first_cell.spec.also:
             rows = f"{first_cell.row!r} and {cell.row!r}"
             raise UserError(f"{place}eval.also: must be the same for all rows, not {rows}")
 
@@ -250,14 +250,15 @@ def _cell(
         with placed(layers, otherwise):
             tree = composer.tree(layers)
     with placed(layers, otherwise):
-        check_seeds(tree, sweep.seeds)
+        unfinished_spec = RunSpec.of(tree)
+        check_seeds(unfinished_spec, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
-    unseeded_tree = spec.unseeded(spec.to_tree(run), tree)
+    spec = run.spec.without_seed(unfinished_spec)
     cell = Cell(
         row=row.label,
         column=column.label,
-        spec=unseeded_tree,
-        ids=spec.ids_of(unseeded_tree, sweep.seeds),
+        spec=spec,
+        ids=spec.ids(sweep.seeds),
         overrides=tuple(
             dict.fromkeys(
                 key
@@ -268,7 +269,7 @@ def _cell(
         ),
         seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
     )
-    return cell, spec.tree_identity(unseeded_tree)
+    return cell, spec.identity
 
 
 def _matches(part: CellRule, settings: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
@@ -430,7 +431,7 @@ def _metric_said(plan: Plan, place: str) -> Plan:
     The default is the first metric of its task. Raises UserError where its runs don't share a task,
     or their task has no such metric.
     """
-    tasks = {spec.task_of(cell.spec): cell.label for cell in plan.cells}
+    tasks = {cell.spec.task_name: cell.label for cell in plan.cells}
     if len(tasks) > 1:
         listing = ", ".join(f"{task} ({label})" for task, label in tasks.items())
         raise UserError(f"{place}task: the runs of a sweep have one task, got {listing}")
@@ -475,12 +476,11 @@ def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Itera
     """
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
-    run_spec = run.spec()
-    trees = (run_spec, *spec_parents(run_spec))
-    data = [data["name"] for tree in trees for data in spec.datasets_of(tree)]
+    specs = (run.spec, *run.spec.ancestors())
+    data = [data["name"] for spec in specs for data in spec.datasets]
     prefixes = tuple(f"data={name} {NOT_SEEN}" for name in data)
     has_id = plan.tune is None and not any(note.startswith(prefixes) for note in plan.notes)
-    return run_spec, run.id if has_id else None, _header_lines(plan, run, has_id)
+    return dict(run.spec.tree), run.id if has_id else None, _header_lines(plan, run, has_id)
 
 
 def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
@@ -492,14 +492,12 @@ def _header_lines(plan: Plan, run: PlannedRun, has_id: bool) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
+def check_seeds(spec: RunSpec, seeds: Sequence[int]) -> None:
     """Raise UserError for several seeds of a command without {seed}: all would be one run."""
-    if (
-        len(seeds) > 1
-        and is_command(tree)
-        and not program.takes(trainer_name(tree), program.SEED_PLACE)
-    ):
+    if len(seeds) < 2 or not (isinstance(spec, OwnSpec) and spec.is_command):
+        return
+    if not program.takes(spec.trainer, program.SEED_PLACE):
         raise UserError(
-            f"seeds: the command `{trainer_name(tree)}` has no {{seed}}, so that all of its seeds "
+            f"seeds: the command `{spec.trainer}` has no {{seed}}, so that all of its seeds "
             f"would be one run: add {{seed}} to the command, or give seeds=1"
         )

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ablate.planning.cell import spec_parents
 from ablate.planning.settings import Layers, SettingsLayer
-from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, UserError, is_whole, unknown_value
+from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, RunSpec, UserError, is_whole, unknown_value
 
 FROM_PREFIX = "from."
 SHARED_SECTIONS = ("model", *CHOICES)  # sections and groups that parent and child share
@@ -129,13 +128,13 @@ def is_of_parent(key: str) -> bool:
     return _above(key) or _is_shared(bare)
 
 
-def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]], str]:
-    """Return the trees in which a key is set, and its name there.
+def trees_of(spec: RunSpec, key: str) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the trees of a spec in which a key is set, and its name there.
 
     `from.KEY` is set in the parent's tree; a key of the model in the run's and those of all runs
     that it starts from. The list is [] where no run has the key.
     """
-    chain, depth = [tree, *spec_parents(tree)], 0
+    chain, depth = [spec.tree, *(parent.tree for parent in spec.ancestors())], 0
     while _above(key):
         key, depth = key.removeprefix(FROM_PREFIX), depth + 1
     return (chain if _is_shared(key) else chain[depth : depth + 1]), key

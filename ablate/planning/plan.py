@@ -24,7 +24,6 @@ from ablate.planning.cell import (
     Trial,
     Tune,
     lineage,
-    spec_parents,
 )
 from ablate.planning.changes import Changes
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
@@ -32,24 +31,18 @@ from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fi
 from ablate.planning.settings import Word
 from ablate.shared import (
     DEFAULT_TASK,
-    PREDICTS,
     PROBE,
     TASKS,
     Failure,
     Metric,
+    PlainValue,
     TaskChoice,
     UserError,
     format_words,
-    ids_of,
-    is_command,
-    is_imported,
     is_plugin,
     printable,
     probe_name,
     read_value,
-    task_in,
-    task_of,
-    tree_identity,
     unknown_value,
 )
 from ablate.version import FORMAT
@@ -111,7 +104,7 @@ class Plan:
         first_runs: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
         for run in self.runs():
             if run.above:
-                _, ids = first_runs.setdefault(tree_identity(run.cell.spec), (run, {}))
+                _, ids = first_runs.setdefault(run.cell.spec.identity, (run, {}))
                 ids[run.seed] = run.id
         return [
             replace(run.cell, row=run.cell.row + ".from" * run.above, ids=ids)
@@ -150,7 +143,7 @@ class Plan:
     @property
     def task(self) -> TaskChoice:
         """The task of all its runs, with the user's own metrics."""
-        task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT_TASK]
+        task = self.cells[0].spec.task if self.cells else TASKS[DEFAULT_TASK]
         metrics = {
             name: analysis_keys.metric_of(name, declaration)
             for name, declaration in self.own.items()
@@ -190,7 +183,7 @@ class Plan:
     def no_images(self, metric: Metric) -> str:
         """Return why the images that runs get right don't determine this metric; "" if they do."""
         for cell in self.cells[:1]:
-            if marks_examples(cell.spec, metric.key):
+            if cell.spec.marks_examples(metric.key):
                 continue
             if not metric.right_within:
                 keys = " and ".join(m.key for m in TASKS[DEFAULT_TASK].metrics if m.right_within)
@@ -214,7 +207,7 @@ class Plan:
 
     def _check_measured(self, metric: Metric, place: str) -> None:
         """Raise UserError for a number of a probe that some of the runs lack."""
-        labels = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
+        labels = (c.row for c in self.cells if metric.probe not in c.spec.probes)
         if metric.probe and (rows := list(dict.fromkeys(labels))):
             suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
             raise UserError(
@@ -230,8 +223,8 @@ class Plan:
         such probe.
         """
         for cell in self.cells:
-            depth = cell.spec["model"].get("depth", metric.layer)
-            if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
+            depth = cell.spec.tree["model"].get("depth", metric.layer)
+            if depth < metric.layer and not is_plugin(cell.spec.tree["block"]["name"]):
                 raise UserError(
                     f"{place}: {cell.row!r} has no {metric.key}: its model has "
                     f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
@@ -244,7 +237,7 @@ class Plan:
         """
         if not probe or not isinstance(self.declared, Declared):
             return f"`{shlex.join(['ablate', *self.command])}`"
-        probes = {name for cell in self.cells for name in cell.spec.get("probe", ())}
+        probes = {name for cell in self.cells for name in cell.spec.probes}
         word = Word("probe", (sorted({*probes, probe}),))
         line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
         return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
@@ -259,7 +252,7 @@ class Plan:
         probes = {
             probe_name(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
             for cell in self.cells
-            for probe in PROBE.used(cell.spec)
+            for probe in PROBE.used(cell.spec.tree)
         }
         for name in [name for name in metric_names if name.partition(":")[0] in probes]:
             if name not in declarations:
@@ -278,7 +271,9 @@ class Plan:
         """
         task = self.task
         if self.tune is not None and self.tune.parents:
-            task = task_in(self.cells[0].spec["parent"])
+            parent = self.cells[0].spec.parent
+            assert parent is not None
+            task = parent.task
         return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
@@ -298,9 +293,9 @@ class Plan:
 
         They are the winner of a single search, and a single parent, whose seed the sweep names.
         """
-        parents = (parent for cell in self.cells for parent in spec_parents(cell.spec))
+        parents = (parent for cell in self.cells for parent in cell.spec.ancestors())
         one_search = self.tune is not None and self.tune.repeats == 1
-        one_parent = any("seed" in parent for parent in parents)
+        one_parent = any("seed" in parent.tree for parent in parents)
         return (ONE_SEARCH,) * one_search + (ONE_PARENT,) * one_parent
 
     def is_tuned(self, cell: Cell) -> bool:
@@ -415,7 +410,7 @@ class Plan:
         if self.changes is None:  # so the file stays as older versions wrote it
             del parts["changes"]
         tree = {"format": FORMAT, **parts, **self.design.tree()}
-        return json.dumps(tree, sort_keys=True, default=vars).encode()
+        return json.dumps(tree, sort_keys=True, default=_plain).encode()
 
     def readable_bytes(self) -> bytes:
         """Return `to_bytes` after checking that they read as this plan.
@@ -474,6 +469,11 @@ class Plan:
         return replace(plan, design=design_of(tree), declared=declared_of(tree["declared"]))
 
 
+def _plain(value: Any) -> Mapping[str, Any]:
+    """Return a part of a plan as a dict, for JSON."""
+    return value.tree if isinstance(value, PlainValue) else vars(value)
+
+
 def _unknown(name: Any, kind: str) -> str:
     """Return words on an unknown name and the file that would bring it: see `shared.parts`."""
     text = printable(str(name))
@@ -496,10 +496,10 @@ def _check(plan: Plan) -> None:
     for run in (run for cell in cells for run in cell.ids.values()):
         if not (run.isalnum() and run.isascii()):  # an id is also the name of a folder
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
-    tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial that is a parent may differ
+    tasks = {cell.spec.task_name for cell in plan.cells}  # a trial that is a parent may differ
     for cell in cells:
-        if not has_task(cell.spec):
-            raise ValueError(f"has task={_unknown(cell.spec.get('task'), 'tasks')}")
+        if not cell.spec.has_task:
+            raise ValueError(f"has task={_unknown(cell.spec.tree.get('task'), 'tasks')}")
     if len(tasks) > 1:
         raise ValueError("is no plan of a sweep: its runs have several tasks")
     metric = plan.analysis.metric
@@ -512,9 +512,9 @@ def _check(plan: Plan) -> None:
 
 def _check_ids(cell: Cell) -> None:
     try:
-        ids = {} if cell.chosen else ids_of(cell.spec, cell.ids)
+        ids = {} if cell.chosen else cell.spec.ids(cell.ids)
         for seed, run in cell.ids.items():
-            if run != (ids or ids_of(cell.at_seed(seed).spec, [seed]))[seed]:
+            if run != (ids or cell.at_seed(seed).spec.ids([seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         message = f"was edited: the configuration of {cell.label} is another run's"
@@ -528,25 +528,3 @@ def before_searches(plan: Plan) -> Plan:
         for cell in plan.cells
     )
     return replace(plan, trials=(), cells=tuple(cells))
-
-
-def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
-    """Return whether a run's predictions mark the test examples that make up this metric.
-
-    They do where the metric is the share of examples that the run got right. A program, and a
-    sheet, declare that by a first metric in %.
-    """
-    if is_command(tree):
-        predicts = tree["code"]["program"]["predictions"]
-    else:
-        predicts = is_imported(tree) and tree["code"].get(PREDICTS)
-    metric = tree["metrics"][0] if predicts else {}
-    return (metric.get("key"), metric.get("unit")) == (key, "%")
-
-
-def has_task(tree: Mapping[str, Any]) -> bool:
-    """Return whether the tree's task is known here."""
-    try:
-        return bool(task_in(tree).metrics)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return False

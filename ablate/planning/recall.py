@@ -57,7 +57,7 @@ def check_crossed(
     """
     if not line.crossed:
         return
-    trees = [dict(cell.spec) for cell in last_plan.cells] if last_plan is not None else []
+    trees = [dict(cell.spec.tree) for cell in last_plan.cells] if last_plan is not None else []
     if has_own_name:
         row, column = sweep.rows[0], sweep.columns[0]
         settings = {

@@ -28,7 +28,6 @@ from ablate.planning.design import Standing
 from ablate.planning.parents import FROM_PREFIX, is_of_parent, trees_of
 from ablate.planning.plan import Plan
 from ablate.planning.settings import sweep_file_name
-from ablate.planning.trial_runs import any_run, share_done, worst_of
 from ablate.planning.tuning import (
     LR_FACTORS,
     SPREAD,
@@ -40,13 +39,7 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import (
-    LENGTH_KEYS,
-    UserError,
-    make_folder,
-    spec,
-    sync_folder,
-)
+from ablate.shared import LENGTH_KEYS, RunSpec, UserError, make_folder, sync_folder, validated_run
 
 if TYPE_CHECKING:
     import optuna
@@ -127,13 +120,13 @@ class Search:
             if (choice := search.choice(numbers)) is not None
         ]
         ids: dict[int, str] = {}
-        for choice, tree in winners:
-            ids |= spec.ids_of(tree, choice.seeds)
+        for choice, spec in winners:
+            ids |= spec.ids(choice.seeds)
         return replace(
             cell,
             ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},
             chosen=tuple(choice for choice, _ in winners),
-            specs=tuple(tree for _, tree in winners),
+            specs=tuple(spec for _, spec in winners),
         )
 
     @property
@@ -213,13 +206,13 @@ class CellSearch:
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
-        if plan.tune.parents and cell.spec.get("parent") is None:
+        if plan.tune.parents and cell.spec.parent is None:
             raise UserError("from.tune: runs start from no other run; give `from:` its settings")
         self._tune, self._metric = plan.tune, plan.objective
         self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
-        self.spec = dict(cell.spec)  # with the winners of the stages that are done
+        self.spec = cell.spec  # with the winners of the stages that are done
         self._studies: list[tuple[TuningStage, optuna.Study]] = []
         self._defaults = [
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
@@ -315,7 +308,7 @@ class CellSearch:
             if paid:
                 continue
             ended = scored_lines[-1] if early and scored_lines else None
-            self._spent += 1.0 if ended is None else share_done(trial.cell.spec, ended)
+            self._spent += 1.0 if ended is None else trial.cell.spec.share_done(ended)
             steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._reported += len(self._open_trials)
@@ -393,15 +386,16 @@ class CellSearch:
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
-        tree = apply_settings(self.spec, {**stage.at, **params})
+        spec = apply_settings(self.spec, {**stage.at, **params})
         keys = {*stage.at, *params, *self._params}
         if self._tune.parents:
-            tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
+            assert spec.parent is not None  # see `__init__`
+            spec = spec.parent.without_seed(spec.parent)
             keys = {key.removeprefix(FROM_PREFIX) for key in keys}
         if not any(map(is_of_parent, keys)):
-            tree = spec.pinned(tree, self._report)
+            spec = spec.with_parent_seed(self._report)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
-        cell = Cell(row, column, tree, spec.ids_of(tree, (self._seed,)), overrides)
+        cell = Cell(row, column, spec, spec.ids((self._seed,)), overrides)
         return Trial(len(self.trials), place, params, cell, search=self.number)
 
     def _close_stage(self) -> None:
@@ -444,15 +438,15 @@ class CellSearch:
     def _goal(self) -> Literal["minimize", "maximize"]:
         return "minimize" if self._metric.sign < 0 else "maximize"
 
-    def _value(self, result: Mapping[str, Any], tree: Mapping[str, Any]) -> float:
-        """Return the final validation score of a trial of this tree.
+    def _value(self, result: Mapping[str, Any], spec: RunSpec) -> float:
+        """Return the final validation score of a trial with this spec.
 
         A trial that diverged is as bad as guessing. Raises UserError where nothing says how bad
         that is.
         """
         if result["status"] == "finished":
             return self._score(result["validation"])
-        if (worst := worst_of(tree, self._metric)) is None:  # our own metrics always have one
+        if (worst := spec.worst(self._metric)) is None:  # our own metrics always have one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
                 f"that counts as; declare its chance or its range, and sweep again"
@@ -506,17 +500,17 @@ class Judge:
         return self._step
 
 
-def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec's plain tree, without its seed, with dotted keys set, and checked.
+def apply_settings(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
+    """Return a cell's spec with dotted keys set, and checked.
 
-    Raises UserError for a key that the tree does not have, and for values that `build_run` refuses.
+    Raises UserError for a key that the spec does not have, and for values that `build_run` refuses.
     """
     for key in values:
         if key.endswith(LENGTH_KEYS[0]):  # steps win over examples, and examples over epochs:
             level = key.removesuffix("train." + key.rpartition(".")[2])
             length_keys = (f"{level}train.steps", f"{level}train.examples")
             values = {**dict.fromkeys(length_keys), **values}  # so the given one counts
-    changed = copy.deepcopy(dict(tree))
+    changed = RunSpec.of(copy.deepcopy(dict(spec.tree)))
     for key, value in values.items():
         trees, path = trees_of(changed, key)
         section, _, leaf = path.rpartition(".")
@@ -528,13 +522,13 @@ def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
                 subtree["optim"]["lr_mult"] = {**factors, path.removeprefix(LR_FACTORS): value}
             else:
                 _section(subtree, section, key)[leaf] = value
-    return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
+    return validated_run(changed.with_seed(0)).spec.without_seed(spec)
 
 
-def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+def _forward(spec: RunSpec, result: Mapping[str, Any]) -> float:
     """Return the multiply-adds of the forward passes of one step; 0 where nobody counted them."""
     forward = result.get("multiply_adds", 0)
-    return float(forward * tree["train"]["batch"]) if forward else 0.0
+    return float(forward * spec.tree["train"]["batch"]) if forward else 0.0
 
 
 def _section(tree: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:

@@ -18,7 +18,15 @@ from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM_PREFIX, trees_of
-from ablate.shared import UserError, check_keys, fits_type, read_field, read_value, unknown_value
+from ablate.shared import (
+    RunSpec,
+    UserError,
+    check_keys,
+    fits_type,
+    read_field,
+    read_value,
+    unknown_value,
+)
 
 STAGE_KEYS = ("space", "trials", "at")
 TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")
@@ -176,12 +184,12 @@ LR_FACTORS = "optim.lr_mult."  # the prefix of keys that end in a path of parame
 SPREAD = 8  # trials after the default that are spread evenly, whatever the results are
 
 
-def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any, ...]]) -> Any:
+def default_of(spec: RunSpec, key: str, values: Mapping[str, tuple[Any, ...]]) -> Any:
     """Return the baseline's own value of a key, for trial 0.
 
     Raises UserError where the space lacks it.
     """
-    trees, own_key = trees_of(tree, key)
+    trees, own_key = trees_of(spec, key)
     section, _, leaf = own_key.rpartition(".")
     settings = trees[0].get(section) if trees else None
     if trees and own_key.startswith(LR_FACTORS):

@@ -9,7 +9,6 @@ from typing import Any
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.declared import Declared
 from ablate.planning.plan import Plan
-from ablate.shared import tree_identity
 
 
 def unite_plans(ours: Plan, theirs: Plan) -> Plan:
@@ -94,8 +93,7 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     return {
-        (c.row, c.column): (tree_identity(c.spec), rows[c.row], columns[c.column])
-        for c in plan.cells
+        (c.row, c.column): (c.spec.identity, rows[c.row], columns[c.column]) for c in plan.cells
     }
 
 

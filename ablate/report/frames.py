@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import own_metrics, with_own_metrics
 from ablate.planning import FROM_PREFIX, Cell, Column, Plan, PlannedRun, Row, value_at
-from ablate.shared import also_of, probe_numbers
+from ablate.shared import probe_numbers
 from ablate.store import RunRecord, Store
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     keys = _keys(plan, [record.run.cell for record in runs])
     probed = {record.run.id: _probed(record) for record in runs}
     measured = dict.fromkeys(key for numbers in probed.values() for key in numbers)
-    sets = dict.fromkeys(test_set["name"] for cell in plan.cells for test_set in also_of(cell.spec))
+    sets = dict.fromkeys(test_set["name"] for cell in plan.cells for test_set in cell.spec.also)
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
         is_parent = plan.tune is not None and plan.tune.parents and record.run.trial is not None
-        tree = {**cell.spec, "parent": cell.spec} if is_parent else cell.spec
+        tree = cell.spec.tree
+        if is_parent:
+            tree = {**tree, "parent": tree}
         test = (result.get("test") or {}) if record.run.trial is None else {}
         also_results = (result.get("also") or {}) if record.run.trial is None else {}
         rows.append(
@@ -68,8 +70,8 @@ def _probed(record: RunRecord) -> dict[str, float]:
     """Return the numbers of the probes of a run that has test scores; trials show neither."""
     spec, numbers = record.run.cell.spec, dict[str, float]()
     if record.status == "finished" and record.run.trial is None:
-        for probe in spec.get("probe", ()):
-            numbers |= probe_numbers(probe, record.folder.read_probe(probe), spec)
+        for probe in spec.probes:
+            numbers |= probe_numbers(probe, record.folder.read_probe(probe), spec.tree)
     return numbers
 
 
@@ -99,22 +101,22 @@ def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     keys += [key for stage in (plan.tune.stages if plan.tune else ()) for key in stage.space]
     values: dict[str, set[str]] = {}
     for cell in cells:
-        for key in _settings(cell.spec):
-            values.setdefault(key, set()).add(repr(_setting(cell.spec, key)))
+        for key in _settings(cell.spec.tree):
+            values.setdefault(key, set()).add(repr(_setting(cell.spec.tree, key)))
     return [*dict.fromkeys([*keys, *(key for key in values if len(values[key]) > 1)])]
 
 
-def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
+def _settings(tree: Mapping[str, Any]) -> Iterator[str]:
     for section in VALUES:
-        yield from (f"{section}.{key}" for key in spec.get(section, ()))
-    yield from (group for group in GROUPS if group in spec)
+        yield from (f"{section}.{key}" for key in tree.get(section, ()))
+    yield from (group for group in GROUPS if group in tree)
 
 
-def _setting(spec: Mapping[str, Any], key: str) -> Any:
+def _setting(tree: Mapping[str, Any], key: str) -> Any:
     """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
     while key.startswith(FROM_PREFIX):
-        key, spec = key.removeprefix(FROM_PREFIX), spec.get("parent", {})
-    value = value_at(spec, key)
+        key, tree = key.removeprefix(FROM_PREFIX), tree.get("parent", {})
+    value = value_at(tree, key)
     # A model is called by its name, or the shipped one by its size: `model=mu/4,timm:NAME`.
     return value.get("name", value.get("arch")) if isinstance(value, Mapping) else value
 

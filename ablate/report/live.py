@@ -35,7 +35,7 @@ from ablate.report.text import (
     rate,
     sparkline,
 )
-from ablate.shared import Metric, Notes, RunDir, is_number, task_in
+from ablate.shared import Metric, Notes, RunDir, is_number
 from ablate.store import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar
@@ -48,7 +48,7 @@ LEAST_LABEL = 8  # characters
 
 def first_metric(run: PlannedRun) -> Metric:
     """Return the metric that live views show of a run's validations: the first of its task."""
-    return task_in(run.cell.spec).metrics[0]
+    return run.cell.spec.task.metrics[0]
 
 
 def curve(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:

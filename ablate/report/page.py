@@ -24,7 +24,7 @@ from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.plot import FIGURE_KINDS
 from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
 from ablate.report.text import count_text, duration
-from ablate.shared import Metric, datasets_of
+from ablate.shared import Metric
 from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
 
@@ -172,7 +172,8 @@ def _base(plan: Plan, column: str) -> Cell:
 
 
 def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
-    ours, theirs = leaves(cell.spec), leaves(base.spec)  # what only it has goes with its choice
+    # What only the base has goes with its choice.
+    ours, theirs = leaves(cell.spec.tree), leaves(base.spec.tree)
     return tuple(
         (key, value, theirs.get(key)) for key, value in ours.items() if value != theirs.get(key)
     )
@@ -219,7 +220,7 @@ def _provenance(
     """Collect the facts by name: first of the sweep, then of its runs."""
     keys = vars(plan.analysis) | {"spread": plan.spread}
     columns = plan.columns if len(plan.columns) > 1 else ()
-    data = (part for cell in plan.cells for part in datasets_of(cell.spec)[:1])
+    data = (part for cell in plan.cells for part in cell.spec.datasets[:1])
     of_sweep = {
         "seeds": ", ".join(map(str, plan.counted_seeds)),
         "columns": "; ".join(f"{column.label}: {_settings(column.settings)}" for column in columns),

@@ -125,7 +125,7 @@ def _having(table: Table, plan: Plan, conditions: Sequence[str]) -> Places:
 
 
 def _default(cell: Cell, key: str) -> Any:
-    value = value_at(cell.spec, key)
+    value = value_at(cell.spec.tree, key)
     return value.get("name") if isinstance(value, Mapping) else value
 
 

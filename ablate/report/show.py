@@ -29,9 +29,9 @@ from ablate.shared import (
     Failure,
     Notes,
     RunDir,
+    RunSpec,
     TaskChoice,
     is_number,
-    task_in,
 )
 from ablate.store import (
     Ledger,
@@ -52,7 +52,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     """Write labels, status, attempts, result, curves, provenance and configuration of a run."""
     record = load_record(store, ledger, run)
     folder = record.folder
-    tree = configuration(record)
+    spec = configuration(record)
     notes = worker_notes(store, run)
     status = "planned" if record.state is None else record.state.status
     has_begun = status != "planned"
@@ -61,29 +61,29 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     # What a section says where it has no lines.
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
     no_result = withheld or _absence(folder.result, has_ended)
-    elsewhere = trained_elsewhere([tree or {}])
+    elsewhere = trained_elsewhere([spec] if spec is not None else [])
     no_curves = withheld or elsewhere or _absence(folder.metrics, has_ended)
     no_facts = elsewhere or _absence(folder.env, has_begun)
     if record.unsealed and not elsewhere:
         no_facts = f"withheld: {record.unsealed}"
 
     metrics = [] if record.withheld else folder.read_metrics()
-    curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
+    curves = _curves(metrics, TASKS[DEFAULT_TASK] if spec is None else spec.task)
     heading = "configuration"
-    if not _spec(record):
+    if _spec(record) is None:
         heading += f", as planned ({_absence(folder.run, has_begun)})"
 
     lines = [f"run {run}: {record.label}"]
     for sweep, planned in record.planned:
         lines.append(f"  of {sweep}: {planned.label}{_trial(planned)}")
-    lines += _start(record, tree or {})
+    lines += _start(record, spec)
     lines.append(f"  in {folder.path}" if folder.path.is_dir() else f"  in {folder.path} (missing)")
     lines += _section(f"status: {_status(record, notes)}", map(_event, record.events))
     lines += _section("attempts", _attempts(record, notes), no_facts)
     lines += _section("result", _grouped_lines(_pick(leaves(record.result), RESULT)), no_result)
     lines += _section("curves", curves, no_curves)
     lines += _section("provenance", _grouped_lines(facts(record)), no_facts)
-    lines += _section(heading, yaml_lines(tree, _yaml_width()))
+    lines += _section(heading, yaml_lines(tree_of(spec), _yaml_width()))
     return "\n".join(lines)
 
 
@@ -96,10 +96,10 @@ def _trial(planned: PlannedRun) -> str:
     return "" if planned.trial is None else ", a tuning trial"
 
 
-def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
+def _start(record: RunRecord, spec: RunSpec | None) -> list[str]:
     """Return the line that names the run or the weights that a run starts from; [] where it starts
     from scratch."""
-    words = parent_words(tree)
+    words = "" if spec is None else parent_words(spec)
     if not words:
         return []
     parent = record.run.parent() if record.planned else None
@@ -121,20 +121,26 @@ def _absence(path: Path, expected: bool) -> str:
     return "none yet"
 
 
-def _spec(record: RunRecord) -> dict[str, Any] | None:
-    """Read the configuration in run.json; None if it is not whole."""
+def _spec(record: RunRecord) -> RunSpec | None:
+    """Read the configuration in run.json; None if it is empty or not whole."""
     try:
-        return record.folder.read_spec()
+        tree = record.folder.read_spec()
     except ValueError:
         return None
+    return RunSpec.of(tree) if tree else None
 
 
-def configuration(record: RunRecord) -> dict[str, Any] | None:
+def configuration(record: RunRecord) -> RunSpec | None:
     """Return the configuration in run.json, else as planned; None if neither is known."""
-    tree = _spec(record)
-    if not tree and record.planned:
-        return record.run.spec()
-    return tree or None
+    spec = _spec(record)
+    if spec is None and record.planned:
+        return record.run.spec
+    return spec
+
+
+def tree_of(spec: RunSpec | None) -> Mapping[str, Any] | None:
+    """Return the plain tree of a configuration; None where it is not known."""
+    return None if spec is None else spec.tree
 
 
 def _status(record: RunRecord, notes: Notes | None) -> str:
@@ -260,7 +266,8 @@ def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) ->
         title: [_texts(side) for side in both_sides] for title, both_sides in sides(runs).items()
     }
     results = sections.pop("result")
-    is_elsewhere = trained_elsewhere(configuration(run) or {} for run in runs)
+    specs = map(configuration, runs)
+    is_elsewhere = trained_elsewhere(spec for spec in specs if spec is not None)
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in sections.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
@@ -293,7 +300,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
     """Return the values of each run by section and dotted key, for `compare_runs`."""
     run_facts = [facts(record) for record in runs]
-    specs = [flat(configuration(record)) for record in runs]
+    specs = [flat(tree_of(configuration(record))) for record in runs]
     data = []
     for spec in specs:
         fingerprint = spec.pop("data.fingerprint", None)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning import Plan
-from ablate.report.show import configuration, sides
+from ablate.report.show import configuration, sides, tree_of
 from ablate.report.status import SweepView
 from ablate.running import Costs, Rehearsals, group_of
 from ablate.store import GIVEN_UP, Ledger, RunState, Store, load_record
@@ -165,7 +165,7 @@ def of_run(store: Store, ledger: Ledger, run: str) -> dict[str, Any]:
         "result": record.result or None,
         "metrics": [] if record.withheld else list(record.folder.read_metrics()),
         "withheld": [reason for reason in (record.withheld, record.unsealed) if reason],
-        "configuration": configuration(record),
+        "configuration": tree_of(configuration(record)),
     }
 
 

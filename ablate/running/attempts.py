@@ -17,7 +17,7 @@ from ablate.shared import (
     ATTEMPTS_FOLDER,
     SCRATCH_FOLDER,
     RunDir,
-    is_command,
+    RunSpec,
     make_folder,
     read_file,
     sync_folder,
@@ -107,7 +107,7 @@ def _carry(old: RunDir, new: RunDir) -> None:
     meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if SCRATCH_FOLDER in names and is_command(old.read_spec()):
+        if SCRATCH_FOLDER in names and RunSpec.of(old.read_spec()).is_command:
             # Its program may go on from there.
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:

@@ -154,7 +154,7 @@ class Devices:
     def _kernels(self, work: CellWork) -> float:
         """Return the seconds of a training's kernels: of their arithmetic, or of moving what they
         read and write. A whole model has no width that is known here."""
-        tree, multiply_adds = work.cell.spec, work.multiply_adds or 0.0
+        tree, multiply_adds = work.cell.spec.tree, work.multiply_adds or 0.0
         precision, width = tree["train"]["precision"], tree["model"].get("width")
         seconds = multiply_adds / self.rate(precision)
         if self.mfu is None and width is not None:

@@ -332,7 +332,7 @@ class Drive:
             planned = self.board.runs[run]
             try:
                 folder, attempt = self.folders.begin(run)
-                folder.create(planned.spec())
+                folder.create(planned.spec.tree)
                 folder.lock.clear()  # an old worker's last words are not the new one's
                 step = folder.newest_step()
                 self.board.record(run, "started", step=step, slot=slot.name, **attempt)

@@ -27,7 +27,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import FINAL_STATUSES, is_number, is_own, own_code, spec
+from ablate.shared import FINAL_STATUSES, OwnSpec, is_number, own_code
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -149,7 +149,7 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
             continue
         ours = described[row, column].get("initial")
         theirs = described[plan.baseline, column].get("initial")
-        if not (whole_of(cell.spec) or whole_of(base.spec)) or ours is None or theirs is None:
+        if not (cell.spec.whole_model or base.spec.whole_model) or ours is None or theirs is None:
             continue
         equal = total = 0
         for name, (digest, size) in ours.items():
@@ -195,12 +195,12 @@ def estimate_costs(
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
-    if is_own(plan.cells[0].spec):
+    if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
-    answers.describe(cells, initial=any(whole_of(cell.spec) for cell in cells))
+    answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
@@ -213,7 +213,7 @@ def estimate_costs(
             work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
     if on:
-        basis = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
+        basis = on.basis(sorted({cell.spec.tree["train"]["precision"] for cell in cells}))
     elif unknown:
         beyond = time_left(works, FASTEST[device]) > MONTH_S * devices
         if launcher.remote and device != "cpu":  # there is none here to time
@@ -256,7 +256,7 @@ def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return parameters and multiply-adds of every cell whose results lack them."""
-    if is_own(plan.cells[0].spec):  # nobody but its trainer knows
+    if isinstance(plan.cells[0].spec, OwnSpec):  # nobody but its trainer knows
         return {}
     cached = _cache(store).answers()
     lacking = {}
@@ -349,7 +349,7 @@ class _Answers:
             answer = self[cell]
             if "step_s" in answer and "image_s" in answer:
                 size = answer["multiply_adds"]
-                step_size = size * cell.spec["train"]["batch"]
+                step_size = size * cell.spec.tree["train"]["batch"]
                 rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
         return rates
 
@@ -366,7 +366,7 @@ def _question(
     calibrate: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
-    specs = {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)}
+    specs = {key: cells[key].spec.with_seed(0).tree for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),
@@ -399,12 +399,5 @@ def _is_answer(tree: Any) -> bool:
 
 
 def _key(cell: Cell, device: str) -> str:
-    identity = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
+    identity = f"{__version__} {device} {cell.spec.identity}{own_code(cell.spec)}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def whole_of(tree: Mapping[str, Any]) -> str | None:
-    """Return the name of the whole model in the plain tree of a run; None where the run has the
-    shipped model, of norms, stems and blocks."""
-    name = tree["model"].get("name")
-    return None if name is None else str(name)

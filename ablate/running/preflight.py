@@ -26,13 +26,12 @@ from ablate.shared import (
     LEAST_MICRO_BATCHES,
     LENGTH_KEYS,
     Failure,
+    OwnSpec,
+    RunSpec,
     UserError,
     is_number,
-    is_own,
     make_folder,
-    seeded,
     sync_folder,
-    task_in,
 )
 from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
 
@@ -144,11 +143,13 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
     model = gpus[0].model if gpus else ""
     rates = AnswerCache(store.cache / "rates.json", is_number).answers()
     specs = {
-        cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not is_own(cell.spec)
+        cell.spec.tree["train"]["precision"]: cell.spec
+        for cell in plan.cells
+        if not isinstance(cell.spec, OwnSpec)
     }
     for precision, spec in specs.items():
         if f"{model}, {precision}" not in rates:
-            question = {"spec": seeded(spec, 0), "cache": str(store.cache)}
+            question = {"spec": spec.with_seed(0).tree, "cache": str(store.cache)}
             with contextlib.suppress(Failure):  # a run that fails, too, says why
                 launcher.ask("rate", {**question, "device": launcher.device})
 
@@ -188,7 +189,7 @@ def settle_auto_keys(
         if new or any(key not in decision for key in open_):
             specs = list(new.values()) or [baseline.spec]
             question = {
-                "specs": [seeded(spec, 0) for spec in specs],
+                "specs": [spec.with_seed(0).tree for spec in specs],
                 "wants": open_,
                 "known": {key: decision[key] for key in open_ if key in decision},
                 "cache": str(store.cache),
@@ -213,7 +214,7 @@ def _open_keys(cells: Iterable[Cell], device: str) -> list[str]:
     for key in SETTLED_KEYS:
         if key == "deterministic" and device == "cpu":
             continue  # it costs nothing there
-        if any(cell.spec["train"][key] == "auto" for cell in cells):
+        if any(cell.spec.tree["train"][key] == "auto" for cell in cells):
             keys.append(key)
     return keys
 
@@ -244,7 +245,7 @@ def pack_gpus(
     if not is_auto or launcher.remote or launcher.device == "cpu" or max(launcher.worlds) > 1:
         return
     columns = [*_columns(plan)]
-    if not all(task_in(cells[0].spec).trains for cells in columns):
+    if not all(cells[0].spec.task.trains for cells in columns):
         return
     slot, gpus = launcher.slots[0], launcher.devices.gpus
     spare_cores = len(os.sched_getaffinity(0)) - 1  # one is for the driver
@@ -259,7 +260,7 @@ def pack_gpus(
         name = _hash(f"{model} {sorted(shapes)} {json.dumps(decided, sort_keys=True)}")
         if name not in cached:
             question = {
-                "specs": [seeded(spec, 0) for spec in shapes.values()],
+                "specs": [spec.with_seed(0).tree for spec in shapes.values()],
                 "settled": decided,
                 "cache": str(store.cache),
                 "device": slot.device,
@@ -337,9 +338,10 @@ def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
     return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
 
 
-def shape(tree: Mapping[str, Any]) -> str:
+def shape(spec: RunSpec) -> str:
     """Return a hash of everything that decides the memory and speed of a run; its length, rates and
     seed do not."""
+    tree = spec.tree
     lengths = {key for keys in LENGTH_KEYS for key in keys}
     parts = []
     for key in ("model", "norm", "stem", "block", "augment", "probe", "task"):
@@ -359,7 +361,7 @@ def _columns(plan: Plan) -> Iterable[list[Cell]]:
     start from."""
     columns: dict[tuple[str, bool], list[Cell]] = {}
     for cell in plan.cells:
-        if not is_own(cell.spec):  # which leaves nothing open
+        if not isinstance(cell.spec, OwnSpec):  # which leaves nothing open
             columns.setdefault((cell.column, False), []).append(cell)
     for parent in plan.parents():
         columns.setdefault((parent.column, True), []).append(parent)

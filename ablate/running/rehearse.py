@@ -18,7 +18,7 @@ from typing import Any
 from ablate.planning import Cell, Plan, value_text
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared import is_number, is_own, own_code, parts_by_path, spec
+from ablate.shared import OwnSpec, is_number, own_code
 from ablate.store import Store
 from ablate.version import __version__
 
@@ -86,9 +86,9 @@ def rehearse_rows(
     Asks the launcher about the rows that have no answer yet; with `own_only` only about those with
     a class of the user's own. Raises UserError for such a class that can't take a step.
     """
-    if is_own(plan.cells[0].spec):  # of such a trainer nobody knows what a step is
+    if isinstance(plan.cells[0].spec, OwnSpec):  # of such a trainer nobody knows what a step is
         return Rehearsals({}, [])
-    cells = [cell for cell in plan.cells if spec.trains(cell.spec)]
+    cells = [cell for cell in plan.cells if cell.spec.trains]
     bases = [cell for cell in cells if cell.row == plan.baseline]
     if not bases:
         return Rehearsals({}, [])
@@ -131,17 +131,17 @@ def _worth(
     few_and_small = max(size.values()) <= SHIPPED and len(rows) <= MOST_ROWS
     if few_and_small and not own_only:
         return list(rows)
-    baseline_has_own = any(parts_by_path(baseline.spec))
+    baseline_has_own = any(baseline.spec.own_parts)
     user_cells = []
     for cell in rows:
-        has_own = baseline_has_own or any(parts_by_path(cell.spec))
+        has_own = baseline_has_own or any(cell.spec.own_parts)
         if has_own and max(size[cell.row], size[baseline.row]) <= LARGEST_OWN:
             user_cells.append(cell)
     return user_cells
 
 
 def _question(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
-    return {"spec": spec.seeded(cell.spec, 0), "multiply_adds": size[cell.row]}
+    return {"spec": cell.spec.with_seed(0).tree, "multiply_adds": size[cell.row]}
 
 
 # --- Lines --------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _unchanged(
     for cell in rows:
         if cell.row == baseline.row or not answers.get(cell.row, {}).get("same"):
             continue
-        if not _act_early(_differing(cell.spec, baseline.spec)):
+        if not _act_early(_differing(cell.spec.tree, baseline.spec.tree)):
             continue
         settings = row_settings[cell.row]
         words = ", ".join(f"{key}={value_text(value)}" for key, value in settings.items())
@@ -244,7 +244,7 @@ def _acts(key: str, keys: set[str]) -> bool:
 def _key(cell: Cell, baseline: Cell, device: str) -> str:
     parts = [__version__, device]
     for side in (cell, baseline):
-        parts += [spec.tree_identity(side.spec), own_code(side.spec)]
+        parts += [side.spec.identity, own_code(side.spec)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning import Cell, Plan, Tune, apply_settings
-from ablate.shared import FINAL_STATUSES, spec
+from ablate.shared import FINAL_STATUSES, RunSpec
 from ablate.store import RunState
 
 
@@ -78,13 +78,13 @@ def works_of(
             work.seed = 0.0 if plan.tune is not None and plan.tune.parents else parents_per_seed
         tuned = plan.is_tuned(child)
         if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
-            trials_of_search = _trial_trees(plan.tune, child)
+            trials_of_search = _trial_specs(plan.tune, child)
             trials_key = repr(trials_of_search)
             if trials_key in searched_here:
                 trials_of_search = []  # another cell has the same trials, which train once
             searched_here.add(trials_key)
             # In trainings of this cell: of one search, and of all trials to come.
-            search_images = sum(count * _images(tree, examples) for count, tree in trials_of_search)
+            search_images = sum(count * _images(spec, examples) for count, spec in trials_of_search)
             ratio = search_images / images
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
             ended_trials = 0
@@ -100,7 +100,8 @@ def works_of(
             work.trainings_left += ratio * (searches - ended_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
-                parent = _images(child.spec["parent"], examples) / images
+                assert child.spec.parent is not None
+                parent = _images(child.spec.parent, examples) / images
                 report = parent if trials_of_search else 0.0
                 work.trainings_left += report * (seeds - len(child.ids))
             work.seed = ratio * searches / seeds + report
@@ -108,7 +109,7 @@ def works_of(
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
         gradient = 4.0 * answer["parameters"]
-        work.exchanged = 2 * gradient * images / cell.spec["train"]["batch"]
+        work.exchanged = 2 * gradient * images / cell.spec.tree["train"]["batch"]
     return works
 
 
@@ -162,12 +163,12 @@ def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
 # --- Images -------------------------------------------------------------------------------------
 
 
-def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
+def _images(spec: RunSpec, examples: Mapping[str, int]) -> float:
     """Count the images that a training sees. `examples`: the size of each split. An image that only
     passes forward counts a third: a training step takes three times a forward pass."""
-    train, count_shown = tree["train"], spec.task_in(tree).shown
+    train, count_shown = spec.tree["train"], spec.task.shown
     if count_shown is not None:
-        return count_shown(examples, spec.classes_of(tree)) / 3
+        return float(count_shown(examples, spec.classes) / 3)
     if train["steps"]:
         return float(train["steps"] * train["batch"])
     if train["examples"]:
@@ -176,23 +177,25 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     return float(train["epochs"] * epoch)
 
 
-def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
-    """Return for each stage of one search the number of its trials, nothing pruned, and the plain
-    tree of a trial."""
-    trees = []
+def _trial_specs(tune: Tune, child: Cell) -> list[tuple[int, RunSpec]]:
+    """Return for each stage of one search the number of its trials, nothing pruned, and the spec of
+    a trial."""
+    specs = []
     for stage in tune.stages:
-        tree = apply_settings(child.spec, stage.at)
-        trees.append((stage.trials, tree["parent"] if tune.parents else tree))
-    return trees
+        spec = apply_settings(child.spec, stage.at)
+        trial = spec.parent if tune.parents else spec
+        assert trial is not None
+        specs.append((stage.trials, trial))
+    return specs
 
 
-def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
+def _evaluated(spec: RunSpec, examples: Mapping[str, int]) -> int:
     """Count the images of `data.size` that all validations and the test show the model."""
-    task = spec.task_in(tree)
+    tree, task = spec.tree, spec.task
     if task.shown is not None:
         return 0  # `_images` counts what it shows
     batch, validation = tree["train"]["batch"], examples.get("validation", 0)
-    steps = math.ceil(_images(tree, examples) / batch)
+    steps = math.ceil(_images(spec, examples) / batch)
     interval = max(1, tree["eval"]["every"] * (examples["train"] // batch))
     return int(math.ceil(steps / interval) * validation + examples.get("test", 0)) * task.views
 
@@ -222,10 +225,10 @@ CHANGES = (
 )
 
 
-def launches_of_step(tree: Mapping[str, Any], forward: int) -> float:
+def launches_of_step(spec: RunSpec, forward: int) -> float:
     """Count the launches of one step of a run. `forward`: those of one forward pass of its
     model."""
-    augment, train, model = tree["augment"], tree["train"], tree["model"]
+    augment, train, model = (spec.tree[section] for section in ("augment", "train", "model"))
     changes = sum(bool(augment.get(key)) for key in CHANGES)
     dropout: float = A_DROPOUT * model["depth"] if model.get("dropout") else 0
     micro = train["micro_batch"]
@@ -234,11 +237,11 @@ def launches_of_step(tree: Mapping[str, Any], forward: int) -> float:
     return parts * (A_STEP * forward + dropout) + ALWAYS + inputs
 
 
-def launches_of(tree: Mapping[str, Any], forward: int, images: float, evaluated: int) -> float:
+def launches_of(spec: RunSpec, forward: int, images: float, evaluated: int) -> float:
     """Count the launches of all steps and evaluations. `images`: see `_images`; `evaluated`: the
     number of images that the run is evaluated on."""
-    evaluations = forward / float(tree["eval"]["batch"])
-    if spec.task_in(tree).shown is not None:  # it doesn't train
+    evaluations = forward / float(spec.tree["eval"]["batch"])
+    if spec.task.shown is not None:  # it doesn't train
         return 3 * images * evaluations
-    steps = images / float(tree["train"]["batch"])
-    return steps * launches_of_step(tree, forward) + evaluated * evaluations
+    steps = images / float(spec.tree["train"]["batch"])
+    return steps * launches_of_step(spec, forward) + evaluated * evaluations

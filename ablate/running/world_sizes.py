@@ -16,12 +16,11 @@ from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
 from ablate.shared import (
     LEAST_MICRO_BATCHES,
+    OwnSpec,
     UserError,
     batch_divisors,
     build_run,
     check_ranks,
-    is_own,
-    seeded,
 )
 
 NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
@@ -59,10 +58,10 @@ def open_to(
     """
     groups: dict[Group, list[int]] = {}
     for cell in cells:
-        if [*worlds] == [1] or is_own(cell.spec):  # its trainer shares it, or does not
+        if [*worlds] == [1] or isinstance(cell.spec, OwnSpec):  # its trainer shares it, or does not
             continue
         place = cell.row, cell.column
-        run = build_run(seeded(cell.spec, 0))
+        run = build_run(cell.spec.with_seed(0).tree)
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
             limit = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))
@@ -105,7 +104,7 @@ def rounding_lines(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
     columns_by_reason: dict[str, dict[str, None]] = {}
     for cell in cells:
         reasons = []
-        if cell.spec["train"]["deterministic"] is False and launcher.device != "cpu":
+        if cell.spec.tree["train"]["deterministic"] is False and launcher.device != "cpu":
             reasons.append("train.deterministic=false")
         if len(models) > 1:
             reasons.append(f"GPUs differ: {', '.join(models)}")

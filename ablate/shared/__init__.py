@@ -87,26 +87,17 @@ __all__ = [
     "ShippedRun",  # a run of the shipped model, for type checkers
     "OwnRun",  # one training by a function or program of the user's
     "build_run",  # a checked `Run` from a plain tree
-    "build_own",  # a checked `OwnRun` from a plain tree
-    "spec",  # functions of a run's plain tree
-    "to_tree",  # a run as plain dicts
-    "tree_identity",  # the id of a plain tree
-    "seeded",  # a cell's tree with a seed
-    "ids_of",  # the ids of a cell's runs, by seed
+    "build_own",  # a checked `OwnRun` from its spec
+    "validated_run",  # a checked run of a spec, whoever trains it
+    "RunSpec",  # what a run trains, as a plain tree, and all questions about it
+    "ShippedSpec",  # the spec of a run that ablate trains
+    "OwnSpec",  # the spec of a run that something of the user's trains
     "as_read",  # a tree without keys that nothing reads
     "without_idle",  # a tree as its id has it
     "unread_by",  # the keys of `optim` that an optimiser doesn't read
     "switched_off",  # keys that only qualify what is off
     "LENGTH_KEYS",  # the keys that say how long a run trains
-    "also_of",  # the additional test sets of a run
-    "datasets_of",  # all data sets that a run reads
-    "classes_of",  # the number of classes
-    "guesses_of",  # among how many classes a guess chooses
-    "task_of",  # the name of a run's task
-    "task_in",  # the task of a run
-    "trains",  # does a run take steps?
     "shipped",  # a run, known to be of the shipped model
-    "last_measured",  # the result that the last line of metrics implies
     "is_whole",  # is a section that of a whole model?
     "is_whole_name",  # does a name mean a whole model?
     "none_chosen",  # refuse a norm, stem or block next to a whole model
@@ -126,6 +117,7 @@ __all__ = [
     "Choice",  # one thing that may be chosen by name
     "ARCHS",  # the sizes of the shipped model
     "PROBES",  # the probes, by name
+    "PlainValue",  # a value that a file holds as a plain tree
     "Key",  # what a field says of itself: help, unit, bounds
     "Param",  # a setting of a choice
     "Bounds",  # where a number may lie
@@ -176,7 +168,6 @@ __all__ = [
     "UsedPart",  # a part that a run names by import path
     "own_part",  # the part that a key names by import path
     "own_parts",  # the parts that a list names by import path
-    "parts_by_path",  # the parts of a run by import path
     "part_name",  # the name behind the module's
     "is_plugin",  # is a name an import path?
     "own_code",  # a hash of the user's code that a run names
@@ -202,11 +193,7 @@ __all__ = [
     "trainer",  # trainers, checked
     "program",  # what a yaml declares of a program
     "TRAINER",  # the section that such a run has, and no other
-    "is_own",  # is a tree that of an own run?
-    "is_command",  # is a tree that of a program?
-    "is_imported",  # is a tree that of an imported run?
     "imported_tree",  # the tree of imported runs
-    "trainer_name",  # "module:function", or a command
     "declared_metric",  # a metric as a yaml declares it
     "METRIC_ATTRIBUTES",  # the attributes of a metric
     "read_attribute",  # an attribute of a metric, checked
@@ -217,7 +204,6 @@ __all__ = [
     "out_of_range",  # a raw value outside its declared range, in words
     "check_shares",  # refuse percents declared as shares
     "names_percents",  # is an error about percents given as shares?
-    "own_result_of",  # the result that an own run's metrics imply
     "last_validation",  # the last values on validation
     "code_file_hash",  # the hash of a file of code
     "data_hashes",  # the hashes of data files, remembered
@@ -265,10 +251,9 @@ if TYPE_CHECKING:
     from ablate.shared import plugin as plugin
     from ablate.shared import program as program
     from ablate.shared import sections as sections
-    from ablate.shared import spec as spec
     from ablate.shared import system as system
     from ablate.shared import trainer as trainer
-    from ablate.shared.build import build_run, is_whole, none_chosen
+    from ablate.shared.build import build_run, is_whole, none_chosen, validated_run
     from ablate.shared.checks import (
         LEAST_MICRO_BATCHES,
         ORDERED_FROM,
@@ -369,20 +354,14 @@ if TYPE_CHECKING:
         PREDICTS,
         TAKEN_NAMES,
         TRAINER,
-        OwnRun,
         check_shares,
         code_file_hash,
         declared_metric,
         imported_tree,
-        is_command,
-        is_imported,
-        is_own,
         last_validation,
         names_percents,
         out_of_range,
-        own_result_of,
         read_attribute,
-        trainer_name,
     )
     from ablate.shared.parts import (
         PART_KINDS,
@@ -393,7 +372,6 @@ if TYPE_CHECKING:
         own_part,
         own_parts,
         part_name,
-        parts_by_path,
     )
     from ablate.shared.plugin import is_whole_name, own_code, version_of
     from ablate.shared.program import (
@@ -408,6 +386,7 @@ if TYPE_CHECKING:
         resume_words,
         split_command,
     )
+    from ablate.shared.run import OwnRun, Run, ShippedRun, shipped
     from ablate.shared.rundir import (
         ATTEMPTS_FOLDER,
         CHECK_PHASE,
@@ -438,6 +417,7 @@ if TYPE_CHECKING:
         Bounds,
         Key,
         Param,
+        PlainValue,
         added_fields,
         check_keys,
         field_keys,
@@ -475,24 +455,7 @@ if TYPE_CHECKING:
         raising_line,
         source_file,
     )
-    from ablate.shared.spec import (
-        Run,
-        ShippedRun,
-        also_of,
-        as_read,
-        classes_of,
-        datasets_of,
-        guesses_of,
-        ids_of,
-        last_measured,
-        seeded,
-        shipped,
-        task_in,
-        task_of,
-        to_tree,
-        trains,
-        tree_identity,
-    )
+    from ablate.shared.spec import OwnSpec, RunSpec, ShippedSpec, as_read
     from ablate.shared.system import (
         ENDING_SIGNALS,
         EXTRAS,

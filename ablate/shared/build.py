@@ -12,6 +12,7 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.errors import UserError, nearest_name, unknown_value
 from ablate.shared.metrics.probed import probe_name
 from ablate.shared.parts import is_plugin
+from ablate.shared.run import UNTYPED, OwnRun, Run
 from ablate.shared.schema import (
     added_fields,
     computed,
@@ -23,10 +24,17 @@ from ablate.shared.schema import (
     same_keys,
 )
 from ablate.shared.sections import Chosen, Data, Model, Plugin, Text, Whole
-from ablate.shared.spec import UNTYPED, Run
+from ablate.shared.spec import OwnSpec, RunSpec
+from ablate.shared.trainer import build_own
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
+
+
+def validated_run(spec: RunSpec) -> Run | OwnRun:
+    """Build the run of a spec, whoever trains it. Raises UserError as `build_run` and `build_own`
+    do."""
+    return build_own(spec) if isinstance(spec, OwnSpec) else build_run(spec.tree)
 
 
 def build_run(tree: Mapping[str, Any]) -> Run:

@@ -1,15 +1,8 @@
-"""A run of a training loop of the user's own: its plain tree, the part of it that is in the id, and
-the task that it declares.
-
-Such a tree is complete in itself: to make tables of it or to check it years later takes no file of
-the user's.
-"""
+"""The declarations of a training loop of the user's own: metrics, and the task that they make."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,58 +13,6 @@ from ablate.shared.metrics import Metric, TaskChoice
 from ablate.shared.metrics.metric import PERCENTS, SHARES
 
 TRAINER = "trainer"  # the group, and the section that the tree of such a run has and no other
-
-
-@dataclass(frozen=True)
-class OwnRun:
-    """A training by a function or a command of the user's own. The fields are the sections of its
-    tree.
-
-    trainer: `name` ("module:function", or the command) and its settings; keys: the values that each
-    setting may have; metrics: what it measures; code: the files that are run (by path, a hash), the
-    distributions that they import, the folder in which they lie, and whether a process with torch
-    loaded may run them; of a command also its `program`, as declared, and the hashes of its `data`.
-    """
-
-    trainer: Mapping[str, Any]
-    keys: Mapping[str, Mapping[str, Any]]
-    metrics: tuple[Mapping[str, Any], ...]
-    code: Mapping[str, Any]
-    seed: int
-
-
-def is_own(tree: Mapping[str, Any]) -> bool:
-    """Return whether this is the plain tree of a run of the user's own training loop."""
-    return TRAINER in tree
-
-
-def trainer_name(tree: Mapping[str, Any]) -> str:
-    """Return "module:function" from such a tree, or its command."""
-    return str(tree[TRAINER]["name"])
-
-
-def is_command(tree: Mapping[str, Any]) -> bool:
-    """Return whether a program trains the run of this tree."""
-    return is_own(tree) and "program" in tree["code"]
-
-
-READS = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
-MEASURES = ("result", "predictions")  # of a program: where its result is read
-
-
-def identity(tree: Mapping[str, Any]) -> str:
-    """Return canonical JSON of everything in the id but the seed. It leaves out where files lie,
-    and how metrics are named and printed."""
-    content = {
-        TRAINER: tree[TRAINER],
-        "code": {key: tree["code"][key] for key in ("files", "packages")},
-        "metrics": [{name: declaration[name] for name in READS} for declaration in tree["metrics"]],
-    }
-    if is_command(tree):
-        program = tree["code"]["program"]
-        content["program"] = {key: program[key] for key in MEASURES}
-        content["data"] = tree["code"]["data"]
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def code_file_hash(content: bytes) -> str:
@@ -262,37 +203,22 @@ def no_better_than_chance(attributes: Mapping[str, Any], value: float) -> bool:
     return chance is not None and DIRECTIONS[attributes["direction"]] * (value - chance) <= 0
 
 
-def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
-    """Return the raw value as which a diverged run counts in a search: chance, else the worse end
-    of the range; None where neither is declared."""
-    declaration = next(declaration for declaration in tree["metrics"] if declaration["key"] == key)
-    low, high = declaration["range"] or (None, None)
-    worse = low if declaration["direction"] == "more" else high
-    return worse if declaration["chance"] is None else declaration["chance"]
-
-
 # --- Its task -----------------------------------------------------------------------------------
 
 
-def task_name(tree: Mapping[str, Any]) -> str:
-    """Return a name for the task, for sentences: the same for runs that measure the same in the
-    same way."""
-    content = json.dumps(tree["metrics"], sort_keys=True)
-    keys = ", ".join(declaration["key"] for declaration in tree["metrics"])
-    return f"trainer ({keys}; declared as {code_file_hash(content.encode())[:6]})"
-
-
-def task(tree: Mapping[str, Any]) -> TaskChoice:
-    """Return the task that the tree declares. A malformed tree raises the errors of reading it."""
+def task(trainer: str, declarations: Sequence[Mapping[str, Any]], *, of_sheet: bool) -> TaskChoice:
+    """Return the task of a trainer that declares these metrics. `of_sheet`: they are those of a
+    sheet. A malformed declaration raises the errors of reading it."""
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
-    foreign = {"of_shares": False} if is_imported(tree) else {}
+    fields = {"of_shares": False} if of_sheet else {}
+    metrics = []
+    for declaration in declarations:
+        attributes = {"short": declaration["name"], **declaration}
+        metrics.append(metric_of(declaration["key"], attributes, **fields))
     return TaskChoice(
-        line=f"what {trainer_name(tree)} declares",
-        path=trainer_name(tree),
-        metrics=tuple(
-            metric_of(declaration["key"], {"short": declaration["name"], **declaration}, **foreign)
-            for declaration in tree["metrics"]
-        ),
+        line=f"what {trainer} declares",
+        path=trainer,
+        metrics=tuple(metrics),
         score=_not_made_again,
         prior="guessing",
         keeps="what the trainer gave as predictions",
@@ -315,22 +241,6 @@ def last_validation(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> 
     return {key: line[f"val_{key}"] for line in lines for key in keys if f"val_{key}" in line}
 
 
-def own_result_of(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `metrics.jsonl` says of a finished run's result: the last step, the last values
-    on validation, the test, and whether the run collapsed. The last of `lines` is that of the
-    test."""
-    keys = [declaration["key"] for declaration in tree["metrics"]]
-    final_line = lines[-1] if lines else {}
-    test = {key: final_line[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in final_line}
-    main_metric = tree["metrics"][0]
-    return {
-        "step": final_line.get("step"),
-        "validation": last_validation(keys, lines[:-1]),
-        "test": test,
-        "collapsed": no_better_than_chance(main_metric, test.get(keys[0], math.nan)),
-    }
-
-
 # --- Trained elsewhere --------------------------------------------------------------------------
 #
 # The tree of a run that was imported is that of a trainer which nobody here has. Its id hashes the
@@ -342,11 +252,6 @@ IMPORT_EVENT = (
 )
 PREDICTS = "predictions"  # of its code: does the sheet name files of right and wrong?
 _KEY = {"type": "str", "choices": None, "nullable": False}
-
-
-def is_imported(tree: Mapping[str, Any]) -> bool:
-    """Return whether this is the plain tree of an imported run."""
-    return is_own(tree) and trainer_name(tree).startswith(IMPORTED)
 
 
 def imported_tree(

@@ -140,12 +140,6 @@ def own_part(key: str, section: Any) -> UsedPart | None:
 
 TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 
-
-def parts_by_path(tree: Mapping[str, Any]) -> list[UsedPart]:
-    """List all that the completed plain tree of a run has by import path, and models of timm."""
-    return [used for kind in PART_KINDS for used in kind.used(tree)]
-
-
 # The constant that each module of such a folder declares, by the folder.
 SAYS = {"ablate_tasks": "TASK", "ablate_designs": "DESIGN", "ablate_formats": "FORMAT"}
 

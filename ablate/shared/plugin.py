@@ -26,7 +26,6 @@ from ablate.shared.parts import (
     PartKind,
     is_plugin,
     part_name,
-    parts_by_path,
 )
 from ablate.shared.schema import Param, check_keys, read_settings, same_keys
 from ablate.shared.source import (
@@ -41,6 +40,7 @@ from ablate.shared.source import (
     parse_source,
     source_file,
 )
+from ablate.shared.spec import RunSpec
 from ablate.shared.system import install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
@@ -59,11 +59,10 @@ def is_whole_name(name: Any) -> bool:
     return isinstance(name, str) and (name.startswith(TIMM) or is_plugin(name))
 
 
-def own_code(tree: Mapping[str, Any]) -> str:
-    """Return a hash of the user's own files that the completed plain tree of a run names; "" where
-    there are none. Versions do not suffice: a class may declare its own, and what it imports has
-    none."""
-    user_parts = [(used.name, Path(used.folder)) for used in parts_by_path(tree) if used.folder]
+def own_code(spec: RunSpec) -> str:
+    """Return a hash of the user's own files that a spec names; "" where there are none. Versions do
+    not suffice: a class may declare its own, and what it imports has none."""
+    user_parts = [(used.name, Path(used.folder)) for used in spec.own_parts if used.folder]
     return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
 
 

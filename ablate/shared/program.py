@@ -26,8 +26,9 @@ from typing import Any
 from ablate.shared import system
 from ablate.shared.errors import UserError, unknown_value
 from ablate.shared.files import read_file
-from ablate.shared.own import TRAINER, code_file_hash, trainer_name
+from ablate.shared.own import TRAINER, code_file_hash
 from ablate.shared.schema import read_section
+from ablate.shared.spec import OwnSpec
 
 SEED_PLACE, FOLDER_PLACE, OVERRIDES = "seed", "folder", "overrides"
 PLACEHOLDERS = {
@@ -95,9 +96,9 @@ def read_program(tree: Mapping[str, Any]) -> Program:
     return program
 
 
-def program_of(tree: Mapping[str, Any]) -> Program:
-    """Return the program of a run's tree, whose name is its command."""
-    return read_program({"command": trainer_name(tree), **tree["code"]["program"]})
+def program_of(spec: OwnSpec) -> Program:
+    """Return the program of a run's spec, whose trainer is its command."""
+    return read_program({"command": spec.trainer, **spec.tree["code"]["program"]})
 
 
 def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:

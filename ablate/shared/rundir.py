@@ -296,7 +296,7 @@ class RunDir:
         except Exception:  # whatever numpy and zip say of bytes that are not their own
             return None
 
-    def create(self, spec: dict[str, Any]) -> None:
+    def create(self, spec: Mapping[str, Any]) -> None:
         """Make the folder with its `run.json`. What is not part of the id (where the data lies, or
         a class of the user's own) is written as it was given last, since things move."""
         content = {"id": self.id, "spec": spec}

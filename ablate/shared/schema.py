@@ -14,6 +14,7 @@ import math
 import re
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -67,10 +68,24 @@ class Bounds:
 @dataclass(frozen=True)
 class Key(Bounds):
     """The declaration of a key. `line`: its effect, with its unit; `form`: for a list, how one is
-    written."""
+    written; `identity`: whether its value is part of a run's id; `place`: whether it is the path of
+    a file or folder, which is no part of it either."""
 
     line: str
     form: str = ""
+    identity: bool = True
+    place: bool = False
+
+
+class PlainValue(ABC):
+    """A value that files hold as a plain tree."""
+
+    tree: Mapping[str, Any]
+
+    @staticmethod
+    @abstractmethod
+    def of(tree: Mapping[str, Any]) -> Any:
+        """Return the value that a plain tree holds. Nothing is checked."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +143,9 @@ def computed(cls: Any) -> frozenset[str]:
 # The fields next to a key that takes an import path (`parts.PARTS`).
 Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
 Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
-Folder = Annotated[  # not part of the id
-    str | None, Key("where module:name lies; null: an installed package; computed")
+Folder = Annotated[
+    str | None,
+    Key("where module:name lies; null: an installed package; computed", place=True),
 ]
 
 
@@ -281,6 +297,8 @@ def _parts(value: Any, options: Collection[Any], place: str) -> Any:
                 )
                 for key, part in value.items()
             }
+        if isinstance(option, type) and issubclass(option, PlainValue):
+            return option.of(dict(value)) if isinstance(value, Mapping) else None
         if dataclasses.is_dataclass(option):
             return read_section(option, value, place)
     return None

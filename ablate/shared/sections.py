@@ -18,19 +18,18 @@ NO_CLASS = 255  # in masks as they are shown: a pixel that counts nowhere
 
 @dataclass(frozen=True)
 class Plugin:
-    """The origin of a class of the user's own. Its `version` is part of the id, its `folder` is
-    not."""
+    """The origin of a class of the user's own."""
 
-    folder: str
+    folder: Annotated[str, Key("where its file lies", place=True)]
     version: str
 
 
 @dataclass(frozen=True)
 class OwnProbes:
     """The probes of the user's own, `module:Class`: the version of each, and the folder of their
-    files, which is not part of the run's id."""
+    files."""
 
-    folder: str | None
+    folder: Annotated[str | None, Key("where their files lie", place=True)]
     versions: Mapping[str, Any] | None
 
 
@@ -58,7 +57,8 @@ class Data:
         Key("the package that brings or reads it; coloured: drawn from sklearn's digits"),
     ]
     path: Annotated[  # not part of the id: the fingerprint is
-        str | None, Key("folder of local files: parquet, or a folder of images for each class")
+        str | None,
+        Key("folder of local files: parquet, or a folder of images for each class", place=True),
     ]
     hub: Annotated[str | None, Key("its name on the hub of Hugging Face")]
     revision: Annotated[str | None, Key("its version there, or the SHA-256 of a bundled set")]
@@ -89,7 +89,7 @@ class Data:
     ] = "decoded"
     overlap: Annotated[  # changes no number
         Literal["say", "error"],
-        Key("images that are in two splits, pixel for pixel: counted, or refused"),
+        Key("images that are in two splits, pixel for pixel: counted, or refused", identity=False),
     ] = "say"
     broken: Annotated[
         Literal["error", "skip"], Key("images that can't be read: refused, or left out")
@@ -127,7 +127,8 @@ class Data:
         Key("VTAB's rule that makes classes of what the label column has; null: it has classes"),
     ] = None
     rows: Annotated[  # not part of the id: what a plan counts on before there is the set itself
-        Mapping[str, Any] | None, Key("SPLIT: images that it has, where the set is known")
+        Mapping[str, Any] | None,
+        Key("SPLIT: images that it has, where the set is known", identity=False),
     ] = None
 
 
@@ -141,7 +142,7 @@ Input = Annotated[
 class Model:
     """The ViT. `arch` is what the user wrote; the other fields hold what it stands for."""
 
-    arch: Annotated[str, Key("SIZE/PATCH such as S/16, or mlp/DEPTHxWIDTH")]
+    arch: Annotated[str, Key("SIZE/PATCH such as S/16, or mlp/DEPTHxWIDTH", identity=False)]
     patch: Annotated[int, Key("side of a patch, in pixels", above=0)]
     width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]
     depth: Annotated[int, Key("number of blocks", above=0, most=10_000)]
@@ -220,7 +221,7 @@ class Whole:
 
     name: str
     version: str  # of timm; of the code of module:Class
-    folder: str | None  # where module:Class lies, not part of the id; None: timm
+    folder: Folder  # None also of timm
     input: Input
     settings: Mapping[str, Any]
 
@@ -258,7 +259,9 @@ class Eval:
 class Weights:
     """A file of weights that a training starts from."""
 
-    path: Annotated[str | None, Key("a file of safetensors")]  # not part of the id: the hash is
+    path: Annotated[  # not part of the id: the hash is
+        str | None, Key("a file of safetensors", place=True)
+    ]
     sha256: Annotated[str, Key("hash of the file; computed")]
     names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"
 
@@ -267,7 +270,9 @@ class Weights:
 class Text:
     """The text tower of a task that reads texts, and the texts that stand for a class."""
 
-    arch: Annotated[str, Key("its size, such as B: what is null below is that size's")]
+    arch: Annotated[
+        str, Key("its size, such as B: what is null below is that size's", identity=False)
+    ]
     width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]
     depth: Annotated[int, Key("number of blocks", above=0, most=10_000)]
     heads: Annotated[int, Key("attention heads of a block", above=0)]
@@ -459,6 +464,22 @@ class Augment:
     extra_version: Annotated[
         Mapping[str, Any] | None, Key("of each: its code's, or its package's; computed")
     ] = None
-    extra_folder: Annotated[  # not part of the id
-        Mapping[str, Any] | None, Key("where each lies; null: an installed package; computed")
+    extra_folder: Annotated[
+        Mapping[str, Any] | None,
+        Key("where each lies; null: an installed package; computed", place=True),
     ] = None
+
+
+# The sections of a run's tree that always have the same fields. A norm, a stem, a block and a whole
+# model have their own settings as fields.
+SECTIONS: Mapping[str, type] = {
+    "data": Data,
+    "model": Model,
+    "optim": Optim,
+    "train": Train,
+    "augment": Augment,
+    "eval": Eval,
+    "weights": Weights,
+    "own_probes": OwnProbes,
+    "text": Text,
+}

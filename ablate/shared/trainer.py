@@ -24,16 +24,14 @@ from ablate.shared.errors import UserError, unknown_value
 from ablate.shared.fingerprint import FINGERPRINTS_FILE, FileHashes
 from ablate.shared.own import (
     TRAINER,
-    OwnRun,
     code_file_hash,
     declared_metric,
-    is_command,
-    trainer_name,
 )
 from ablate.shared.parts import is_plugin
+from ablate.shared.run import OwnRun, Run
 from ablate.shared.schema import check_keys, read_field, read_value, same_keys
 from ablate.shared.source import distributions, find_definition, find_source, local_files
-from ablate.shared.spec import Run
+from ablate.shared.spec import OwnSpec
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)
@@ -44,14 +42,14 @@ _KEY = re.compile(r"[^\W\d]\w*([./][^\W\d]\w*)*")  # dotted, of a Hydra applicat
 FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
 
 
-def build_own(tree: Mapping[str, Any]) -> OwnRun:
-    """Build a validated `OwnRun` from its plain tree. Raise UserError, one line with the dotted
-    key."""
+def build_own(spec: OwnSpec) -> OwnRun:
+    """Build a validated `OwnRun` from its spec. Raise UserError, one line with the dotted key."""
+    tree = spec.tree
     trainer, keys = tree[TRAINER], tree["keys"]
     same_keys(TRAINER, trainer, ["name", *keys])
     seed = read_field(Run, "seed", tree["seed"], "seed")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
-    if is_command(tree):
+    if spec.is_command:
         program.check_settings(settings)
     section = {"name": trainer["name"], **settings}
     return OwnRun(section, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
@@ -161,16 +159,16 @@ def _key(key: str, declaration: Any) -> tuple[dict[str, Any], Any]:
 # --- Its code -----------------------------------------------------------------------------------
 
 
-def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any]:
-    """Return what a declared tree's `code` says of its files in `folder`: hashes of `files` by
+def code_of(spec: OwnSpec, folder: Path, store: Path) -> dict[str, Any]:
+    """Return what a declared spec's `code` says of its files in `folder`: hashes of `files` by
     path, versions of `packages`, and the folder itself.
 
     The files of a command are those of `program.code_of`; it has no packages, but hashes of its
     `data`. The files of a function are those of `local_files`. Raise UserError where there is no
     such file or function, and for a file that is no Python.
     """
-    if is_command(tree):
-        declares = program.program_of(tree)
+    if spec.is_command:
+        declares = program.program_of(spec)
         data = program.data_files(declares, folder)
         return {
             "files": program.code_of(declares, folder, store),
@@ -178,7 +176,7 @@ def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any
             "data": data_hashes(data, folder, store / FINGERPRINTS_FILE.parent),
             "folder": str(folder),
         }
-    name = trainer_name(tree)
+    name = spec.trainer
     main_file = find_source(TRAINER, name, folder)
     files = local_files(main_file, folder)
     _check_function(name, main_file)

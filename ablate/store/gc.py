@@ -21,15 +21,15 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from ablate.planning import Plan, spec_parents
+from ablate.planning import Plan
 from ablate.shared import (
     Failure,
     Lock,
     RunDir,
+    RunSpec,
     UserError,
-    datasets_of,
     make_folder,
     read_json,
     sync_folder,
@@ -233,15 +233,15 @@ def _data_of(folder: RunDir) -> set[str]:
     """Return the fingerprints of the datasets of a run, an empty set where its folder doesn't
     say."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        return _fingerprints(folder.read_spec())
+        return _fingerprints(RunSpec.of(folder.read_spec()))
     return set()
 
 
-def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
-    """Return the fingerprints of all datasets that a run with this tree and its parent runs
+def _fingerprints(spec: RunSpec) -> set[str]:
+    """Return the fingerprints of all datasets that a run with this spec and its parent runs
     read."""
-    trees = (tree, *spec_parents(tree))
-    return {str(data["fingerprint"]) for run_tree in trees for data in datasets_of(run_tree)}
+    specs = (spec, *spec.ancestors())
+    return {str(data["fingerprint"]) for run_spec in specs for data in run_spec.datasets}
 
 
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ablate.planning import Cell, Plan
-from ablate.shared import fits_type, read_section, spec
+from ablate.shared import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
 LOOK = "look"  # of no run: its run is ""
@@ -237,7 +237,7 @@ def trained_identity(plan: Plan) -> dict[str, Any]:
     """
     rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
     for cell in plan.cells:
-        rows[cell.row][cell.column] = _hash(spec.tree_identity(cell.spec))
+        rows[cell.row][cell.column] = _hash(cell.spec.identity)
     return {"columns": [column.label for column in plan.columns], "rows": rows}
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning import Cell, Plan
-from ablate.shared import datasets_of, is_own
+from ablate.shared import OwnSpec
 
 if TYPE_CHECKING:  # which has marks
     from ablate.store.looks import InterimLook, ReadColumn, ReadRow
@@ -43,7 +43,7 @@ def _mark(plan: Plan, cell: Cell, seed: int, result: Mapping[str, Any]) -> str:
     """Return the mark of a result; "" if it says nothing of the metric, as for a run that
     diverged."""
     metric, test = plan.metric, result.get("test") or {}
-    has_own_trainer = is_own(cell.spec)
+    has_own_trainer = isinstance(cell.spec, OwnSpec)
     value = None
     # The loss of a set that is read again in a bundle may differ in its last digits.
     if (has_own_trainer or metric.is_share) and metric.key in test and not metric.own:
@@ -51,7 +51,7 @@ def _mark(plan: Plan, cell: Cell, seed: int, result: Mapping[str, Any]) -> str:
     weak = "" if value is None else _hash(seed, value)
     strong = ""
     if sha256 := result.get("predictions_sha256"):
-        sets = [data["fingerprint"] for data in datasets_of(cell.spec)[:1]]
+        sets = [data["fingerprint"] for data in cell.spec.datasets[:1]]
         strong = _hash(sets, seed, value if has_own_trainer else None, sha256)
     return f"{weak}/{strong}" if weak or strong else ""
 

@@ -45,7 +45,6 @@ from ablate.shared import (
     build_run,
     choices,
     read_section,
-    spec,
     write_whole,
 )
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
@@ -112,7 +111,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     return answers
 
 
-def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
+def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
     """Try each part by import path. Raises UserError for one that doesn't work."""
     for name in run.probe:
         class_of(name, run)
@@ -125,7 +124,7 @@ def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
     check_schedule(run.optim, lengths(run.optim, run.train, epoch))
 
 
-def amiss(run: spec.Run) -> list[str]:
+def amiss(run: Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
     user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
@@ -138,7 +137,7 @@ def amiss(run: spec.Run) -> list[str]:
     return overruled(model, run.seed)
 
 
-def slow(run: spec.Run, device: torch.device) -> list[str]:
+def slow(run: Run, device: torch.device) -> list[str]:
     """Return a line on each setting that makes a run slower on this machine than it need be."""
     bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if device.type == "cpu" and run.train.precision == "bf16" and not bfloat16:
@@ -146,7 +145,7 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
     return []
 
 
-def unnamed(run: spec.Run, cache: Path) -> list[str]:
+def unnamed(run: Run, cache: Path) -> list[str]:
     """Return a line on each set of `eval.also` whose classes have WordNet's ids for names, by which
     a run with texts would ask for them. Raises UserError where a set has no class names, as far as
     that is known before it is fetched."""

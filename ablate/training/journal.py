@@ -27,7 +27,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ablate.data import AnySplit
-from ablate.shared import TASKS, Data, Metrics, RunDir, last_measured, sealed_part, write_whole
+from ablate.shared import TASKS, Data, Metrics, RunDir, sealed_part, write_whole
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
 from ablate.training.rates import matmul_rate
@@ -243,7 +243,7 @@ class Journal:
         so it can't depend on timing."""
         self._say(f"pruned: not worth going on after step {step}")
         self._metrics.rewind(step)
-        row = last_measured(self._metrics.lines())
+        row = self._training.run.spec.result_of(self._metrics.lines())
         return {
             "status": "pruned",
             "step": step,
@@ -263,7 +263,7 @@ class Journal:
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
-        row = last_measured(self._metrics.lines())
+        row = self._training.run.spec.result_of(self._metrics.lines())
         prior = None
         if total:
             prior = training.task.prior_loss(data["train"])

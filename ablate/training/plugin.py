@@ -23,7 +23,6 @@ from ablate.shared import (
     own_line,
     parts,
     raising_line,
-    to_tree,
     version_of,
 )
 
@@ -136,8 +135,7 @@ def line_of(part: Any, method: str) -> str:
 
 def by_path(run: Run) -> list[UsedPart]:
     """Return all parts that a run has by import path, except models of timm."""
-    used_parts = parts.parts_by_path(to_tree(run))
-    return [used for used in used_parts if used.folder or used.key != parts.MODEL.key]
+    return [used for used in run.spec.own_parts if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:

@@ -73,9 +73,9 @@ def preload() -> None:
 
 def work(path: str, options: dict[str, Any]) -> int:
     """Train the run in the folder `path`; return the exit code. See `attempt.hold`."""
-    own_tree = own_work.tree_of(path)
-    if own_tree is not None:
-        return own_work.work(path, options, own_tree)
+    own_spec = own_work.own_spec(path)
+    if own_spec is not None:
+        return own_work.work(path, options, own_spec)
     return hold(path, options, _train, error_line)
 
 

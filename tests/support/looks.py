@@ -6,7 +6,7 @@ import functools
 
 import tiny
 
-from ablate.shared.spec import to_tree
+from ablate.shared.spec import RunSpec
 from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
 ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [], "margin": None}
@@ -44,9 +44,9 @@ def contrasts(now: InterimLook, *before: InterimLook) -> int:
 @functools.cache
 def tree() -> dict:
     """Return the tree of a tiny run, without its seed."""
-    return {key: value for key, value in to_tree(tiny.run()).items() if key != "seed"}
+    return {key: value for key, value in tiny.run().spec.tree.items() if key != "seed"}
 
 
-def spec(row: str, at: str) -> dict:
-    """Return the tree of a tiny run whose data differs by row and column."""
-    return tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}}
+def spec(row: str, at: str) -> RunSpec:
+    """Return the spec of a tiny run whose data differs by row and column."""
+    return RunSpec.of(tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ablate.analysis import paper
 from ablate.planning.cell import Column, ColumnGroup
+from support.plans import with_sections
 from support.tables import finished, make_plan, note, tabulate
 
 # The headings of the published tables, group by group.
@@ -65,10 +66,9 @@ def planted(ours, table, **mapped):
     cells = []
     for cell in plan.cells:
         arch, data = ours[cell.column]
-        data = {**cell.spec["data"], "name": data, "order": "keyed"}
+        data = {**cell.spec.tree["data"], "name": data, "order": "keyed"}
         parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
-        spec = {**cell.spec, "data": data, "model": {"arch": arch}, "parent": parent}
-        cells.append(replace(cell, spec=spec))
+        cells.append(with_sections(cell, data=data, model={"arch": arch}, parent=parent))
     return replace(
         plan,
         cells=tuple(cells),

@@ -25,7 +25,7 @@ def leave_run(store: Store, run: Any, top1: float) -> None:
     """Write a run's folder as a worker leaves it, except for the weights."""
     folder = store.rundir(run.id)
     folder.path.mkdir(parents=True)
-    folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec()}))
+    folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec.tree}))
     folder.lock.path.write_text('{"pid": 1, "exit": "result"}')
     folder.write_attempts([{"at": 1.0, "ended": 2.0, "pid": 1, "exit": "result", "from_step": 0}])
     metrics = Metrics(folder.metrics)

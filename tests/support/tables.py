@@ -17,6 +17,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
+from ablate.shared.spec import RunSpec
 
 
 def tabulate(
@@ -62,7 +63,9 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
     """Make a plan of these rows, the first the baseline; its runs are named row@column#seed."""
     families, confounds = families or {}, confounds or {}
     cells = tuple(
-        Cell(r, c, SPEC, {s: f"{r}@{c}#{s}" for s in range(seeds)}) for c in columns for r in rows
+        Cell(r, c, RunSpec.of(SPEC), {s: f"{r}@{c}#{s}" for s in range(seeds)})
+        for c in columns
+        for r in rows
     )
     return Plan(
         name="planted",

@@ -10,31 +10,29 @@ from typing import Any
 import tiny
 import torch
 
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import data_fingerprint
+from ablate.shared.run import Run
 from ablate.shared.rundir import RunDir
 from ablate.training import journal
 from ablate.training.loop import Machine, TrainingStopped, train
 
 
-def digits(**settings) -> spec.Run:
+def digits(**settings) -> Run:
     """Make a run of `tiny.run`'s model on the real 8x8 digits. Settings: `**{"train.x": 1}`."""
     data = {"data.channels": 1, "data.fingerprint": ""}
     run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
-    tree = spec.to_tree(run)
+    tree = run.spec.tree
     section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
     tree["data"]["fingerprint"] = data_fingerprint(section)
     tree["model"]["patch"] = None
     return build_run(tree)
 
 
-def train_until(
-    run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None
-) -> dict | None:
+def train_until(run: Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:
     """Train in `folder` until the step `stop_at`; return the result, None if it stopped there."""
     rundir, steps = RunDir(folder), itertools.count(1)
-    rundir.create(spec.to_tree(run))
+    rundir.create(run.spec.tree)
 
     def stopping() -> bool:
         return stop_at is not None and next(steps) == stop_at

@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
+from ablate.shared.spec import RunSpec
 
 FILE = """
 title: tuned
@@ -34,9 +35,9 @@ BEST = {"pre": 3e-3, "post": 1e-3}
 TOP = {"pre": 0.90, "post": 0.93}  # post is better, at its own best rate only
 
 
-def planted_result(row: str, tree: Any, seed: int) -> dict[str, Any]:
+def planted_result(row: str, spec: RunSpec, seed: int) -> dict[str, Any]:
     """Make a result: accuracy falls with the distance of log lr from the row's best."""
-    off = math.log10(tree["optim"]["lr"] / BEST[row])
+    off = math.log10(spec.tree["optim"]["lr"] / BEST[row])
     top1 = TOP[row] - 0.15 * off**2 + random.Random(f"{row}{seed}").gauss(0, 2e-3)
     return {
         **{"status": "finished", "step": 1, "seconds": 1.0, "collapsed": False},

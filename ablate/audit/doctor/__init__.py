@@ -12,10 +12,9 @@ from typing import Any
 from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.machine import Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
-from ablate.planning import spec_parents
 from ablate.report import make_console
 from ablate.running import Ask, Slot
-from ablate.shared import Failure, UserError
+from ablate.shared import Failure, RunSpec, UserError
 from ablate.store import Store
 
 __all__ = ["Finding", "run_checks", "check_store", "null_tables", "print_findings", "findings_tree"]
@@ -26,18 +25,18 @@ def run_checks(
     settings: Mapping[str, Any],
     slots: Sequence[Slot],
     label: str,
-    specs: Sequence[Mapping[str, Any]],
+    specs: Sequence[RunSpec],
     ask: Ask,
     unfit: Unfit,
 ) -> Findings:
     """Make every check; yield each finding as soon as it is known.
 
-    `settings`: the launcher group. `slots`: the launcher's slots. `specs`: plain trees; the first
-    is the run called `label`: its data is checked, and the resume of the first run of its lineage;
-    of the others only the data is checked. `ask`: answers each question in a process of its own.
+    `settings`: the launcher group. `slots`: the launcher's slots. The first of `specs` is that of
+    the run called `label`: its data is checked, and the resume of the first run of its lineage; of
+    the others only the data is checked. `ask`: answers each question in a process of its own.
     `unfit`: see Launcher.
     """
-    above = [[*spec_parents(spec)] for spec in specs]
+    above = [[*spec.ancestors()] for spec in specs]
     label += ".from" * len(above[0])
     root_spec = [specs[0], *above[0]][-1]
     specs = [*specs, *chain.from_iterable(above)]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ablate.report import count_text
 from ablate.running import Slot, gpus, worker_environment
-from ablate.shared import EXTRAS, install_command, package_install_command, write_whole
+from ablate.shared import EXTRAS, RunSpec, install_command, package_install_command, write_whole
 from ablate.version import __version__
 
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
@@ -163,9 +163,7 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def devices(
-    settings: Mapping[str, Any], slots: Sequence[Slot], spec: Mapping[str, Any]
-) -> Findings:
+def devices(settings: Mapping[str, Any], slots: Sequence[Slot], spec: RunSpec) -> Findings:
     """Report GPUs, the CPU, and the slots that the launcher makes of them."""
     on_gpu = slots[0].device == "cuda"
     yield from _gpus(on_gpu)
@@ -241,7 +239,7 @@ def kernels(slots: Sequence[Slot], unfit: Unfit) -> Findings:
 FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has kernels for
 
 
-def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
+def _cpu(on_gpu: bool, spec: RunSpec) -> Findings:
     cpu_info: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -256,7 +254,7 @@ def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
             if fast
             else "; no bf16 instructions: train.precision=bf16 is slower than fp32"
         )
-    precision = spec.get("train", {}).get("precision")
+    precision = spec.tree.get("train", {}).get("precision")
     slow = not fast and not on_gpu and precision == "bf16"
     if slow:
         text += ", and this config asks for bf16; give train.precision=fp32"

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,12 @@ from ablate.shared import (
     FOLDER_PLACE,
     PLACEHOLDERS,
     RUNS_FOLDER,
+    OwnSpec,
     RunDir,
+    RunSpec,
     UserError,
-    is_command,
-    is_own,
     program_of,
     resume_words,
-    trainer_name,
-    trains,
 )
 from ablate.store import Store
 
@@ -79,19 +77,19 @@ def _train(
     return worker.returncode
 
 
-def _leg(place: str, name: str, spec: Mapping[str, Any]) -> RunDir:
+def _leg(place: str, name: str, spec: OwnSpec) -> RunDir:
     rundir = RunDir(Path(place) / RUNS_FOLDER / name)
-    rundir.create(dict(spec))
+    rundir.create(spec.tree)
     return rundir
 
 
-def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
+def resume_own(slot: Slot, label: str, spec: OwnSpec, ask: Ask) -> Findings:
     """Train a run of the user's own trainer with and without a kill; compare every bit.
 
     It trains until SAVES states are saved, or to its end where it saves fewer.
     """
-    name = trainer_name(spec)
-    if is_command(spec):
+    name = spec.trainer
+    if spec.is_command:
         yield from _resume_program(slot, label, spec, ask)
         return
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
@@ -138,7 +136,7 @@ def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Fin
     yield Finding("problem", "resume", text)
 
 
-def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
+def _resume_program(slot: Slot, label: str, spec: OwnSpec, ask: Ask) -> Findings:
     """Train the run of a program to its end, once with a kill and once without; compare the
     results."""
     yield Finding("...", "resume", f"training {label} twice, once with a kill -9 halfway")
@@ -147,7 +145,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
         began = time.monotonic()
         end = _train(straight, slot)
         if end != 0:
-            yield _not_tried(trainer_name(spec), straight, end)
+            yield _not_tried(spec.trainer, straight, end)
             return
         seconds, began = time.monotonic() - began, time.monotonic()
         saved: float | None = None  # when it was first seen
@@ -162,7 +160,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             nonlocal saved
             moment = time.monotonic()
             if program.resume is not None and saved is None:
-                saved = moment if resume_words(program, spec["trainer"], places) else None
+                saved = moment if resume_words(program, spec.tree["trainer"], places) else None
             if saved is not None:
                 return moment > saved + WRITTEN_S
             return moment - began > seconds * (0.5 if program.resume is None else 0.9)
@@ -174,9 +172,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             yield Finding("warning", "resume", "not checked: it ended before it could be killed")
             return
         if first_end != KILLED or last_end is None:
-            yield _not_tried(
-                trainer_name(spec), killed, last_end if first_end == KILLED else first_end
-            )
+            yield _not_tried(spec.trainer, killed, last_end if first_end == KILLED else first_end)
             return
         if last_end != 0:
             text = (
@@ -224,26 +220,26 @@ def _error(leg: RunDir) -> str:
 
 
 STEPS = 6
-Spec = Mapping[str, Any]
 
 
-def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
+def data(store: Store, specs: Sequence[RunSpec], ask: Ask) -> Findings:
     """Check each dataset of the specs; decode that of the first spec if it is not decoded yet.
 
     Raises UserError or Failure where it can't be decoded.
     """
-    if is_own(specs[0]):
-        yield Finding("ok", "data", f"{trainer_name(specs[0])} reads its data by itself")
+    if isinstance(specs[0], OwnSpec):
+        yield Finding("ok", "data", f"{specs[0].trainer} reads its data by itself")
         return
-    first_spec, *other_specs = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
-    name, cache = first_spec["data"]["name"], str(store.cache)
+    by_fingerprint = {spec.tree["data"]["fingerprint"]: spec for spec in specs}
+    first_spec, *other_specs = by_fingerprint.values()
+    name, cache = first_spec.tree["data"]["name"], str(store.cache)
     with progress_view() as watching:
         decode_data([first_spec], store.root, watching, ask)
     yield Finding("ok", "data", f"data={name} is decoded")
     for spec in other_specs:
-        name = spec["data"]["name"]
+        name = spec.tree["data"]["name"]
         try:
-            answer = ask("prepare", {"data": spec["data"], "cache": cache, "look": True})
+            answer = ask("prepare", {"data": spec.tree["data"], "cache": cache, "look": True})
         except UserError as error:
             yield Finding("problem", "data", str(error))
             continue
@@ -262,37 +258,37 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
             yield Finding("ok", "data", f"{text}; `ablate sweep` decodes it first")
 
 
-def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask) -> Findings:
+def resume(store: Store, slots: Sequence[Slot], label: str, spec: RunSpec, ask: Ask) -> Findings:
     """Compare a few steps without a stop with the same steps stopped midway and resumed.
 
     Another process resumes them. Checkpoints and metrics must have the same bits. On a GPU only
     deterministic algorithms promise that, so these are compared and timed, too.
     """
-    if is_own(spec):
+    if isinstance(spec, OwnSpec):
         yield from resume_own(slots[0], label, spec, ask)
         return
     device = slots[0].device
-    if not trains(spec):
+    if not spec.trains:
         yield Finding("ok", "resume", f"not tried: {label} takes no steps")
         return
     yield Finding(
         "...", "resume", f"training {STEPS} steps of {label} on {device}, with and without a stop"
     )
-    promised = device == "cpu" or spec["train"]["deterministic"]
+    promised = device == "cpu" or spec.tree["train"]["deterministic"]
     yield from _compare_legs(store, slots, spec, ask, "problem" if promised else "warning")
     if device == "cpu":
         return
-    strict = {**spec, "train": {**spec["train"], "deterministic": True}}
+    strict = RunSpec.of({**spec.tree, "train": {**spec.tree["train"], "deterministic": True}})
     if not promised:
         yield Finding("...", "resume", "training the same steps with train.deterministic=true")
         yield from _compare_legs(store, slots, strict, ask, "problem")
-    ratio = ask("deterministic", {"spec": strict, "device": device})["ratio"]
+    ratio = ask("deterministic", {"spec": strict.tree, "device": device})["ratio"]
     text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"
     yield Finding("ok", "resume", text)
 
 
 def _compare_legs(
-    store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level
+    store: Store, slots: Sequence[Slot], spec: RunSpec, ask: Ask, otherwise: Level
 ) -> Findings:
     """Compare training with and without a stop, and report the peak memory.
 
@@ -305,7 +301,7 @@ def _compare_legs(
         ) -> dict[str, Any]:
             """Train in the folder `name` until the step `until`, in a process of its own."""
             question = {
-                "spec": spec,
+                "spec": spec.tree,
                 "cache": str(store.cache),
                 "device": slots[0].device,
                 "folder": os.path.join(place, name),

@@ -147,12 +147,12 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: s
     """
     arrays_by_cell: ByCell = {}
     for run in in_order(plan, table, form):
-        arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
+        arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.probes else {}
         if arrays:
             arrays_by_cell.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
     if arrays_by_cell:
         return arrays_by_cell
-    if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
+    if any(probe in cell.spec.probes for cell in plan.cells):
         raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.repeat_command()}")
     raise Nothing(
         f"{plan.name}: its runs did not measure {probe}; run {plan.repeat_command(probe)}"

@@ -136,11 +136,11 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
 def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each cell with a map for each channel, of its first measured seed."""
     scales_by_cell: dict[tuple[str, str], tuple[int, Any]] = {}
-    specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
+    trees = {(cell.row, cell.column): cell.spec.tree for cell in plan.cells}
     for cell, by_seed in probed(plan, table, rundir, form, "scales").items():
         seed, arrays = next(iter(by_seed.items()))
         if FIRST_SCALE in arrays:
-            side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
+            side, channels = trees[cell]["model"]["patch"], trees[cell]["data"]["channels"]
             scales_by_cell[cell] = seed, arrays[FIRST_SCALE].reshape(side, side, channels)
     if not scales_by_cell:
         raise Nothing(

@@ -26,9 +26,8 @@ from ablate.running.launchers import Ask, Progress, Tree, silent
 from ablate.shared import (
     Failure,
     NoRoom,
+    RunSpec,
     UserError,
-    also_of,
-    datasets_of,
     decoded,
     decoding_facts,
     decoding_words,
@@ -221,22 +220,23 @@ class _Question(NamedTuple):
         return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
 
 
-def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
-    """Check the decoded datasets of plain specs, or decode them: once a drive.
+def decode_data(specs: Iterable[RunSpec], store: Path, watching: Any, ask: Ask) -> None:
+    """Check the decoded datasets of specs, or decode them: once a drive.
 
     Raises UserError for a bad image, for a set of `eval.also` whose classes are not those that are
     learnt, and as `data_remarks` does; else as `ask` does.
     """
     specs = list(specs)
     for data in {
-        dataset["fingerprint"]: dataset for spec in specs for dataset in datasets_of(spec)
+        dataset["fingerprint"]: dataset for spec in specs for dataset in spec.datasets
     }.values():
         _decode(data, store, watching, ask)
-    pairs = {
-        (spec["data"]["fingerprint"], also["fingerprint"]): (spec["data"], also, "text" in spec)
-        for spec in specs
-        for also in also_of(spec)
-    }
+    pairs = {}
+    for spec in specs:
+        for also in spec.also:
+            data = spec.tree["data"]
+            key = data["fingerprint"], also["fingerprint"]
+            pairs[key] = data, also, "text" in spec.tree
     for training_set, also, texts in pairs.values():
         question = {
             "data": training_set,

@@ -30,8 +30,8 @@ from ablate.shared import (
     Lock,
     Notes,
     RunDir,
+    RunSpec,
     UserError,
-    datasets_of,
     decoded,
     make_folder,
     noted_signals,
@@ -226,7 +226,8 @@ class NodeCache:
         if self.path == self._shared:
             return True
         try:
-            fingerprints = {str(data["fingerprint"]) for data in datasets_of(run.read_spec())}
+            spec = RunSpec.of(run.read_spec())
+            fingerprints = {str(data["fingerprint"]) for data in spec.datasets}
         except (ValueError, LookupError):
             return True  # its worker says what is wrong
         # a list, so that all copies begin at once

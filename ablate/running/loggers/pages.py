@@ -41,7 +41,7 @@ class Page:
 
     def configuration(self) -> dict[str, Any]:
         """Return everything that was set, as values by dotted keys."""
-        return dict(_dotted(self.run.spec()))
+        return dict(_dotted(self.run.spec.tree))
 
     def facts(self) -> dict[str, Any]:
         """Return the facts by which a reader sorts runs."""

@@ -70,7 +70,7 @@ class WandB(PageFiles):
 
     def _description(self, page: Page) -> dict[str, Any]:
         """Return the arguments that `init` of either module takes."""
-        config = {**page.facts(), "configuration": page.run.spec()}
+        config = {**page.facts(), "configuration": page.run.spec.tree}
         return {"project": self._settings["project"], "group": page.sweep, "config": config}
 
     def _end(self, run: Any, page: Page, status: str) -> None:

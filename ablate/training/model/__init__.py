@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.shared import TASKS, UsedPart, UserError, choices, sections, spec
+from ablate.shared import (
+    TASKS,
+    Run,
+    ShippedRun,
+    UsedPart,
+    UserError,
+    choices,
+    sections,
+    shipped,
+)
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise, remember
 from ablate.training.model.stem import Patches
@@ -26,7 +35,7 @@ from ablate.training.plugin import load, object_at
 __all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"]
 
 
-def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
+def build(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     """Return the run's model, a `Host` unless it is a whole model, with the weights of the run's
     seed; on the meta device without weights, for counting.
 
@@ -37,9 +46,9 @@ def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
         images = Images(run.data.size, run.data.channels)
         return build_whole(run.model, images, _outputs(run), run.seed).to(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        shipped = spec.shipped(run)
+        vision = shipped(run)
         model: Host = (
-            HOSTS[run.model.kind](shipped) if run.text is None else towers(shipped, run.text)
+            HOSTS[run.model.kind](vision) if run.text is None else towers(vision, run.text)
         )
     if run.train.micro_batch == "auto":
         _check_splittable(model)
@@ -62,7 +71,7 @@ def _check_splittable(model: nn.Module) -> None:
             )
 
 
-def vit(run: spec.ShippedRun) -> ViT:
+def vit(run: ShippedRun) -> ViT:
     """Return a Vision Transformer, not yet initialised."""
     host: type[ViT] = object_at(TASKS[run.task].host)
     return host(
@@ -76,19 +85,19 @@ def vit(run: spec.ShippedRun) -> ViT:
     )
 
 
-def mlp(run: spec.ShippedRun) -> Perceptron:
+def mlp(run: ShippedRun) -> Perceptron:
     """Return a multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
     return Perceptron(run.model, values, _outputs(run), norm=norm)
 
 
-def towers(run: spec.ShippedRun, text: sections.Text) -> Towers:
+def towers(run: ShippedRun, text: sections.Text) -> Towers:
     """Return an image and a text tower, not yet initialised."""
     return Towers(vit(run), run.model, text)
 
 
-def _outputs(run: spec.Run) -> int:
+def _outputs(run: Run) -> int:
     """Return the number of values that the head gives."""
     return TASKS[run.task].outputs(run.data.classes)
 

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ablate.shared import TASKS, ShippedRun, UserError, Whole, spec
+from ablate.shared import TASKS, Run, ShippedRun, UserError, Whole, shipped
 from ablate.training.model import build
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.model.stem import Patches
@@ -129,7 +129,7 @@ SHAPES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def describe(run: spec.Run) -> dict[str, Any]:
+def describe(run: Run) -> dict[str, Any]:
     """Return the sizes of the run's model: `parameters`; `multiply_adds` of the forward pass of one
     image; `launches`, the kernels that a forward pass launches, whatever the number of images;
     `groups`; and `statistics`, whether it keeps running statistics.
@@ -142,7 +142,7 @@ def describe(run: spec.Run) -> dict[str, Any]:
     if isinstance(run.model, Whole):
         return _described(run, run.model)
     model = build(run, device="meta").eval()
-    hold_to_shapes(model, spec.shipped(run))
+    hold_to_shapes(model, shipped(run))
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
     with _Counter(SHAPES) as counter, torch.no_grad():
@@ -159,7 +159,7 @@ def describe(run: spec.Run) -> dict[str, Any]:
     }
 
 
-def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
+def _described(run: Run, model: Whole) -> dict[str, Any]:
     """Return `describe` of a whole model. It is run on two black images: whether it works without
     values is unknown, and the meta device would load torch.compile for it."""
     net = build(run).eval()

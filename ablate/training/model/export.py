@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import TASKS, UserError, sections, spec
+from ablate.shared import TASKS, Run, ShippedRun, UserError, sections, shipped
 from ablate.training.model.sublayers import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.
@@ -29,7 +29,7 @@ MAP = {"pool.q": "q", "pool.kv": "kv", "pool.proj": "proj", "pool.norm": "norm"}
 MAP |= {"pool.mlp.fc1": "mlp.fc1", "pool.mlp.fc2": "mlp.fc2"}
 
 
-def timm_arguments(run: spec.Run) -> dict[str, Any]:
+def timm_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments with which timm's VisionTransformer(**...) is the run's model, as plain
     data.
 
@@ -74,7 +74,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     return arguments
 
 
-def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return timm's state dict, made from ours. Raises UserError for a model that timm does not
     have."""
     run = _check(run)
@@ -93,7 +93,7 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
 
-def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our state dict, made from timm's. Raises UserError for a model that timm does not
     have."""
     run = _check(run)
@@ -108,7 +108,7 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
 
-def _renamed(run: spec.ShippedRun) -> dict[str, str]:
+def _renamed(run: ShippedRun) -> dict[str, str]:
     """Return {our name: timm's name} of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
     if run.model.pool == "map":
@@ -138,11 +138,11 @@ def _renamed(run: spec.ShippedRun) -> dict[str, str]:
     return names
 
 
-def _check(run: spec.Run) -> spec.ShippedRun:
+def _check(run: Run) -> ShippedRun:
     """Return the run; raise UserError for a model that timm's VisionTransformer cannot be."""
     if isinstance(run.model, sections.Whole):
         raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
-    run = spec.shipped(run)
+    run = shipped(run)
     model = run.model
     requirements = {
         "model.kind": (model.kind, "vit"),

@@ -69,7 +69,7 @@ class Command:
         for a process that can't be ended. A program that is killed takes its worker along: the run
         goes on in another attempt.
         """
-        program = program_of({"trainer": self.run.trainer, "code": self.run.code})
+        program = program_of(self.run.spec)
         self.processes.end()
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))

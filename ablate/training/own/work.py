@@ -25,18 +25,15 @@ from typing import Any
 
 from ablate.shared import (
     OwnRun,
+    OwnSpec,
     RunDir,
+    RunSpec,
     UserError,
     adopt_orphans,
     build_own,
     code_file_hash,
-    is_command,
-    is_own,
     own_frame,
-    own_result_of,
     short_error,
-    to_tree,
-    trainer_name,
 )
 from ablate.training import faults
 from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, device_names, hold
@@ -137,22 +134,20 @@ class _Checked(importlib.machinery.SourceFileLoader):
         return code
 
 
-def tree_of(path: str) -> dict[str, Any] | None:
-    """Return the plain tree of a run with the user's own trainer; None for any other run, and where
-    its run.json is not whole."""
+def own_spec(path: str) -> OwnSpec | None:
+    """Return the spec of a run with the user's own trainer; None for any other run, and where its
+    run.json is not whole."""
     try:
-        tree = RunDir(Path(path)).read_spec()
+        spec = RunSpec.of(RunDir(Path(path)).read_spec())
     except (ValueError, OSError):
         return None  # its worker says what is wrong
-    if not is_own(tree):
-        return None
-    return tree
+    return spec if isinstance(spec, OwnSpec) else None
 
 
-def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
+def work(path: str, options: dict[str, Any], spec: OwnSpec) -> int:
     """Work on a run as `hold` does. A process that was forked from a server becomes a fresh
     interpreter, unless the trainer declares that it is `fork_safe`."""
-    if not options.get("forked") or tree["code"]["fork_safe"]:
+    if not options.get("forked") or spec.tree["code"]["fork_safe"]:
         return work_in_process(path, options)
     environment = dict(os.environ)
     environment["OMP_NUM_THREADS"] = str(options["threads"])
@@ -179,8 +174,9 @@ def work_in_process(path: str, options: dict[str, Any]) -> int:
 def error_line(error: BaseException, path: str) -> str:
     """Return what an error says, after the file and line of the user's own at which it was
     raised."""
-    tree = tree_of(path) or {}
-    folder = Path(tree.get("code", {}).get("folder", "/"))
+    spec = own_spec(path)
+    code = spec.tree.get("code", {}) if spec is not None else {}
+    folder = Path(code.get("folder", "/"))
     frame = None
     if error.__cause__ is not None:
         frame = own_frame(error.__cause__, [str(folder)])
@@ -197,8 +193,7 @@ def error_line(error: BaseException, path: str) -> str:
 
 
 def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Stop) -> None:
-    run = build_own(rundir.read_spec())
-    tree = to_tree(run)
+    run = build_own(OwnSpec(rundir.read_spec()))
     code = Code(Path(run.code["folder"]), run.code["files"])
     attempt.begin(
         options,
@@ -213,7 +208,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
     handle = Handle(run, rundir, options, stopping, attempt.note)
     os.environ.update(_meeting(len(handle.devices)))
     try:
-        if is_command(tree):
+        if run.spec.is_command:
             rundir.lock.note(phase="train")
             Command(run, rundir, handle, attempt, options, stopping).train()
         else:
@@ -241,7 +236,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         if stopping():
             raise TrainingStopped
         keys = ", ".join(f"{key}=..." for key in keys_of(run))
-        raise UserError(f"{trainer_name(tree)} returned without a result: call run.result({keys})")
+        raise UserError(f"{run.spec.trainer} returned without a result: call run.result({keys})")
     if code.unforeseen:
         files = ", ".join(code.unforeseen)
         rundir.say(
@@ -250,7 +245,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         )
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
-        result |= own_result_of(tree, handle.lines())
+        result |= run.spec.result_of(handle.lines())
     attempt.finish(result | _provenance(run, handle, attempt))
 
 
