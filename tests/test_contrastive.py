@@ -477,7 +477,7 @@ def test_a_sweep_from_parents_to_a_table(swept):
     values = [float(f["value"]) for f in swept.facts() if f["quantity"] == "zeroshot"]
     assert len(values) == 2
     assert min(values) > 100 / 15  # after a few steps
-    shown = swept("table", "--show", "loss,twins").out
+    shown = swept("table", "--show", "loss,twins", "--notes", "full").out
     assert "whose name, embedded as a text, is nearest" in shown
     assert "0.00" in shown
     for run, folder in children(swept):

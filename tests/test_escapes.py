@@ -13,6 +13,8 @@ import pytest
 import scipy.stats
 from conftest import Shell
 
+from ablate.analysis import english
+
 TRAINER = """
 from pathlib import Path
 
@@ -44,8 +46,8 @@ seeds: 3
 EVERY = "trainer.level=0,1,2,3,4,5,6,7,8,9"
 BEST = "trainer.level=0,9"
 INLINE = "launcher=inline"
-AMONG = "These runs were read before, in {}, among 9 variants: judged as 9 contrasts."
-ALSO = "Verdicts on these runs were also read at n = {}: the chance of a false verdict on some "
+ALSO = "Verdicts on these runs were also read at n = {}, so the chance of a false verdict on some "
+COUNTED = "All variants that were read are counted."
 
 
 def trainer(folder: Path) -> Shell:
@@ -85,6 +87,12 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
+def among_nine(*sweeps: str) -> str:
+    """The note on rows that were read among nine, in these sweeps."""
+    values = {"columns": [], "sweeps": sweeps, "variants": 9, "contrasts": 9}
+    return english.write("looks.among-variants", values)
+
+
 def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
     """(row, quantity) -> value or words, of a table of one column."""
     lines = shell.facts(*words)
@@ -118,9 +126,9 @@ def test_fewer_seeds_of_the_same_name(read):
 def test_the_best_row_alone_is_judged_among_nine(read):
     """Its interval is the t interval of the level that nine share, computed here."""
     alone = sweep(read, "best", BEST, seeds=5)
-    assert AMONG.format("all") in alone
-    assert "Changed since verdicts were first read in all, at n = 5: rows: -1, -2, -3" in alone
-    assert "with results in view: all variants are counted." in alone
+    assert among_nine("all") in alone
+    left_out = ", ".join(f"-{level}" for level in range(1, 9))
+    assert f" were first read in all, at n = 5: rows: {left_out}. {COUNTED}" in alone
     found = facts(read, "best", "--show", "accuracy")
     gain = float(found["9", "gain"])
     assert gain == pytest.approx(float(found["9", "score"]) - float(found["0", "score"]))
@@ -133,24 +141,22 @@ def test_the_best_row_alone_is_judged_among_nine(read):
 
 def test_the_best_row_alone_with_more_seeds(read):
     told = sweep(read, "longer", BEST, seeds=8)
-    assert AMONG.format("all") in told
+    assert among_nine("all") in told
     assert ALSO.format("5 (sweep all)") in told
 
 
 def test_a_row_that_was_not_read_before_is_a_family_of_its_own(read):
     told = sweep(read, "other", "trainer.level=0,20", seeds=5)
-    assert (
-        "10 variants in 2 sweeps were read against these baseline runs, each sweep as its own "
-        "family: .05 each." in told
-    )
-    assert "judged as" not in told
+    shared = {"columns": [], "variants": 10, "families": 2, "alpha": 0.05}
+    assert english.write("looks.shared-baseline", shared) in told
+    assert "intervals here are as wide" not in told
     assert verdicts(read, "other", "--strict") == {"20"}
     assert facts(read, "other")["", "contrasts"] == "1"
 
 
 def test_looks_that_give_out_seeds_count_what_was_read_and_are_counted(read):
     told = flat(read("sweep", "trainer=gauge", BEST, "--until", "7", INLINE, "--as", "u").out)
-    assert AMONG.format("all") in told
+    assert among_nine("all") in told
     assert "until: none -> [5, 7]" in told
     looks = [look for look in recorded(read) if look["sweep"] == "u"]
     assert {look["columns"][""]["contrasts"] for look in looks} == {9}
@@ -171,16 +177,16 @@ def recorded(shell: Shell) -> list[dict]:
 def test_an_edited_file(gauge):
     file = gauge.folder / "photos.yaml"
     file.write_text(FILE)
-    assert "read before" not in flat(gauge("sweep", "photos.yaml", INLINE).out)
+    assert "also read" not in flat(gauge("sweep", "photos.yaml", INLINE).out)
     for old, new, note in (
-        ("  - low: {trainer.level: 1}\n", "", "rows: -low. "),
+        ("  - low: {trainer.level: 1}\n", "", "rows: -low. All "),
         ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1. "),
         ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other. "),
         ("low:", "small:", ""),  # another label is no change
     ):
         file.write_text(FILE.replace(old, new))
         told = flat(gauge("sweep", "photos.yaml", INLINE, "--replace").out)
-        assert ("Changed since verdicts were first read, at n = 3: " in told) == bool(note)
+        assert ("Changed after verdicts were first read, at n = 3: " in told) == bool(note)
         assert note in told
     (gauge.folder / "pictures.yaml").write_text(FILE.replace("seeds: 3", "seeds: 4"))
     told = flat(gauge("sweep", "pictures.yaml", INLINE).out)
@@ -199,7 +205,7 @@ def begun(tmp_path_factory) -> Shell:
         told = sweep(shell, "g", EVERY, "--retry", "failed", seeds=5, code=1)
         assert "UNFINISHED" in told
         assert "[-]" in told
-        assert not re.search("helps|hurts|can't tell|correlation", told)
+        assert not re.search("helps|hurts|can't tell|correlat", told)
     (shell.folder / "last").write_text("100")
     peeks = [(look["planned"], look["columns"][""]["n"]) for look in recorded(shell)]
     assert peeks == [([5], 3), ([5], 4)]
@@ -215,18 +221,18 @@ def unfinished(begun, tmp_path) -> Shell:
 def test_an_unfinished_table_that_is_stopped(unfinished):
     stopped = sweep(unfinished, "stopped", EVERY, seeds=4)
     assert (
-        "Means of these runs were also seen at n = 3 (sweep g), before all had a result: the "
+        "Means of these runs were also seen at n = 3 (sweep g), before all had a result, so the "
         "chance of a false verdict" in stopped
     )
     fewer = sweep(unfinished, "few rows", BEST, "--retry", "failed", seeds=5)
-    assert AMONG.format("g, stopped") in fewer
+    assert among_nine("g", "stopped") in fewer
     assert ALSO.format("4 (sweep stopped), and means at n = 3 (sweep g), 4 (sweep g)") in fewer
 
 
 def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(unfinished):
     told = sweep(unfinished, "g", EVERY, "--retry", "failed", seeds=5)
     assert "of 9 help" in told
-    assert not re.search("read before|also read|also seen|Changed since", told)
+    assert not re.search("also read|also seen|Changed after", told)
 
 
 # --- Carried ------------------------------------------------------------------------------------
@@ -239,13 +245,13 @@ def test_a_bundle_and_a_merged_store_know_what_was_read(read):
     bundled = read("table", "--from", "out", *words).out
     assert bundled == (read.folder / "out/table.csv").read_text()
     assert bundled == read("table", "best", *words).out
-    assert AMONG.format("all") in bundled
+    assert among_nine("all") in bundled
     assert "nothing wrong" in read("verify", "out").out
     (read.folder / "there").mkdir()
     there = Shell(trainer(read.folder / "there").folder, 1000)
     for source in ("runs", "out"):
         there("merge", f"../{source}", "--store", source)
         told = flat(there("table", "best", "--store", source).out)
-        assert AMONG.format("all") in told
+        assert among_nine("all") in told
         assert ALSO.format("5 (sweep all)") in told
         assert "nothing wrong" in there("verify", "best", "--store", source).out

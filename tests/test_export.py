@@ -105,7 +105,7 @@ def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
 def test_tables_and_report_are_those_of_the_store(exported):
     out = exported.folder / "out"
     for name in ("csv", "md"):
-        printed = exported("table", "tiny", "--format", name).out
+        printed = exported("table", "tiny", "--format", name, "--notes", "full").out
         assert (out / f"table.{name}").read_text() == printed
     told = json.loads(exported("table", "tiny", "--format", "json").out)
     assert told.pop("version")  # a bundle has one of its own
@@ -137,7 +137,8 @@ def test_rows_whose_searches_share_trials(shell):
     (shell.folder / "shared.yaml").write_text(SHARED)
     shell("sweep", "shared", "launcher=inline")
     shell("export", "shared", "bundle")
-    assert shell("table", "--from", "bundle").out == shell("table", "shared").out
+    full = ("--notes", "full")
+    assert shell("table", "--from", "bundle", *full).out == shell("table", "shared", *full).out
     assert "nothing wrong" in shell("verify", "bundle").out
 
 

@@ -231,7 +231,7 @@ def test_its_predictions_are_small_and_verified(measured):
     values = [float(f["value"]) for f in measured.facts() if f["quantity"] == "fewshot25"]
     assert len(values) >= 2
     assert min(values) > 30  # of ten classes; 3 epochs of 8x8 digits, then MNIST's
-    assert "ridge regression on frozen features" in measured("table").out
+    assert "ridge regression on frozen features" in measured("table", "--notes", "full").out
     assert "(their parents)" in measured("status", "few").out
 
 
@@ -292,8 +292,8 @@ seeds: 1
 def test_parents_are_searched_as_they_are(shell):
     """Judged by their own validation; each child starts from the winner of its search."""
     (shell.folder / "tuned.yaml").write_text(TUNED)
-    said = shell("sweep", "tuned.yaml", "launcher=inline")
-    assert "on validation of the parents" in said.out
+    shell("sweep", "tuned.yaml", "launcher=inline")
+    assert "on validation of the parents" in shell("table", "tuned", "--notes", "full").out
     store = Store(shell.folder / "runs")
     plan = store.read_plan("tuned")
     runs = {run.label: run for run in plan.runs()}

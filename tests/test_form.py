@@ -36,6 +36,11 @@ def drawn(rows, kind, form, format="svg") -> DrawnFigure:
     return draw_figure(*planted(rows), kind, lambda run: pytest.fail("reads no run"), format, form)
 
 
+def plain(kind, text):
+    """Make a note of any text, which short notes have too."""
+    return note(kind, text).followed_by(())
+
+
 def colours(svg: str) -> dict[str, set[str]]:
     """Row -> the colours of the strokes and fills of its marks, but white."""
     found: dict[str, set[str]] = {}
@@ -77,15 +82,23 @@ def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, 
     trained = "Trained on digits, 1,197 images at 8 px, 6 epochs; n = 5."
     begins = f"Gain over base: top-1 accuracy. A planted sweep. {trained} A gain above"
     assert made.caption.startswith(begins)
-    assert f"simultaneous over the {rows} contrasts of a column" in made.caption
+    assert f"simultaneous over the {rows} comparisons of a column" in made.caption
 
 
 def test_an_unfinished_sweep_says_so_in_a_paper_too():
     plan, table = planted(2)
-    unfinished = replace(table, notes=(note("unfinished", "UNFINISHED: 1 of 15 runs missing"),))
+    unfinished = replace(table, notes=(plain("unfinished", "UNFINISHED: 1 of 15 runs missing"),))
     form = FigureForm("paper", captioned=False)
     made = draw_figure(plan, unfinished, "gain", lambda run: None, form=form)
     assert "UNFINISHED: 1 of 15 runs missing" in " ".join(texts(made.content.decode()))
+
+
+def test_a_figure_leaves_to_full_notes_how_numbers_are_computed():
+    plan, table = planted(2)
+    how = [note("warning", "This is exact."), plain("warning", "This is plain.")]
+    made = draw_figure(plan, replace(table, notes=tuple(how)), "gain", lambda run: None)
+    said = " ".join(texts(made.content.decode()))
+    assert ("This is exact." in said, "This is plain." in said) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +148,7 @@ def test_rows_are_shown_of_the_whole_family():
     title, *_ = (title for title, _ in marks(svg))
     assert f"[{entry.gain.low:+.2f}, {entry.gain.high:+.2f}] {entry.verdict}, n = 5" in title
     said = " ".join(texts(svg))
-    assert "simultaneous over the 6 contrasts of a column of the whole sweep, whichever" in said
+    assert "simultaneous over the 6 comparisons of a column of the whole sweep, whichever" in said
     assert "Rows shown: 1 of 7." in said
     assert "row number 3" not in said
     with pytest.raises(Nothing, match="no row of these has a gain; these have: row number 1, row"):
@@ -351,8 +364,8 @@ def test_rows_are_told_apart_in_grey_by_their_place():
 def test_long_notes_leave_the_panels_their_room(kind):
     """matplotlib warns where none is left, and a warning fails a test."""
     plan, table = planted(1)
-    many = note("unfinished", "UNFINISHED: " + "many runs " * 60)
-    long = replace(table, notes=(many, *[note("warning", "a note of a table. " * 40)] * 5))
+    many = plain("unfinished", "UNFINISHED: " + "many runs " * 60)
+    long = replace(table, notes=(many, *[plain("warning", "a note of a table. " * 40)] * 5))
     svg = draw_figure(plan, long, kind, lambda run: None).content.decode()
     assert "UNFINISHED" in " ".join(texts(svg))
 

@@ -88,7 +88,7 @@ def test_columns_are_counted():
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
         f"{false_words(of_three)}"
     )
-    assert "of 3 columns up to 0.15 are expected" in false_words(of_three)
+    assert "up to 0.15 of 3 columns are" in false_words(of_three)
     assert "analysis.family=table" in false_words(of_three)
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
@@ -96,7 +96,7 @@ def test_columns_are_counted():
         "On digits, against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 "
         f"of 2 and 2 more in some. {false_words(of_two)}"
     )
-    assert "of 2 columns up to 0.1 are expected" in false_words(of_two)
+    assert "up to 0.1 of 2 columns are" in false_words(of_two)
 
 
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])
@@ -105,7 +105,7 @@ def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expect
     sentence = table_headline(
         make_table(Evidence.collect(plan, plant(plan, PLANTED)), detail=Detail.VERDICTS)
     )
-    assert ("of 3 columns up to 0.15 are expected to have one" in sentence) == expected
+    assert ("up to 0.15 of 3 columns are expected to have" in sentence) == expected
     assert ("expected" in sentence) == expected
 
 

@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 from conftest import contents
 from scipy import stats as oracle
+from support.tables import notes_of
 
 import ablate
-from ablate.analysis import stats
+from ablate.analysis import english, stats
 from ablate.audit.sheet import check_sheets
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
@@ -144,7 +145,7 @@ def test_importing_again_extends_and_a_changed_number_is_refused(run, bring):
     more = [{"method": "new", "data": "pets", "seed": s, "acc": 91, "lr": 0.001} for s in range(3)]
     assert "3 runs imported, 18 here already" in bring([*lines(seeds=3), *more])
     text = run("table", "paper2")
-    assert "Changed since verdicts were first read" in text
+    assert "Changed after verdicts were first read" in text
     assert "rows: +new" in text
     changed = lines(seeds=3)
     old, changed[4]["acc"] = changed[4]["acc"], 99.5
@@ -273,8 +274,8 @@ def test_what_a_sheet_hides_is_said(run, bring):
         assert said in imported
     for said in (
         "In the sheet lr differs in 10 of 30 runs (dpn)",
-        "The sheet lacks wd@pets seed 3; one@pets seeds 0, 1, 3, 4: a gain is",
-        "One run alone, so no verdict: one@pets.",
+        "The sheet lacks wd@pets seed 3; one@pets seeds 0, 1, 3, 4; a gain is",
+        english.write("sheet.single-runs", {"cells": ["one@pets"]}),
         "The sheet has no run of one@cars.",
     ):
         assert said in text
@@ -305,12 +306,12 @@ def test_few_runs_beside_a_larger_baseline_have_welchs_interval(run, bring):
         some = [s for s in lines(10) if s["method"] == "base" or s["seed"] < 3]
         some = [{**s, "acc": round(s["acc"] + rng.gauss(0, 0.3), 2)} for s in some]
         bring(some, file=f"{seed}.csv", of=(*WORDS[:-4], "--baseline", "base", "--as", f"s{seed}"))
-        text = run("table", f"s{seed}")
-        if "Few runs beside a larger baseline" in text:
+        text = run("table", f"s{seed}", "--notes", "full")
+        if english.write("spread.few-runs", {}) in text:
             break
-    (note,) = {line.strip() for line in text.splitlines() if "larger baseline" in line}
+    (note,) = {line.strip() for line in text.splitlines() if "few runs, fewer" in line}
     assert "Welch" in note
-    assert "times what" not in text
+    assert "This row varies" not in text
 
 
 def test_what_all_rows_have_alike_is_no_confound(bring):
@@ -337,7 +338,8 @@ def test_published_tables_are_sheets(run, name):
             assert (entry.accuracy.mean, entry.verdict) == (cells[entry.row], None)
             if entry.row != "base":
                 assert entry.gain.mean == pytest.approx(cells[entry.row] - cells["base"])
-    assert "One run alone, so no verdict" in run("table", name)
+    [note] = notes_of(said.table().data, "sheet.single-runs")
+    assert note.text in run("table", name)
 
 
 MORE = {**lines()[0], "seed": 9}
@@ -482,9 +484,9 @@ def test_without_seeds_runs_are_no_blocks(run, bring):
     for place, entry in first.items():
         for part in ("accuracy", "gain"):
             assert entry[part] == pytest.approx(other[place][part])
-    text = run("table", "paper2")
+    text = run("table", "paper2", "--notes", "full")
     assert "whose runs share no seeds" in text
-    assert "without seed blocks" not in text
+    assert "without pairs of seeds" not in text
     said = run("import", "runs.csv", *NAMED, code=2)
     assert "without --seed runs have the sheet's order" in said
 
@@ -496,7 +498,7 @@ def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, bring):
     assert [found["pets", row]["gain"]["n"] for row in ("dpn", "wd", "one")] == [5, 3, 1]
     assert found["pets", "dpn"]["verdict"] == "helps"
     assert found["pets", "one"]["verdict"] is None
-    text = run("table", "paper2")
+    text = run("table", "paper2", "--notes", "full")
     assert "Columns are not averaged" in text
     assert "Average" not in text.replace("averaged", "")
     for words in (("verify", "paper2"), ("plan", "paper2", "--detect", "1"), ("report", "paper2")):
@@ -513,7 +515,7 @@ def test_two_rows_without_seeds_are_judged_by_welch(run, bring):
     low, high = oracle.ttest_ind(dpn, base, equal_var=False).confidence_interval(0.95)
     assert gain["low"] < low  # of unequal numbers it has fewer degrees of freedom
     assert gain["high"] > high
-    assert "Welch's t, for runs share no seeds" in run("table", "paper2")
+    assert "(Welch's t; runs share no seeds)" in run("table", "paper2", "--notes", "full")
 
 
 # --- kill -9 ------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
     assert differ == {"README.txt", "manifest.json", "figures/gradnorm.svg"}  # of fewer steps
     plan, _ = Bundle(exported.folder / "out").read_sealed()
     assert plan.spread == "images"  # which the classes are for
-    for more in (("csv",), ("md", "--show", "gain,verdict"), ("json",)):
+    full = ("--notes", "full")
+    for more in (("csv",), ("md", "--show", "gain,verdict", *full), ("json",)):
         said, known = (exported("table", "--from", f, "--format", *more) for f in ("out", "whole"))
         assert said.out == known.out
 
@@ -178,7 +179,8 @@ def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(ex
     exported("sweep", "tuned", "launcher=inline")
     exported("export", "tuned", "trials", "--lean", "--anonymous")
     assert "nothing wrong" in exported("verify", "trials").out
-    assert exported("table", "--from", "trials").out == exported("table", "tuned").out
+    full = ("--notes", "full")
+    assert exported("table", "--from", "trials", *full).out == exported("table", "tuned", *full).out
     lines = records((exported.folder / "trials" / "runs.csv").read_text())
     trials = [line["id"] for line in lines if line["trial"]]
     files = members(exported.folder / "trials")

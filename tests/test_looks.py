@@ -21,7 +21,7 @@ from support.looks import reading as reading_of
 from support.tables import notes_of
 
 import ablate
-from ablate.analysis import reading
+from ablate.analysis import english, reading
 from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify_plan
@@ -35,7 +35,7 @@ from ablate.store.store import Store
 
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
 SHORT = ("train.steps=4", "train.batch=32")
-WITHHELD = "Verdicts withheld: the look can't be recorded"
+WITHHELD = "Verdicts are withheld, since this look can't be recorded"
 
 
 def unread(folder: Path) -> Store:
@@ -216,7 +216,7 @@ def test_a_store_that_can_not_be_written_has_its_means_and_no_intervals(tmp_path
         pytest.skip("needs a mount that is read-only: `unshare -rm` may not here")
     done = alone(*fixed, f"{ABLATE} table --format csv", f"{ABLATE} export out > /dev/null")
     assert done.returncode == 0, done.stderr
-    assert f"note,,{WITHHELD} (the store is not writable)." in done.stdout
+    assert f'note,,"{WITHHELD} (the store is not writable)."' in done.stdout
     assert ",gain," in done.stdout
     assert not any(f",{what}," in done.stdout for what in ("gain.low", "gain.p", "verdict"))
     assert told(store) == []
@@ -261,17 +261,17 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, shown):
 
 
 def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, shown):
-    assert "Changed since" not in shown("analysis.margin=0.3")
+    assert "Changed after" not in shown("analysis.margin=0.3")
     changed = ("fixture", "analysis.metric=loss", "analysis.spread=paired")
     said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none."
-    printed = shown(*changed)
-    assert f"Changed since verdicts were first read, at n = 3: {said}" in printed
+    printed = shown(*changed, "--notes", "full")
+    assert f"Changed after verdicts were first read, at n = 3: {said}" in printed
     assert "paired t" in printed
     printed = shown(*changed, "--strict", format="csv")
     assert said in printed
-    assert "--strict: verdicts withheld." in printed
+    assert english.write("looks.strict", {}) in printed
     assert ",verdict," not in printed
-    assert "Changed since" not in shown("analysis.margin=0.3")  # that which was read first
+    assert "Changed after" not in shown("analysis.margin=0.3")  # that which was read first
     assert [look["analysis"]["margin"] for look in told(store)] == [0.3, None]
     run("report", "analysis.margin=1")
     assert "analysis.margin: 0.3 -&gt; 1.0" in Path("fixture.html").read_text()
@@ -287,13 +287,13 @@ def test_analysis_words_apply_or_are_refused(store, capsys):
     for command in ("status", "verify"):
         with pytest.raises(UserError, match=r"analysis\.spread: fixture was driven with another"):
             run(command, "fixture", "analysis.spread=paired")
-    with pytest.raises(UserError, match=r"analysis\.sprad: expected a key among .*spread"):
+    with pytest.raises(UserError, match=r"analysis\.sprad: .*'spread'\?\), expected a key among"):
         run("table", "fixture", "analysis.sprad=paired")
     with pytest.raises(UserError, match=r"analysis\.margin: must be more than 0"):
         run("export", "analysis.margin=-1", "out")
     capsys.readouterr()
     run("export", "fixture", "analysis.spread=paired", "out")
-    run("table", "--from", "out")
+    run("table", "--from", "out", "--notes", "full")
     assert "paired t" in capsys.readouterr().out
 
 

@@ -14,6 +14,7 @@ from conftest import wait_for
 from support.drivers import Elsewhere, driven, left_behind
 from support.plans import record_plan, small_plan
 
+from ablate.analysis import english
 from ablate.cli import app
 from ablate.planning.design import Looks
 from ablate.running.orders import ORDERS, effect_of
@@ -187,6 +188,11 @@ def table(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
+def in_view(**runs: int) -> str:
+    """Say that these numbers of runs were skipped with curves in view."""
+    return english.write("looks.skipped-in-view", runs)
+
+
 def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_path):
     """It is that of the other seeds, and has its verdicts."""
     untouched = shutil.copytree(GOLDEN / "store", tmp_path / "untouched")
@@ -196,7 +202,7 @@ def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_pa
     ask("run", "post#3", "--skip")
     uneven = table(capsys)
     assert "UNFINISHED: 1 of 7 runs missing (1 of pre)" in uneven
-    assert "post#3. Gains leave out these seeds, means are of all runs that there are" in uneven
+    assert english.write("skipped", {"runs": ["post#3"], "uneven": True}) in uneven
     ask("run", "pre#3", "--skip")
     found = table(capsys)
     assert "2 runs skipped by the user: pre#3, post#3. The table leaves out these seeds" in found
@@ -221,8 +227,8 @@ def test_skipping_a_run_that_had_begun_is_a_choice_with_its_curve_in_view(finish
     ask("run", run[:8], "pre#3", "--skip")
     found = table(capsys)
     assert "Skipped by the user: seed 3, which had ended as failed." in found
-    assert "Of the runs that the user skipped 1 had begun" in found
-    assert "--strict: verdicts withheld" in table(capsys, "--strict")
+    assert in_view(begun_runs=1, seen_runs=1) in found
+    assert "--strict: verdicts are withheld" in table(capsys, "--strict")
 
 
 def test_skipping_a_seed_that_had_begun_in_another_row_is_such_a_choice(finished, capsys):
@@ -236,9 +242,8 @@ def test_skipping_a_seed_that_had_begun_in_another_row_is_such_a_choice(finished
     ask("run", "post#3", "--skip")
     happened(finished, pre, "interrupted")
     ask("run", "pre#3", "--skip")
-    seen = "Of the runs that the user skipped 1 had begun, and of 1 the seed had begun in another"
-    assert seen in table(capsys)
-    assert "--strict: verdicts withheld" in table(capsys, "--strict")
+    assert in_view(begun_runs=1, seen_runs=1) in table(capsys)
+    assert "--strict: verdicts are withheld" in table(capsys, "--strict")
 
 
 def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(finished, capsys):
@@ -272,7 +277,7 @@ def test_another_store_knows_what_was_skipped_and_what_had_begun(finished, capsy
         told = [kind for _, kind, _ in ledger.events(post)]
         assert told == ["planned", "started", "failed", "skipped"]
     ask("run", "pre#3", "--skip", "--store", "both")
-    assert "Of the runs that the user skipped 2 had begun" in table(capsys, "--store", "both")
+    assert in_view(begun_runs=2, seen_runs=2) in table(capsys, "--store", "both")
     ask("run", "pre#3", "--undo", "--store", "both")
     assert "1 run skipped by the user: post#3." in table(capsys, "--store", "both")
 

@@ -283,12 +283,12 @@ NO = r"no {}\.py in .* its Python source"
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("optim.schedule=cosin", r"optim\.schedule: expected one of cosine, .*module:name"),
+        ("optim.schedule=cosin", r"optim\.schedule: got .*expected one of cosine, .*module:name"),
         ("optim.schedule=math:pow", rf"optim\.schedule: math:pow: {NO.format('math')}"),
         ("train.loss=os:remove", rf"train\.loss: os:remove: {NO.format('os')}"),
         ("optim.name=builtins:dict", rf"optim\.name: builtins:dict: {NO.format('builtins')}"),
         ("optim.schedule_settings.power=2", r"optim\.schedule_settings: is for optim\.schedule="),
-        ("model.act=gelo", r"model\.act: expected one of gelu, relu.*did you mean 'gelu'"),
+        ("model.act=gelo", r"model\.act: .*did you mean 'gelu'.*expected one of gelu, relu"),
         ("model.act=torch:tanh", r"model\.act: torch:tanh: .*__init__\.py: expected a class or"),
         ("augment.extra=own:same", r"augment\.extra: expected a list such as"),
         ("augment.extra=[same]", r"augment\.extra: expected names such as module:name, got"),

@@ -259,7 +259,10 @@ def test_a_set_is_decoded_ahead_and_then_it_is_there(shell, data_folder):
 def test_mistakes_in_what_to_prepare_are_told_in_one_line(here):
     folders(here / "one", ["cat"], 1)
     for line, told in (
-        ("cifra10", "data: expected one of ade20k, camvid, cifar10, "),
+        (
+            "cifra10",
+            "data: got 'cifra10' (did you mean 'cifar10'?), expected one of ade20k, camvid, ",
+        ),
         ("cifar10 data.path=nowhere", f"data.path: {here}/nowhere: no such folder"),
         ("cifar10 model.depth=3", "model.depth: belongs to a run; "),
         ("cifar10 data.channels=2", "data.channels: expected one of 1, 3, got 2"),

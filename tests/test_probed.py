@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.declared import declare
 from support.plans import with_sections
-from support.tables import finished, make_plan, tabulate
+from support.tables import finished, make_plan, notes_of, tabulate
 
 from ablate.analysis.headline import table_headline
 from ablate.analysis.scores import cell_scores
@@ -129,7 +129,10 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     text = render_table(table, "md")
     assert "difference [95 % CI]" in text
     assert "difference from base in doublings, neither direction being better" in text
-    assert "Intervals are over training seeds; gradients of the last steps of training." in text
+    [note] = notes_of(table, "metric")
+    assert note.values["seeds"]
+    assert note.values["test"]["on"] == "gradients of the last steps of training"
+    assert note.text in render_table(table, "md", notes="full")
     assert "**" not in text.partition("| down |")[2]  # nothing is the best
     again = tabulate(analysed(plan, margin=0.05), results, probes=probes)
     assert again.entries[-1].verdict == "can't tell"  # nor no worse: which is worse?

@@ -14,9 +14,9 @@ from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
 from support.tables import notes_of, tabulate
 
-from ablate.analysis import reading, seeding, stats
+from ablate.analysis import english, reading, seeding, stats
 from ablate.analysis.evidence import Evidence, RunFiles
-from ablate.analysis.headline import table_headline, wins
+from ablate.analysis.headline import false_words, table_headline, wins
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.seeding import Seeding
@@ -339,7 +339,8 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
         "On digits, against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of "
         "2 columns. "
     )
-    assert "of 2 columns up to 0.1 are expected" in table_headline(table)
+    assert false_words(table) in table_headline(table)
+    assert "up to 0.1 of 2 columns are expected" in false_words(table)
     rows = {row: [e for e in table.entries if e.row == row] for row in ("DPN", "asleep")}
     assert wins(table, rows["DPN"]) == "helps in 2 of 2"
     assert wins(table, [e for e in rows["DPN"] if "mnist5k" in e.column]) == ""
@@ -380,10 +381,10 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     status = calm("status", "few").out
     assert re.search(r"^ asleep .* 2 of 2 columns *$", status, re.MULTILINE)
     assert all(line in status for line in said.splitlines() if line.startswith("look at"))
-    table = calm("table", "few").out
+    table = calm("table", "few", "--notes", "full").out
     assert "Decided at the look at 5 seeds" in table
     assert "the looks at 5, 7 and 9 seeds" in table
-    assert "Below the columns: of the 5 seeds that all cells share" in table
+    assert english.write("looks.below", {"seeds": 5}) in table
     found = reading.read_verdicts(plan, store, results).table
     verdicts = {(e.row, e.column): e.verdict for e in found.entries}
     assert verdicts["asleep", "64"] == "hurts"
@@ -448,9 +449,16 @@ def test_a_crash_between_look_and_plan_changes_nothing(calm, tmp_path):
 
 def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):
     calm("export", "few", tmp_path / "bundle")
-    assert calm("table", "--from", tmp_path / "bundle").out == calm("table", "few").out
-    wide = calm("table", "--from", tmp_path / "bundle", "--wide", "--format", "md").out
-    assert f"`ablate table --from {tmp_path / 'bundle'} --no-wide` shows n" in wide
+    bundle = ("--from", str(tmp_path / "bundle"))
+    full = ("--notes", "full")
+    assert calm("table", *bundle, *full).out == calm("table", "few", *full).out
+    # Short notes differ in the command alone that prints the full ones.
+    short, command = calm("table", *bundle).out, f"`ablate table {' '.join(bundle)} --notes full`"
+    assert short.count(command) == 1
+    short = short.replace(command, "`ablate table few --notes full`")
+    assert short == calm("table", "few").out
+    wide = calm("table", *bundle, "--wide", "--format", "md").out
+    assert f"column by column: `ablate table {' '.join(bundle)} --no-wide`" in wide
 
 
 @pytest.mark.parametrize(

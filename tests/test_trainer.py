@@ -136,7 +136,7 @@ def test_keys_are_checked_by_their_defaults(toy):
     ("words", "line"),
     [
         ("trainer=toy trainer.steps=1.5,2", "trainer.steps: expected a whole number, got 1.5"),
-        ("trainer=toy trainer.lr=null,1", "trainer.lr: expected a number, got None"),
+        ("trainer=toy trainer.lr=null,1", "trainer.lr: expected a number, got null"),
         ("trainer=toy trainer.sizes=1,2", "trainer.sizes: expected a list, got 1"),
         ("trainer=toy norm=rmsnorm,dyt", "norm: applies to no run of trainer=toy, .* and a seed$"),
         ("trainer=toy optim.lr=1,2", r"optim.lr: applies to no run .*=toy, .*mean trainer.lr\?$"),
@@ -246,7 +246,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
         for lr in (0.1, 0.3)
         for seed in range(3)
     }
-    shown = shell("table", "--show", "accuracy,other,cost").out
+    shown = shell("table", "--show", "accuracy,other,cost", "--notes", "full").out
     assert "other %" in shown
     assert "tested by their trainer" in shown
     line = "analysis.metric: expected one of score"

@@ -64,16 +64,15 @@ def test_the_counts_are_those_of_the_papers_text():
 
 
 def test_a_footnote_stands_where_it_is_of_all_below():
-    text = render_table(published("T3"), "md")
+    text = render_table(published("T3"), "md", notes="full")
     assert re.search(r"\| variant([\d⁰¹²³⁴-⁹]+) \| Caltech101 \| CIFAR-100 \|", text)
     heads = r"\| variant \| Clevr-Count(\S+) \| Clevr-Dist(\S+) \| DMLab(\S+) \| dSpr-Loc(\S+) \|"
     marks = re.search(heads, text).groups()
     assert len({*marks[:3]}) == 1
     assert marks[3] != marks[0]
     assert "| base | 87.10 | 53.70 |" in text
-    assert re.search(
-        r"\| \*L/16\*[⁰¹²³⁴-⁹]+ \|  \|", render_table(published("T2R"), "md", wide=True)
-    )
+    long = render_table(published("T2R"), "md", wide=True, notes="full")
+    assert re.search(r"\| \*L/16\*[⁰¹²³⁴-⁹]+ \|  \|", long)
 
 
 def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(ask, golden_store):
@@ -82,7 +81,7 @@ def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(ask, golde
         assert ended == code, text
         return text
 
-    assert "`ablate table fixture --no-wide` shows n" in table("--wide")
+    assert "verdicts, column by column: `ablate table fixture --no-wide`" in table("--wide")
     for words in ((), ("--no-wide",)):  # without groups
         assert "--no-wide" not in table(*words)
     told = table("--wide", "--transpose", code=2)
@@ -221,7 +220,9 @@ def test_programs_get_the_group_of_each_column():
     means = {f["column"]: float(f["value"]) for f in facts if f["quantity"] == "group.gain"}
     assert means == pytest.approx({"Natural": 0.625, "Made": 4.65 / 3})
     # How it was judged, and that no predictions were read.
-    assert sum(f["quantity"] == "caption" for f in facts) == len(tree["caption"]) == 2
+    caption = [note["key"] for note in tree["caption"]]
+    assert caption == ["reading", "noise.resolution", "metric", "noise.no-floor"]
+    assert sum(f["quantity"] == "caption" for f in facts) == len(caption)
     for format in ("latex", "html"):
         assert "helps in 1 of 2 (hurts in 1)" in render_table(table, format)
 
@@ -318,7 +319,8 @@ def test_a_column_maps_by_its_heading_too(tmp_path):
         assert column_of("flowers, mu/4", "mu/4", "x", **by_heading) == "Flowers102"
     by_label = {"columns": {"flowers, B/16": "Flowers102"}}
     assert column_of("flowers, B/16", "B/16", "x", **by_label) == "Flowers102"
-    with pytest.raises(UserError, match="paper: columns: flowers: expected one of Caltech101"):
+    wrong = "paper: columns: flowers: got 'Flowers' .* expected one of Caltech101"
+    with pytest.raises(UserError, match=wrong):
         column_of("flowers, B/16", "B/16", "x", columns={"flowers": "Flowers"})
     with pytest.raises(UserError, match="no column of planted maps"):  # other data
         column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")

@@ -16,7 +16,8 @@ from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded, connect_ledger
 from ablate.store.pilots import beats_elsewhere
 
-RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited
+# For edited files of a run that ablate trained.
+RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"
 
 
 def retry_remedy(plan: Plan) -> str:
@@ -25,7 +26,7 @@ def retry_remedy(plan: Plan) -> str:
     return RETRY_REMEDY if plan.design.trains else f"{plan.repeat_command()} writes it again"
 
 
-class Sound(NamedTuple):
+class CheckedResults(NamedTuple):
     """Results by run, and the reasons why some are withheld.
 
     `results`: the result of each run, None where there is none. `withheld`: for each run of which a
@@ -53,13 +54,13 @@ class Store(StoreFolder):
         probes: bool = False,
         predictions: bool = False,
         weights: bool = False,
-    ) -> Sound:
+    ) -> CheckedResults:
         """Return the results of runs; every reader that prints numbers uses this.
 
         A result is withheld if its file is not the one that was recorded, or if a file that the
         flags name is not the one that the run left.
         """
-        seals, sound = self.seals(), Sound({}, {})
+        seals, sound = self.seals(), CheckedResults({}, {})
         for run in runs:
             if run.id in sound.results:
                 continue
@@ -130,7 +131,9 @@ class Store(StoreFolder):
         Raises Unrecorded where this process can't write the ledger.
         """
         host = self.driver.notes().host or platform.node()
-        away = host != platform.node()  # no shared memory with that SQLite, nor locks
+        away = (
+            host != platform.node()
+        )  # SQLite's locks and shared memory don't reach another machine
         if beats_elsewhere(self.root) or (away and self.driver.is_held()):
             raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")
         if not os.access(self.root, os.W_OK):

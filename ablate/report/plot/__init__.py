@@ -142,8 +142,8 @@ def draw_figure(
     format: str = "svg",
     form: FigureForm = PAGE,
 ) -> DrawnFigure:
-    """Draw one figure. `rundir`: a run's id -> its folder, as `Store.rundir`; `form`: style, size
-    and rows.
+    """Draw one figure, with the table's short notes. `rundir`: a run's id -> its folder, as
+    `Store.rundir`; `form`: style, size and rows.
 
     Raises UserError for an unknown kind or format and for a size that is too small, Nothing where
     its data is missing.
@@ -156,7 +156,7 @@ def draw_figure(
 
     with styled(f"{plan.name} {kind}", form.style):
         module = importlib.import_module(f"{__name__}.{FIGURE_KINDS[kind].module}")
-        sheet: Drawing = getattr(module, kind)(plan, table, rundir, form)
+        sheet: Drawing = getattr(module, kind)(plan, table.without_exact_notes(), rundir, form)
         return DrawnFigure(sheet.content(format), sheet.caption)
 
 

@@ -49,7 +49,7 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
     sheet.foot(
         f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, simultaneous "
-        f"over {contrasts} contrasts. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
+        f"over {contrasts} comparisons. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
         *table.texts("warning"),
     )
     return sheet

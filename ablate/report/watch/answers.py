@@ -1,7 +1,7 @@
 """Answers the requests of the page of `watch`: state, curves, table, the end of a log.
 
-No verdict is read: the table has means and gains alone, which are recorded as a peek, and nothing
-else is written. The cost of an answer is bounded: the state is made once a second at most, and a
+The table has means and gains, and no intervals, so showing it is recorded as a peek. Nothing else
+is written. The cost of an answer is bounded: the state is made once a second at most, and a
 table has a small share of the time.
 """
 
@@ -30,7 +30,7 @@ TABLE_SHARE = 0.0025  # of the time, at most, goes into tables
 NEWEST = 24  # runs that are offered
 MOST_CURVES = 12  # curves that are drawn at once, at most
 POINTS = 400  # of a curve
-LINES = 50  # on looks and failures
+MOST_NOTES = 50  # lines about looks and failures
 TABLE_PARTS = ("accuracy", "gain", "ci", "n")
 
 
@@ -100,7 +100,10 @@ class SweepAnswers:
             "variants": {"head": head, "rows": rows},
             "workers": {"head": workers[0], "rows": workers[1]},
             "newest": [self._run_tree(run, progress) for run in self._newest(progress, newest)],
-            "lines": [*lines[:LINES], *([f"{len(lines) - LINES} more"] * (len(lines) > LINES))],
+            "lines": [
+                *lines[:MOST_NOTES],
+                *([f"{len(lines) - MOST_NOTES} more"] * (len(lines) > MOST_NOTES)),
+            ],
         }
 
     def _newest(self, progress: SweepProgress, newest: Sequence[str]) -> list[PlannedRun]:
@@ -169,8 +172,9 @@ class SweepAnswers:
     # --- Table ---
 
     def table(self) -> tuple[int, bytes]:
-        """How many runs were done, and the table of these as a fragment of HTML, without intervals
-        of gains. A new one waits until the time of the last is a small share, or all is over."""
+        """Return how many runs were done, and the table of these as a fragment of HTML, without
+        intervals of gains. The table is made again once making the last one has taken a small share
+        of the time since, or the sweep is over."""
         with self._tabling:
             due, made_of, body = self._table
             runs_done = self._runs_done
