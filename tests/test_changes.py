@@ -148,7 +148,7 @@ def test_what_is_no_design_is_refused_in_a_line(shell, given, says):
     ("text", "says"),
     [
         ("changes: {a: {stem: dpn}}\n", ["mine.yaml: changes", "got 1"]),
-        ("variants: [{a: {}}]\nchanges: {}\n", ["variants", "changes", "give one"]),
+        ("variants: [{a: {}}]\nchanges: {}\n", ["variants", "changes", "give variants"]),
         ("variants: [{a: {}}]\ndesign: both\n", ["mine.yaml: design", "variants"]),
         ("changes: {a: 3, b: {stem: dpn}}\n", ["changes.a", "got 3"]),
         ("changes: {a: {}, b: {stem: dpn}}\n", ["changes.a", "{key: value}"]),

@@ -201,7 +201,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
     for of, said in (
         (make_plan(["a", "b"]), "names no published table"),
         # Which has curves only: it is offered none.
-        (real("dnn_bn", tmp_path), "dnn_bn names no published table, so none"),
+        (real("dnn_bn", tmp_path), "dnn_bn names no published table"),
         (
             dataclasses.replace(plan, columns=alone),
             r"no column of figure1@digits .* of T1L .*; give a column",

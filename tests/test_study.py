@@ -20,7 +20,7 @@ DECIMAL = re.compile(r"[+-]?\d+\.\d+")
 def test_a_bundle_verifies_and_prints_its_table_again(ask, part):
     code, text = ask("verify", str(FOLDER / part))
     assert (code, "nothing wrong" in text) == (0, True), text
-    code, text = ask("table", "--from", str(FOLDER / part), "--format", "md")
+    code, text = ask("table", "--from", str(FOLDER / part), "--format", "md", "--notes", "full")
     assert code == 0
     assert text == (FOLDER / part / "table.md").read_text()
 
