@@ -23,13 +23,13 @@ TABLES = {"shared/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 670,
+    "names across rooms": 667,
     "names that say nothing, %": 0.4,
-    "expressions a line": 4.47,
-    "packed expressions a thousand lines": 111.1,
+    "expressions a line": 4.46,
+    "packed expressions a thousand lines": 110.9,
     "docstrings that begin with a pronoun": 0,
     "functions of more than seven parameters": 11,
-    "sentences that tests pin": 886,
+    "sentences that tests pin": 878,
 }
 # Modules of a room that import one another in a circle; a bound only falls.
 CIRCLES = {"audit": 2, "planning": 4, "shared": 3, "store": 2, "training": 4}
