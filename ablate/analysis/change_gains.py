@@ -1,5 +1,8 @@
-"""Judges what each change of a design gains in a column: over cells of the design, or over a cell
-without or with all changes."""
+"""Judges what each change of a design gains in a column: averaged over the cells of a crossed
+design, or against the cell with none or all of the changes.
+
+Tables, looks and the comparison of designs judge by it; interactions are in `effects`.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ def judge_changes(
         return JudgedChanges(gains, [basis_note(plan, rows, effects)])
     labels = {frozenset(on): label for label, on in changes.rows.items()}
     all_names = frozenset(changes.names)
+    # part -> the cell to compare with, the cells compared, the sign that makes it a gain
     compared = {
         "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
         "among all": (all_names, [all_names - {name} for name in changes.names], -1.0),
@@ -57,7 +61,8 @@ def judge_changes(
         rows = [index[labels[on]] for on in (base, *variants)]
         flips = None if right is None else stats.Flips((right[rows],))
         column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
-        notes += [noisy([column.ratio])] * column.tripped
+        if column.tripped:
+            notes.append(noisy([column.ratio]))
         row_gains = zip(changes.names, column.rows[1:], strict=True)
         gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
     return JudgedChanges(gains, notes)
@@ -81,7 +86,7 @@ def merge_cells(
 
 
 def basis_note(plan: Plan, rows: Sequence[int], effects: stats.DesignEffects) -> str:
-    """Say what tells the noise of the effects."""
+    """Return the note on what the noise of the effects was estimated from."""
     if not effects.by_images:
         return BY_SEEDS
     labels = [plan.rows[rows[cell]].label for cell in effects.noisy]

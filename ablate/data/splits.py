@@ -1,5 +1,5 @@
-"""A whole cache of images, decoded or as their files have them: its content, and the check that it
-is whole."""
+"""The splits of a whole cache of images, decoded or as their files have them, and the check that
+the cache is whole. Which image goes to which split is decided in `source.cut`."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class Cached:
     sha256: str  # of all that `split` reads, as it was when it was decoded
     encoded: int | None = None  # channels to decode to, where these are the files' own bytes
     masks: Data | None = None  # what their levels mean, where labels are masks
-    captions: bool = False  # are the class names captions? Else a name may have others behind it
+    captions: bool = False  # class names are captions; else a name may be followed by synonyms
 
     @property
     def names(self) -> tuple[str, ...] | None:

@@ -3,7 +3,8 @@
 
 A norm, stem, block or whole model is a section, which holds its settings, version and folder
 itself. For every other kind, the value of a key is the import path, and fields next to it hold
-these three.
+these three. A new kind also needs these fields in `sections`, its contract in
+`training.model.count` and its module among those of `training.answers`.
 
 Tasks, designs and formats come from outside this package, too: `ablate_tasks/NAME.py`, in any
 folder of Python's path, brings the task NAME. Such a folder is a namespace package, so there may be
@@ -36,11 +37,10 @@ class PartKind:
     """A kind of part that a run may name by import path.
 
     `key`: the key that names the part. `prefix`: that of the three fields with its settings,
-    version and folder. `call_arguments`: the number of arguments that ablate passes to a function
-    of that name, whose other parameters are settings; None: only a class will do. `making`: the
-    number of arguments that ablate passes to make a class, whose other parameters are settings;
-    None: only keyword-only ones are settings. `several`: whether the field is a list; the three
-    fields are then by name.
+    version and folder. `call_arguments`: how many arguments ablate passes when it calls a function;
+    its other parameters are settings; None: a function is not accepted. `making`: the same for a
+    class when it is made; None: only keyword-only parameters are settings. `several`: whether the
+    field is a list; the three fields are then by name.
     """
 
     key: str
@@ -140,7 +140,7 @@ def own_part(key: str, section: Any) -> UsedPart | None:
 
 TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 
-# The constant that each module of such a folder declares, by the folder.
+# The constant that each module of a namespace package declares, by the package.
 SAYS = {"ablate_tasks": "TASK", "ablate_designs": "DESIGN", "ablate_formats": "FORMAT"}
 
 

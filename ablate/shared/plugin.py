@@ -1,8 +1,9 @@
 """The parts of a run given by import path, `module:name`, read as text: none of their code runs
 here.
 
-The file is looked for in the folder that the user works in; that of a part (`parts.PARTS`) among
-installed packages, too. The settings of a norm, stem, block or whole model are its keyword-only
+The file is looked for in the working folder. A part that is a field (`parts.PARTS`), unlike a whole
+section, may also come from an installed package. `parts` has the form of an import path. The
+settings of a norm, stem, block or whole model are its keyword-only
 parameters; those of a part, all parameters that ablate doesn't pass itself. So settings are checked
 before torch is loaded.
 """

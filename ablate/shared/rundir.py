@@ -1,4 +1,7 @@
-"""The folder of one run: every file name in it, written whole or not at all. Both halves use it.
+"""The folder of one run: the names of its files, and how each is read and written.
+
+The driver's half and the worker's half of the program both use it. Files are replaced whole, except
+`metrics.jsonl` and `log.txt`, which are appended to.
 
 The driver writes `run.json` before it starts the worker; the worker writes everything else, apart
 from others' messages to it: `prune.json`, `stop.json` and `distrust`. Off the driver's host each
@@ -116,7 +119,9 @@ CHECK_PHASE = (
 )
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
-EXIT_AWAY = 256  # told of a worker whose place is gone: no attempt, nor a code that it could leave
+# In place of the exit code of a worker whose place is gone. It counts as no attempt, and no process
+# can exit with it.
+EXIT_AWAY = 256
 
 
 class Metrics:
@@ -200,6 +205,8 @@ class _File:
         return folder.path / self.name
 
 
+# Every file that ablate writes into the folder: gc keeps a folder with any other. Files that are
+# taken along into bundles are in `audit.export`, too.
 _RUN_FILES = re.compile(
     r"(run|env|result|prune|stop)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
     r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
@@ -207,7 +214,7 @@ _RUN_FILES = re.compile(
 
 
 class RunDir:
-    """The files of one run; nothing else knows their names."""
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -104,9 +104,12 @@ def _noise_words(
     """Say how the intervals of gains are made: `methods` are those by which columns are judged."""
     texts = METHODS if seeds else METHODS_WITHOUT_SEEDS
     sources = " or ".join(texts[method] for method in methods).format(examples=examples)
+    error = f"an error of {100 * alpha:.4g} %"
+    if family["contrasts"] == [1] and not looks:
+        return f"A gain's interval takes its noise from {sources}, and has {error}."
     return (
         f"A gain's interval takes its noise from {sources}; the {family_words(**family)}"
-        f"{_looks_words(looks)} share an error of {100 * alpha:.4g} %."
+        f"{_looks_words(looks)} share {error}."
     )
 
 

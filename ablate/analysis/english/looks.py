@@ -1,4 +1,5 @@
-"""The sentences on looks: what was read before, what a look decided, what is to come."""
+"""The sentences on looks, the readings of results at which a sweep may stop a row: what was read
+before, what a look decided, what is to come."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _other_readings(verdicts: Sequence[Values], means: Sequence[Values], subject
 
 def _numbers(readings: Sequence[Values]) -> str:
     return ", ".join(
-        f"{reading['n']} (sweep{'s'[: len(reading['sweeps']) > 1]} {first_few(reading['sweeps'])})"
+        f"{reading['n']} ({'sweeps' if len(reading['sweeps']) > 1 else 'sweep'} "
+        f"{first_few(reading['sweeps'])})"
         for reading in readings
     )
 
@@ -112,7 +114,7 @@ def looks_skipped_in_view(begun_runs: int, seen_runs: int) -> str:
     row."""
     parts = [f"{begun_runs} had begun"] if begun_runs else []
     if seen_runs:
-        parts.append(f"of {seen_runs} the seed had begun in another row")
+        parts.append(f"{seen_runs} had a seed that had begun in another row")
     return (
         f"Of the skipped runs, {', and '.join(parts)}: seeds were left out with curves in view, so "
         f"the error of the verdicts is unknown."

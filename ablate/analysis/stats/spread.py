@@ -21,18 +21,19 @@ from scipy.special import fdtri
 
 from ablate.analysis.stats.estimate import Bools, Floats, mean, rounding, total, variance
 
-# Levels of the F tests that look after what rows share.
+# Levels of the F tests that check whether rows share one spread.
 OWN_LEVEL = 0.95  # beyond it a row is judged by its own spread
 OWN_ONE_WAY = 0.90  # the same without images, which tell more
 OUT = 0.999  # beyond it a row tells nothing of the others, either
-FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
+FEW_SEEDS = 5  # below it the baseline's test has little power, and flags it sooner
 BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
 BASELINE_AT_LOOKS = 0.85  # where a column is judged several times, each of which may miss it
 NOISY_CELL = {True: 0.90, False: 0.80}  # of a design: by whether it has many cells
 MANY_CELLS = 8
 OWN_EFFECT = 0.80  # of a design's effects: beyond it one is judged by its own spread over seeds
 
-LIKE_FLIPS, ALIKE = 2, 6  # the shift that rows share: a power of how unlike they flip
+# Rows share 1 - (1 - likeness)^power of the shift.
+LIKE_FLIPS, ALIKE = 2, 6
 
 # Without blocks: by whether a row's runs are few; few, and fewer than the baseline's.
 OWN_APART = {True: 0.80, False: 0.90}
@@ -42,7 +43,7 @@ BASELINE_APART = {True: 0.70, False: 0.90}
 PERCENT = 100.0  # the scale of a share of images
 # One image more, of the greatest variance of right or wrong: a row that never flipped may yet.
 ONE_IMAGE = 0.25
-FEWEST_IMAGES = 4.0  # that a gain's spread is told from: below, `one_way`
+FEWEST_IMAGES = 4.0  # from which a spread of gains is estimated; below, `one_way`
 TINY = np.finfo(float).tiny
 DENOMINATOR = 5040  # at most, of the weights of a design
 EXACT = 2**24  # whole numbers below it, and sums of them, are exact in single precision
@@ -181,10 +182,10 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
 
     The covariance of rows is that of their flips, plus one variance of a shift of whole runs on the
     logit; a gain's variance is that of its own flips, plus its part of the shift. Screens: a row
-    whose squares about the fit are beyond F is judged by its own spread; a baseline that is puts
-    its own excess into every gain. Degrees of freedom by Satterthwaite (1946). A single variant has
-    its paired t. A row's own variance is at least that of its flips: a few seeds may give it gains
-    that are the same image for image. `repeated`: this is one of several looks.
+    whose squares about the fit are beyond F is judged by its own spread; if the baseline's are, its
+    excess is added to the variance of every gain. Degrees of freedom by Satterthwaite (1946). A
+    single variant has its paired t. A row's own variance is at least that of its flips: a few seeds
+    may give it gains that are the same image for image. `repeated`: this is one of several looks.
     """
     rows, n = y.shape[-2:]
     alone = np.maximum(_own_variance(y), images.gain)

@@ -1,7 +1,8 @@
 """Trains on other hosts: an engine places pilots, and the driver gives each its runs through files.
 
-An engine has to do little (`Engine`). Every promise to a run is kept here and in `ablate.store`: a
-pilot that is given up for dead is fenced, whatever it still does.
+This is the driver's side; `pilot` is the side of a node, and `store.pilots` has the files between
+them. An engine has to do little (`Engine`). Every promise to a run is kept here and in
+`ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from ablate.store import (
     write_proof,
 )
 
-GONE_S = 10.0  # without a beat, of a pilot whose job the engine lacks: it may have forgotten it
+# How long a pilot may be silent once the engine no longer lists its job, which the engine may just
+# have forgotten.
+GONE_S = 10.0
 SILENT = "no sign of life"
 
 
@@ -199,7 +202,7 @@ class PilotLauncher:
             return
         self._looked_at = moment = time.monotonic()
         self._beat.check()
-        if self._beat.full is not None:  # who can't write is silent, and not dead
+        if self._beat.full is not None:  # while the disk is full nobody can write beats
             for pilot in self._pilots.values():
                 pilot.heard_at = moment
         self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), moment)
@@ -304,7 +307,7 @@ class PilotLauncher:
         job_count = min(self._settings["jobs"], -(-(waiting + held_count) // self._a_job))
         lacking = job_count - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
         if waiting and lacking > 0:
-            if not self._proven:  # once the data is decoded; what vanishes later must be missed
+            if not self._proven:  # once the data is decoded: a node that doesn't see it is refused
                 write_proof(self._root, self._token)
                 self._proven = True
             self._jobs.submit(lacking, {place.partition("/")[0] for place in without})

@@ -1,6 +1,9 @@
 """The sublayers of a block: multi-head self-attention (Vaswani et al. 2017), its kernel chosen by
 device and dtype; and the MLP with its activation (`model.act`, by name or import path; the form of
-its GELU is `model.gelu`)."""
+its GELU is `model.gelu`).
+
+Norms around a sublayer are those of `block.PLACES`; norms inside it come from `block.Inner`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 def kernel(device: torch.device, dtype: torch.dtype) -> str:
     """Return the kernel of attention computed in `dtype` on `device`: "explicit" or "sdpa".
 
-    Under bfloat16 on a CPU torch's fused kernel makes training slower than float32 does.
+    On a CPU, bfloat16 with torch's fused kernel trains slower than float32.
     """
     return "explicit" if (device.type, dtype) == ("cpu", torch.bfloat16) else "sdpa"
 
@@ -280,7 +283,7 @@ class MLP(nn.Module):
 
 
 class Perceptron(Host):
-    """sigmoid(norm(dense(x))) some times, then dense: an image is one token of all its values.
+    """sigmoid(norm(dense(x))) `depth` times, then dense: an image is one token of all its values.
 
     BatchNorm_in_Transformers_CV, model/dnn.py: DNN with norm=identity, DNNBN with norm=batchnorm.
     """
