@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,7 @@ def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     text = render_table(make_table(Evidence.collect(plan, results)), "md")
     assert change == {"dpn": "", "rms": "", "wd": "with it code d2 alone, without it code d1 alone"}
     assert shares["wd"] == change["wd"]
+    assert re.findall(r"d\d", shares["whole gain"]) == ["d2", "d1"]
     assert pairs["dpn x rms"] == ""
     assert all(pairs[pair] == f"wd: {change['wd']}" for pair in ("dpn x wd", "rms x wd"))
     assert "| wd (confounded with the code version) |" in text
@@ -327,7 +329,7 @@ def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     assert codes()[0] == {"dpn": "", "rms": "", "wd": "with it code d2 alone"}
     for result in results.values():
         result["digest"] = "d1"
-    assert {*codes()[0].values()} == {""}
+    assert {*codes()[0].values()} == {*codes()[2].values()} == {""}
 
 
 def test_the_same_runs_in_another_design_are_trained_once(trained):

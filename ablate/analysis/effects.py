@@ -29,6 +29,7 @@ from ablate.analysis.summary import Summary
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
 
 TOGETHER = ("more than their sum", "less than their sum")
+WHOLE_GAIN = "whole gain"  # of all changes, over none
 SHARED_OUT = 6  # changes at most of which Shapley values are computed
 
 
@@ -64,7 +65,8 @@ def _codes(
     plan: Plan, changes: Changes, column: str, cells: Mapping[tuple[str, str], Scores]
 ) -> dict[str, str]:
     """Say by change of a crossed design which version of the training code alone trained all cells
-    with it, or all without it, where others trained the rest: its effect is of both."""
+    with it, or all without it, where others trained the rest: its effect is of both. The whole gain
+    is, where different versions trained the cells that it compares."""
     rows = cell_rows(plan, changes)
     levels = changes.levels([*rows]) if changes.crossed else []
     of_cell = [
@@ -88,6 +90,13 @@ def _codes(
         ]
         if phrases and sides[0] != sides[1]:
             codes[name] = ", ".join(phrases)
+    codes_by_levels = dict(zip(map(tuple, levels), of_cell, strict=True))
+    codes_of_all, codes_of_none = (
+        codes_by_levels.get((level,) * len(changes.names)) for level in (1, 0)
+    )
+    if codes_of_all and codes_of_none and codes_of_all != codes_of_none:
+        texts = [", ".join(sorted(versions)) for versions in (codes_of_all, codes_of_none)]
+        codes[WHOLE_GAIN] = f"with all code {texts[0]}, without any code {texts[1]}"
     return codes
 
 
@@ -187,12 +196,12 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
-        whole_gain = {"whole gain": stats.total(to_array(shares.values()), 0)}
+        whole_gain = {WHOLE_GAIN: stats.total(to_array(shares.values()), 0)}
         meaning = (
             "how much each change adds, averaged over the orders in which all may be added "
-            "(Shapley values); the shares sum to the whole gain, all over none. Single cells, none "
-            "and all above all, weigh more in a share than in a main effect, so its interval may "
-            "be many times as wide"
+            "(Shapley values); the shares sum to the whole gain, that of all changes over none. "
+            "Shares rest mostly on these two cells, so their intervals may be much wider than "
+            "those of main effects"
         )
         title = "Shares of the whole gain"
         yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)

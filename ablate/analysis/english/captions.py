@@ -361,7 +361,7 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
 def few_seeds(n: int) -> str:
     if n == 1:
         return "One run has no interval (n = 1)."
-    return "Two seeds are too few for verdicts (n = 2); three are enough."
+    return "Two seeds are too few for verdicts (n = 2), which are given from three on."
 
 
 @writes("condition")

@@ -88,7 +88,7 @@ def looks_changed(
     consequence = (
         "All variants that were read are counted."
         if counts_all
-        else "A change made with results in view has an unknown error."
+        else "After a change made with results in view, the error of the table is unknown."
     )
     text = "; ".join(changes)
     if only_named(changes):
