@@ -13,7 +13,9 @@ from pages import PAGES
 
 import ablate
 from ablate.planning.design import Fixed, Looks
+from ablate.report.formats.layout import UNFINISHED
 from ablate.shared.errors import Failure, UserError
+from ablate.store.store import Store as OpenStore
 
 WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
 SHORT = {"train": {"epochs": 2}, "launcher": "inline"}
@@ -63,7 +65,7 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, cap
         store.sweep().train()
 
 
-def test_a_notebook_shows_states_figures_and_mistakes(here):
+def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     """What IPython and jedi, which complete and show things in notebooks, make of the nouns."""
     import jedi
     from IPython.core.interactiveshell import InteractiveShell
@@ -99,6 +101,23 @@ def test_a_notebook_shows_states_figures_and_mistakes(here):
     assert one_column.report(here / "page.html").read_text().startswith("<!doctype html>")
     with pytest.raises(UserError, match="curves"):
         one_column.plot("curve")
+    with pytest.raises(UserError) as caught:
+        figure.save(here / "curves.gif")
+    assert "curves.gif" in str(caught.value)
+
+    shell("export", "bundle")
+    bundle = ablate.Store(here / "bundle").sweep()
+    assert bundle.status().finished.to_list() == [2, 2]
+    for draw in (bundle.plot, bundle.report):
+        with pytest.raises(UserError) as caught:
+            draw()
+        assert str(here / "bundle") in str(caught.value)
+
+    more = ablate.Sweep(*WORDS, seeds=3, **SHORT)
+    OpenStore(here / "runs").order("skip", [more.plan.cells[1].ids[2]])
+    assert more.train().status().loc["dpn"].to_dict("records") == [{"finished": 2, "skipped": 1}]
+    assert UNFINISHED not in more.report(here / "page.html").read_text()
+    assert UNFINISHED not in str(more.table())
 
     result = InteractiveShell.instance().run_cell("import ablate; ablate.Sweep('stem=none,dpm')")
     assert isinstance(result.error_in_exec, ablate.UserError)

@@ -163,7 +163,9 @@ def _changes_block(
         kind="change",
         name="",
         title="What each change does",
-        note=joined_note(*dict.fromkeys([*meanings, *stopped, wide_words(arrays.plan, by_label)])),
+        note=joined_note(
+            *dict.fromkeys([*meanings, *stopped, hidden_intervals(arrays.plan, by_label)])
+        ),
         contrasts=method.contrasts,
         lines=tuple(lines),
         basis=joined_note(
@@ -257,7 +259,7 @@ def _effects(
         kind=heading.kind,
         name=heading.name,
         title=heading.title,
-        note=joined_note(heading.meaning, wide_words(plan, gains)),
+        note=joined_note(heading.meaning, hidden_intervals(plan, gains)),
         contrasts=method.contrasts,
         lines=tuple(lines),
         basis=joined_note(basis_note(plan, rows, effects), own_reasons(plan, gains)),
@@ -287,7 +289,7 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     return joined_note(*reasons)
 
 
-def wide_words(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
+def hidden_intervals(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     """Name the effects whose interval is too wide to be shown; "" where there is none."""
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
     if not wide:

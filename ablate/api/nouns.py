@@ -19,7 +19,7 @@ from ablate.planning import Design as Design
 from ablate.planning import Plan, Recall, plan_declared, plan_from_words
 from ablate.report import count_text, render_table
 from ablate.shared import UserError
-from ablate.store import Ledger, RunRecord, load_records
+from ablate.store import History, Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
 
 if TYPE_CHECKING:
@@ -173,12 +173,8 @@ class Sweep:
         """Read the table, which is a look, as `ablate table` does. `analysis`: keys of the analysis
         that change for this table (`margin=1.0`)."""
         from ablate.planning import change_analysis
-        from ablate.store import without_skipped
 
-        plan, store, events = open_sweep(self._store.root, self.name)
-        if not isinstance(store, Bundle):
-            with Ledger.reading(store) as ledger:
-                plan = without_skipped(plan, ledger)
+        plan, store, events = self._opened_look()
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
@@ -190,13 +186,15 @@ class Sweep:
         column."""
         import pandas as pd
 
-        states, _ = training.recorded_states(self.plan, self._store)
+        if isinstance(self._store, Bundle):  # which has no ledger
+            statuses = {record.run.id: record.status for record in self._records()[2]}
+        else:
+            states, _ = training.recorded_states(self.plan, self._store)
+            statuses = {run: state.status for run, state in states.items()}
         counts: dict[tuple[str, str], Counter[str]] = {}
         for cell in self.plan.cells:
             runs = [cell.ids[seed] for seed in self.plan.planned(cell) if seed in cell.ids]
-            counts[cell.row, cell.column] = Counter(
-                states[run].status if run in states else "planned" for run in runs
-            )
+            counts[cell.row, cell.column] = Counter(statuses.get(run, "planned") for run in runs)
         frame = pd.DataFrame(counts.values(), index=pd.MultiIndex.from_tuples(counts))
         return frame.rename_axis(["row", "column"]).fillna(0).astype(int)
 
@@ -208,7 +206,8 @@ class Sweep:
         """
         from ablate.report import FigureForm
 
-        plan, store, _ = open_sweep(self._store.root, self.name)
+        plan, store, _ = self._opened_look()
+        _refuse_bundle(store)
         return Figure(plan, store, kind, FigureForm(**form))
 
     def report(self, path: Place = None) -> Path:
@@ -218,7 +217,8 @@ class Sweep:
         from ablate.planning import output_name
         from ablate.shared import write_whole
 
-        plan, store, histories = open_sweep(self._store.root, self.name)
+        plan, store, histories = self._opened_look()
+        _refuse_bundle(store)
         page = Path(path or f"{output_name(plan.name)}.html")
         write_whole(page, render_report(plan, store, histories).encode())
         return page
@@ -256,9 +256,28 @@ class Sweep:
         measured = measured_records(plan, store, records)
         return (curves_frame if curves else runs_frame)(plan, measured, trials)
 
+    def _opened_look(self) -> tuple[Plan, OpenStore, Mapping[str, History]]:
+        """Open the sweep for a look, without the seeds that were skipped."""
+        from ablate.store import without_skipped
+
+        plan, store, histories = open_sweep(self._store.root, self.name)
+        if not isinstance(store, Bundle):
+            with Ledger.reading(store) as ledger:
+                plan = without_skipped(plan, ledger)
+        return plan, store, histories
+
     def _records(self) -> tuple[Plan, OpenStore, list[RunRecord]]:
         plan, store, events = open_sweep(self._store.root, self.name)
         return plan, store, load_records(plan, store, events, probes=True)
+
+
+def _refuse_bundle(store: OpenStore) -> None:
+    """Raise UserError for a bundle, whose numbers `table` alone recomputes."""
+    if isinstance(store, Bundle):
+        raise UserError(
+            f"{store.root}: is a bundle, which has its figures in {store.root / 'figures'}; "
+            f"`plot` and `report` need the store"
+        )
 
 
 def _state_words(counts: pd.Series[int]) -> str:
@@ -313,10 +332,15 @@ class Figure:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the figure as its file's ending says: .svg, .pdf or .png. Raises UserError for
         another ending."""
-        from ablate.shared import write_whole
+        from ablate.report import FIGURE_FORMATS
+        from ablate.shared import unknown_value, write_whole
 
         file = Path(path)
-        write_whole(file, self._draw(file.suffix.removeprefix(".").lower()))
+        format = file.suffix.removeprefix(".").lower()
+        if format not in FIGURE_FORMATS:
+            expected = "a file that ends in one of"
+            raise unknown_value(str(file), format, FIGURE_FORMATS, expected)
+        write_whole(file, self._draw(format))
 
     def _draw(self, format: str) -> bytes:
         content, *_ = draw_sweep(*self._source, format, self._form)

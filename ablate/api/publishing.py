@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ablate.report import FIGURE_KINDS, FigureForm
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ablate.planning import Plan
+    from ablate.report import FigureForm
     from ablate.store import History, Store
-
-PAGE = FigureForm()
 
 
 def draw_sweep(
-    plan: Plan, store: Store, kind: str, format: str = "svg", form: FigureForm = PAGE
+    plan: Plan, store: Store, kind: str, format: str, form: FigureForm
 ) -> tuple[bytes, str, list[str]]:
     """Draw a figure of a sweep. Return its file, the text that it leaves to the caption of a paper,
     and a line for each run whose result is withheld.
@@ -32,7 +29,7 @@ def draw_sweep(
         with_own_metrics,
         withheld_notes,
     )
-    from ablate.report import draw_figure
+    from ablate.report import FIGURE_KINDS, draw_figure
     from ablate.shared import unknown_value
 
     if kind not in FIGURE_KINDS:

@@ -59,7 +59,8 @@ def _problem(error: Any, context: typer.Context) -> str:
             behind = shlex.quote(wrong)
             return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
         options = [option for param in context.command.params for option in param.opts]
-        guess = nearest_name(wrong, [*filter(_is_long, options), *DASHED_SETTINGS])
+        settings = DASHED_SETTINGS if context.info_name in HABITUAL else ()
+        guess = nearest_name(wrong, [*filter(_is_long, options), *settings])
         guess = DASHED_SETTINGS.get(guess or "", guess)
         question = f"did you mean {guess}? " if guess else ""
         return f"{wrong}: is no option; {question}`{context.command_path} --help` lists them"

@@ -40,7 +40,7 @@ METHODS_WITHOUT_SEEDS = {
 @writes("reading")
 def reading(metric: Values, alpha: float, seeds: bool, interval: Values | None) -> str:
     """Say what the numbers of a table are. The values are those of `metric`, which is exact."""
-    gain_interval = f" [{_together(**interval)}]" if interval is not None else ""
+    gain_interval = f" [{_together(interval)}]" if interval is not None else ""
     return (
         f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
         f"[{confidence_level(alpha)} interval]; {metric['contrast']} in "
@@ -48,15 +48,10 @@ def reading(metric: Values, alpha: float, seeds: bool, interval: Values | None) 
     )
 
 
-def _together(
-    alpha: float,
-    family: Values,
-    looks: Sequence[int],
-    methods: Sequence[str],
-    examples: str,
-) -> str:
-    """Say which intervals of gains hold together."""
-    level = f"{confidence_level(alpha)} interval"
+def _together(interval: Values) -> str:
+    """Say which intervals of gains hold together. `interval`: see `_noise_words`."""
+    family, looks = interval["family"], interval["looks"]
+    level = f"{confidence_level(interval['alpha'])} interval"
     contrasts, scope = family["contrasts"], family["scope"]
     if contrasts == [1] and not looks:
         return level

@@ -222,7 +222,7 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     return Grid("", (GridCell(corner), *headings), tuple(lines))
 
 
-def _block_note(block: Summary, notes: str) -> str:
+def _block_note(table: Table, block: Summary, notes: str) -> str:
     """Return what is printed of a block in addition to its title. `notes`: one of NOTES."""
     if notes == NO_NOTES:
         return ""
@@ -230,7 +230,8 @@ def _block_note(block: Summary, notes: str) -> str:
     if notes == FULL:
         parts.append(block.basis)
         if block.contrasts > 1:
-            parts.append(f"the intervals share an error of {block.contrasts} comparisons")
+            error = f"{100 * table.gain_alpha:.4g} %"
+            parts.append(f"{block.contrasts} comparisons share an error of {error}")
     return "; ".join(filter(None, parts))
 
 
@@ -266,7 +267,7 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
         )
         lines.append(GridLine(cells))
     visibility = (True, with_column, True, sampled, sampled, True, has_verdicts)
-    grid = Grid(block.title, headings, tuple(lines), note=_block_note(block, notes))
+    grid = Grid(block.title, headings, tuple(lines), note=_block_note(table, block, notes))
     return grid.columns([place for place, is_visible in enumerate(visibility) if is_visible])
 
 
@@ -294,7 +295,7 @@ def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
             ]
             cells += [GridCell(word)] * has_verdicts
         lines.append(GridLine(tuple(cells)))
-    return Grid(block.title, tuple(headings), tuple(lines), note=_block_note(block, notes))
+    return Grid(block.title, tuple(headings), tuple(lines), note=_block_note(table, block, notes))
 
 
 def _effect_name(line: SummaryLine) -> str:
