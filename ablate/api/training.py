@@ -30,9 +30,9 @@ from ablate.planning import (
     sweep_files,
 )
 from ablate.report import count_text, device_time, duration, progress_view
+from ablate.run import FINAL_STATUSES
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
-    FINAL_STATUSES,
     Failure,
     UserError,
     make_folder,

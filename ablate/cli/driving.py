@@ -410,7 +410,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _restore_hint(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared import RunSpec
+    from ablate.run import RunSpec
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if RunSpec.of(store.rundir(run).read_spec()).is_imported:

@@ -15,8 +15,8 @@ from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, launcher_line
 from ablate.report.status import PARENTS, show_grid, told_counts
 from ablate.report.text import count_text, device_time, duration
+from ablate.run import FINAL_STATUSES
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
-from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
 
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
