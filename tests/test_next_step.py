@@ -32,8 +32,8 @@ LIMIT = 3
 
 
 def step(status, *, result=False, refused=False, alive=False, exit=None, **counters) -> NextStep:
-    known = {"result": result, "refused": refused, "alive": alive, "exit": exit}
-    return next_step(RunState(status=status, **counters), **known, attempts=LIMIT)
+    known = {"result": result, "refused": refused, "alive": alive, "exit_reason": exit}
+    return next_step(RunState(status=status, **counters), **known, max_attempts=LIMIT)
 
 
 TABLE = [

@@ -297,7 +297,8 @@ def test_against_names_what_differs_in_code_and_environment(own):
     attempts = folder.read_attempts()
     attempts[-1]["packages"]["torch"] = "9.9"
     attempts[-1]["origin"]["git"] = {"commit": "abc", "dirty": True, "diff": "diffs/d.diff"}
-    attempts[-1]["origin"]["host"] = "elsewhere"
+    attempts[-1]["host"] = "elsewhere"  # of the worker
+    attempts[-1]["origin"]["host"] = "login"  # of the driver
     folder.write_attempts(attempts)
     reseal(own, folder)
     found = blocks(own("show", "pre#0", "--against", "post#0").out)

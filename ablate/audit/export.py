@@ -361,6 +361,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     for run in plan.runs():
         names.update(run.cell.spec.places)
         for attempt in store.rundir(run.id).read_attempts():
+            names.add(str(attempt.get("host")))
             origin = attempt.get("origin")
             if isinstance(origin, dict):
                 names |= {str(origin.get("folder")), str(origin.get("host"))}

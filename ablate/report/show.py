@@ -325,9 +325,10 @@ def facts(record: RunRecord) -> dict[str, str]:
     are joined by " + ". Facts in the result take precedence."""
     merged: dict[str, dict[str, None]] = {}
     for attempt in record.attempts:
-        attempt_facts = dict(attempt)
+        attempt_facts: dict[str, Any] = {}
         if isinstance(attempt.get("origin"), dict):
             attempt_facts |= attempt["origin"]
+        attempt_facts |= attempt  # `host` is the worker's, in `origin` the driver's
         for key, text in _pick(leaves(attempt_facts), NOTED).items():
             merged.setdefault(key, {})[text] = None
     newest = _pick(leaves(record.result), NEWEST)

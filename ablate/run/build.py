@@ -25,11 +25,7 @@ from ablate.run.schema import (
 from ablate.run.sections import Chosen, Data, Model, Plugin, Text, Whole
 from ablate.run.spec import OwnSpec, RunSpec
 from ablate.run.trainer import build_own
-from ablate.shared import (
-    UserError,
-    nearest_name,
-    unknown_value,
-)
+from ablate.shared import UserError, nearest_name, unknown_value
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model

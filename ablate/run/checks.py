@@ -20,10 +20,7 @@ from ablate.run.parts import PARTS, is_plugin
 from ablate.run.run import Run
 from ablate.run.schema import added_fields
 from ablate.run.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
-from ablate.shared import (
-    UserError,
-    unknown_value,
-)
+from ablate.shared import UserError, unknown_value
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
 

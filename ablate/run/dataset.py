@@ -18,11 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import (
-    UserError,
-    file_identity,
-    unknown_value,
-)
+from ablate.shared import UserError, file_identity, unknown_value
 
 IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),

@@ -9,11 +9,7 @@ from typing import Any
 
 from ablate.run.metrics import Metric, TaskChoice
 from ablate.run.metrics.metric import PERCENTS, SHARES
-from ablate.shared import (
-    UserError,
-    is_number,
-    unknown_value,
-)
+from ablate.shared import UserError, is_number, unknown_value
 
 TRAINER = "trainer"  # the group, and the section that the tree of such a run has and no other
 

@@ -41,10 +41,7 @@ from ablate.run.source import (
     source_file,
 )
 from ablate.run.spec import RunSpec
-from ablate.shared import (
-    UserError,
-    install_command,
-)
+from ablate.shared import UserError, install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 # The arguments of a timm model's constructor that the run, or `from.weights`, gives.

@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.run.parts import part_name
-from ablate.shared import (
-    UserError,
-    unknown_value,
-)
+from ablate.shared import UserError, unknown_value
 
 Definition = ast.ClassDef | ast.FunctionDef
 

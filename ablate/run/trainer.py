@@ -31,10 +31,7 @@ from ablate.run.run import OwnRun, Run
 from ablate.run.schema import check_keys, read_field, read_value, same_keys
 from ablate.run.source import distributions, find_definition, find_source, local_files
 from ablate.run.spec import OwnSpec
-from ablate.shared import (
-    UserError,
-    unknown_value,
-)
+from ablate.shared import UserError, unknown_value
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)

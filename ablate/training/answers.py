@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -32,7 +31,6 @@ from ablate.data import (
     match_classes,
     prepare_cache,
     shared_images,
-    size_text,
 )
 from ablate.run import (
     CHOICES,
@@ -209,14 +207,13 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
     if not question.get("look"):
         prepare_cache(data, cache, report)
     state = inspect_data(data, cache)
-    place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return {
         "examples": state.counts,
         "folder": str(state.folder),
         "whole": state.is_complete,
         "done": state.decoded_images,
-        "size": None if state.bytes is None else size_text(state.bytes),
-        "free": size_text(shutil.disk_usage(place).free),
+        "size": state.size_text,
+        "free": state.free_text,
     }
 
 

@@ -86,6 +86,7 @@ class Attempt:
         self.note(
             at=time.time(),
             pid=os.getpid(),
+            host=platform.node(),
             slot=options["slot"],
             **facts,
             origin=options.get("origin"),
