@@ -203,7 +203,7 @@ def told(run, baseline):
 @pytest.mark.parametrize(
     ("kind", "cls", "settings", "said", "mark"),
     [
-        ("norm", "Wider", {}, r"\(1, 5, 33\) and not \(1, 5, 32\): a norm gives what has", "wider"),
+        ("norm", "Wider", {}, r"\(1, 5, 33\) and not \(1, 5, 32\): expected tokens", "wider"),
         ("norm", "Doubles", {}, "float64 and not float32, the type of its input", "doubles"),
         ("norm", "Pair", {}, "a tuple and not a tensor", "pair"),
         ("block", "Joins", {}, r"\(1, 6, 32\) and not \(1, 5, 32\): .* model.registers", "joins"),

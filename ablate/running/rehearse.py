@@ -18,7 +18,7 @@ from typing import Any
 from ablate.planning import Cell, Plan, value_text
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared import OwnSpec, is_number, own_code
+from ablate.shared import CHOICES, PART_KINDS, OwnSpec, is_number, own_code
 from ablate.store import Store
 from ablate.version import __version__
 
@@ -28,10 +28,10 @@ LARGEST_OWN, SHIPPED = 2e10, 5e7
 MOST_ROWS = 24  # rows of shipped parts alone
 
 # Keys that act in the first steps of every run, wherever they act at all. Others act later (a
-# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
+# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic. Keys
+# of parts are in the table of parts; all keys of a norm, stem or block act early.
 EARLY_KEYS = {
     "optim": {
-        "name",
         "lr",
         "wd",
         "b1",
@@ -42,24 +42,10 @@ EARLY_KEYS = {
         "beta2_decay",
         "momentum",
         "adjust_lr",
-        "settings",
-        "version",
-        "folder",
     },
-    "train": {"loss", "loss_settings", "loss_version", "loss_folder", "label_smoothing"},
-    "augment": {
-        "flip",
-        "crop_pad",
-        "randaug",
-        "style",
-        "jitter",
-        "extra",
-        "extra_settings",
-        "extra_version",
-        "extra_folder",
-    },
+    "train": {"label_smoothing"},
+    "augment": {"flip", "crop_pad", "randaug", "style", "jitter"},
 }
-EARLY_GROUPS = ("norm", "stem", "block")  # groups all of whose keys act early
 LATER = ("drop_path",)  # of model, where all other keys act early
 
 
@@ -273,7 +259,10 @@ def _acts(key: str, keys: set[str]) -> bool:
         return False
     if section == "model":
         return name not in LATER
-    return section in EARLY_GROUPS or name in EARLY_KEYS.get(section, ())
+    if section in CHOICES or name in EARLY_KEYS.get(section, ()):
+        return True
+    kinds = [kind for kind in PART_KINDS if kind.section == section and kind.acts_early]
+    return any(name in kind.fields for kind in kinds)
 
 
 # --- Cache --------------------------------------------------------------------------------------

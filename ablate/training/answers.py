@@ -43,7 +43,7 @@ from ablate.shared import (
     Run,
     UserError,
     build_run,
-    choices,
+    parts,
     read_section,
     write_whole,
 )
@@ -127,9 +127,7 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
-    has_user_class = any(used.key in user_modules for used in by_path(run))
-    if not has_user_class:
+    if not any(parts.kind_of(used.key).has_roles for used in by_path(run)):
         return []
     model = build(run, device="meta")
     if not isinstance(model, Host):
