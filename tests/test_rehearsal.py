@@ -483,6 +483,17 @@ def test_a_row_is_tried_once(folder, asked):
     assert asked(*words) == (first, 2)
 
 
+def test_a_row_is_tried_against_each_baseline(asked):
+    """It may be the same as one of them alone."""
+    lines, rows = asked("norm=identity,mine:Pass")
+    assert (["every weight is that of identity" in line for line in lines], rows) == (
+        [True, False],
+        2,
+    )
+    lines, rows = asked("norm=layernorm,mine:Pass")
+    assert (["every weight is that of" in line for line in lines], rows) == ([False], 2)
+
+
 def test_rows_that_can_not_be_tried_are_named_and_tried_again(asked, monkeypatch):
     """A device that fails may be free the next time."""
 
