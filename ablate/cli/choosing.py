@@ -12,6 +12,7 @@ from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, ar
 from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
 from ablate.report import announce
+from ablate.run import PART_KINDS
 
 
 def list_(
@@ -83,8 +84,8 @@ def new(
         str,
         argument(
             "KIND",
-            "norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
-            "metric, probe, trainer, sweep, recipe or data.",
+            ", ".join(kind.name for kind in PART_KINDS)
+            + ", metric, trainer, sweep, recipe or data.",
         ),
     ],
     name: Annotated[

@@ -15,7 +15,7 @@ from typing import Any
 
 from ablate.planning.conf import shipped_folder
 from ablate.planning.hydra_app import keys_of
-from ablate.run import PLACEHOLDERS, local_files, split_command
+from ablate.run import PART_KINDS, PLACEHOLDERS, local_files, split_command
 from ablate.shared import (
     UserError,
     make_folder,
@@ -49,28 +49,9 @@ def _file(line: str, template: str, folder: str, command: str) -> Starter:
 
 
 KINDS: dict[str, Starter] = {
-    "norm": _part("a norm", "norm", "norm=layernorm,$name:$Name"),
-    "stem": _part("a stem: images to tokens", "stem", "stem=none,$name:$Name"),
-    "block": _part("a block of the encoder", "block", "block=vit,$name:$Name"),
-    "activation": _part("an activation of the MLPs", "activation", "model.act=gelu,$name:$Name"),
-    "attention": _part(
-        "attention: contexts of queries, keys and values",
-        "attention",
-        "model.attention=softmax,$name:$Name",
-    ),
-    "posemb": _part("positions of the patches", "posemb", "model.posemb=learn,$name:$Name"),
-    "model": _part("a whole model", "model", "model=mu/4,$name:$Name"),
-    "optimizer": _part("an optimiser", "optimizer", "optim.name=adamw,$name:$Name"),
-    "schedule": _part("a schedule of the rate", "schedule", "optim.schedule=cosine,$name:$name"),
-    "loss": _part("a loss", "loss", "train.loss=softmax,$name:$name"),
-    "augmentation": _part("an augmentation", "augmentation", "augment.extra=null,[$name:$Name]"),
+    **{kind.name: _part(kind.line, kind.name, kind.example) for kind in PART_KINDS},
     "metric": _part(
         "a metric, from predictions", "metric", "stem=none,dpn analysis.metric=$name:$name"
-    ),
-    "probe": _part(
-        "a probe, which measures more of a run than its metrics",
-        "probe",
-        "stem=none,dpn probe=[$name:$Name] analysis.metric=$Name:distance",
     ),
     "trainer": Starter(
         "a training loop",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ablate.run.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.run.metrics import TASKS, tasks_for_labels
-from ablate.run.parts import PARTS, is_plugin
+from ablate.run.parts import FIELD_KINDS, is_plugin
 from ablate.run.run import Run
 from ablate.run.schema import added_fields
 from ablate.run.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
@@ -256,7 +256,7 @@ def _mlp(run: Run, model: Model) -> None:
     neutral_values |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     neutral_values |= {"head_dim": model.width}  # of the one head that its size says
     neutral_values |= {"attention": "softmax"}
-    for part in PARTS:
+    for part in FIELD_KINDS:
         if part.section == "model":
             neutral_values |= dict.fromkeys((part.settings, *part.computed))
     defaults = {key: neutral_values[key] for key in vars(model) if key not in mlp_keys}
@@ -310,7 +310,7 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
 def _parts(run: Run) -> None:
     """Raise UserError for settings, a version or a folder of a part that is not given by import
     path, and for a list of parts with a name that is no import path."""
-    for part in PARTS:
+    for part in FIELD_KINDS:
         section = getattr(run, part.section)
         name = getattr(section, part.field, None)  # a whole model has no fields
         for import_path in name or () if part.several else ():

@@ -1,10 +1,10 @@
 """The kinds of parts that a run may take from the user's own code, by import path `module:name`:
-`PART_KINDS`.
+the table `PART_KINDS`. A row has a kind's key, its template, its contract and its page.
 
 A norm, stem, block or whole model is a section, which holds its settings, version and folder
 itself. For every other kind, the value of a key is the import path, and fields next to it hold
-these three. A new kind also needs these fields in `sections`, its contract in
-`training.model.count` and its module among those of `training.answers`.
+these three. A new kind also needs these fields in `sections`, a file of its name in `templates/`, a
+section on its page, and a place in the drawing there (`tests/parts_page.py`).
 
 Tasks, designs and formats come from outside this package, too: `ablate_tasks/NAME.py`, in any
 folder of Python's path, brings the task NAME. Such a folder is a namespace package, so there may be
@@ -36,18 +36,39 @@ def is_plugin(name: Any) -> TypeGuard[str]:
 class PartKind:
     """A kind of part that a run may name by import path.
 
-    `key`: the key that names the part. `prefix`: that of the three fields with its settings,
-    version and folder. `call_arguments`: how many arguments ablate passes when it calls a function;
-    its other parameters are settings; None: a function is not accepted. `making`: the same for a
-    class when it is made; None: only keyword-only parameters are settings. `several`: whether the
-    field is a list; the three fields are then by name.
+    name: what `ablate new` calls it; the file of its template. key: the key of a run that names a
+    part. line: a line of help. example: the words of a command that tries $name:$Name. heading: of
+    its section in docs/extending.md.
+
+    built: the arguments that ablate gives to the class, separated by commas. called: those that it
+    gives to the method `method`, or to the function. returns: the result that it expects then.
+    keeps_shape: that result has the shape and type of the first argument, which `plan` checks.
+
+    function: a function will do in place of a class. several: the key holds a list; the settings,
+    versions and folders are then by name. acts_early: the part acts in the first steps of a
+    training. has_roles: it is a module of the shipped model whose parameters start by their roles.
+    passed: of the parameters of the class, those that ablate sets by a field of the section, with
+    that field. reserved: the fields of the section besides these that are no settings. library:
+    the prefix of a library's models, which are no import paths.
     """
 
+    name: str
     key: str
-    prefix: str = ""
-    call_arguments: int | None = None
-    making: int | None = None
+    line: str
+    example: str
+    heading: str
+    built: str
+    called: str
+    returns: str
+    method: str = "forward"
+    keeps_shape: bool = False
+    function: bool = False
     several: bool = False
+    acts_early: bool = True
+    has_roles: bool = False
+    passed: tuple[tuple[str, str], ...] = ()
+    reserved: tuple[str, ...] = ()
+    library: str = ""
 
     @property
     def section(self) -> str:
@@ -58,29 +79,63 @@ class PartKind:
         return self.key.partition(".")[2] or "name"
 
     @property
+    def is_section(self) -> bool:
+        """True if the part is a whole section, which holds its settings itself."""
+        return "." not in self.key
+
+    @property
+    def page(self) -> str:
+        """The section on it of a page, from the root of the repository."""
+        return f"docs/extending.md#{self.heading.lower().replace(' ', '-').replace(',', '')}"
+
+    @property
     def computed(self) -> tuple[str, str]:
         """The names of the fields of its version and its folder."""
-        return f"{self.prefix}version", f"{self.prefix}folder"
+        return f"{self._prefix}version", f"{self._prefix}folder"
 
     @property
     def settings(self) -> str:
-        return f"{self.prefix}settings"
+        """The name of the field of its settings."""
+        return f"{self._prefix}settings"
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.field == "name" else f"{self.field}_"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its fields in the section."""
+        return (self.field, self.settings, *self.computed)
+
+    @property
+    def call_arguments(self) -> int | None:
+        """The number of arguments that ablate passes to a function, whose other parameters are
+        settings; None where a function is not accepted."""
+        return _number(self.called) if self.function else None
+
+    @property
+    def build_arguments(self) -> int | None:
+        """The number of arguments that ablate passes by position to a class, whose other parameters
+        are settings; None where only keyword-only parameters are."""
+        return None if self.is_section else _number(self.built)
+
+    def of_library(self, name: Any) -> bool:
+        """Return whether a name means a model of the library."""
+        return bool(self.library) and isinstance(name, str) and name.startswith(self.library)
+
+    def accepts(self, name: Any) -> bool:
+        """Return whether a name means code of the user's or of an installed package."""
+        return self.of_library(name) or is_plugin(name)
 
     def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
         """List the parts of this kind that the completed plain tree of a run has by import path."""
-        if self is PROBE:
-            probes = tree.get("own_probes") or {"versions": {}}
-            return [
-                UsedPart(self.key, name, {}, probe_version, probes["folder"])
-                for name, probe_version in probes["versions"].items()
-            ]
         section = tree.get(self.section) or {}
         version, folder = (section.get(key) for key in self.computed)
         if version is None:
             return []
         part_names, settings = section[self.field], section.get(self.settings) or {}
-        if self.making is None:
-            reserved_keys = (self.field, *self.computed, *["input"] * (self is MODEL))
+        if self.is_section:
+            reserved_keys = (self.field, *self.computed, *self.reserved)
             settings = {key: section[key] for key in section if key not in reserved_keys}
         if not self.several:
             return [UsedPart(self.key, part_names, settings, version, folder)]
@@ -95,6 +150,21 @@ class PartKind:
             for name in part_names or ()
             for short_name in [part_name(name)]
         ]
+
+
+class ProbeKind(PartKind):
+    """Probes, which a run lists by name; `own_probes` has their versions and their folder."""
+
+    def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
+        probes = tree.get("own_probes") or {"versions": {}}
+        return [
+            UsedPart(self.key, name, {}, probe_version, probes["folder"])
+            for name, probe_version in probes["versions"].items()
+        ]
+
+
+def _number(arguments: str) -> int:
+    return len(arguments.split(",")) if arguments else 0
 
 
 @dataclass(frozen=True)
@@ -113,22 +183,169 @@ def part_name(name: str) -> str:
     return name.partition(":")[2]
 
 
-NORM, STEM, BLOCK, MODEL, PROBE = map(PartKind, ("norm", "stem", "block", "model", "probe"))
-OPTIMIZER = PartKind("optim.name", making=1)
-SCHEDULE = PartKind("optim.schedule", "schedule_", call_arguments=2, making=0)
-LOSS = PartKind("train.loss", "loss_", call_arguments=2, making=0)
-ACTIVATION = PartKind("model.act", "act_", call_arguments=1, making=0)
-EXTRA = PartKind("augment.extra", "extra_", call_arguments=2, making=0, several=True)
-ATTENTION = PartKind("model.attention", "attention_", making=1)
-POSITIONS = PartKind("model.posemb", "posemb_", making=1)
-PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, ATTENTION, POSITIONS, EXTRA)
-PART_KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
+TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
+_MODULES = "A norm, stem or block of your own"
+
+NORM = PartKind(
+    name="norm",
+    key="norm",
+    line="a norm",
+    example="norm=layernorm,$name:$Name",
+    heading=_MODULES,
+    built="shape",
+    called="x",
+    returns="tokens (B, N, D) of the shape of its input",
+    keeps_shape=True,
+    has_roles=True,
+)
+STEM = PartKind(
+    name="stem",
+    key="stem",
+    line="a stem: images to tokens",
+    example="stem=none,$name:$Name",
+    heading=_MODULES,
+    built="patches, width",
+    called="images",
+    returns="a token for each patch (B, N, D)",
+    has_roles=True,
+)
+BLOCK = PartKind(
+    name="block",
+    key="block",
+    line="a block of the encoder",
+    example="block=vit,$name:$Name",
+    heading=_MODULES,
+    built="layer",
+    called="x",
+    returns="tokens (B, N, D) of the shape of its input; tokens are added by model.registers, or "
+    "by a stem that says tokens_added",
+    keeps_shape=True,
+    has_roles=True,
+)
+ACTIVATION = PartKind(
+    name="activation",
+    key="model.act",
+    line="an activation of the MLPs",
+    example="model.act=gelu,$name:$Name",
+    heading="An activation of your own",
+    built="",
+    called="x",
+    returns="values of the shape of its input",
+    function=True,
+)
+ATTENTION = PartKind(
+    name="attention",
+    key="model.attention",
+    line="attention: contexts of queries, keys and values",
+    example="model.attention=softmax,$name:$Name",
+    heading="Attention of your own",
+    built="shape",
+    called="q, k, v",
+    returns="contexts (B, H, N, d) of the shape of q",
+    keeps_shape=True,
+    has_roles=True,
+)
+POSITIONS = PartKind(
+    name="posemb",
+    key="model.posemb",
+    line="positions of the patches",
+    example="model.posemb=learn,$name:$Name",
+    heading="Positions of your own",
+    built="shape",
+    called="x",
+    returns="patches (B, h*w, D) of the shape of its input",
+    keeps_shape=True,
+    has_roles=True,
+)
+MODEL = PartKind(
+    name="model",
+    key="model",
+    line="a whole model",
+    example="model=mu/4,$name:$Name",
+    heading="A model of your own",
+    built="images, outputs",
+    called="images",
+    returns="logits (B, outputs)",
+    reserved=("input",),
+    library=TIMM,
+)
+OPTIMIZER = PartKind(
+    name="optimizer",
+    key="optim.name",
+    line="an optimiser",
+    example="optim.name=adamw,$name:$Name",
+    heading="An optimiser of your own",
+    built="params",
+    called="",
+    returns="nothing: it moves the weights",
+    method="step",
+    passed=(("lr", "lr"), ("weight_decay", "wd")),
+)
+SCHEDULE = PartKind(
+    name="schedule",
+    key="optim.schedule",
+    line="a schedule of the rate",
+    example="optim.schedule=cosine,$name:$name",
+    heading="A schedule of your own",
+    built="",
+    called="step, total",
+    returns="the factor on optim.lr",
+    method="__call__",
+    function=True,
+    acts_early=False,
+)
+LOSS = PartKind(
+    name="loss",
+    key="train.loss",
+    line="a loss",
+    example="train.loss=softmax,$name:$name",
+    heading="A loss of your own",
+    built="",
+    called="logits, target",
+    returns="the mean over rows",
+    function=True,
+)
+AUGMENTATION = PartKind(
+    name="augmentation",
+    key="augment.extra",
+    line="an augmentation",
+    example="augment.extra=null,[$name:$Name]",
+    heading="An augmentation of your own",
+    built="",
+    called="images, draw",
+    returns="images (B, H, W, C) of the shape of its input",
+    method="__call__",
+    function=True,
+    several=True,
+)
+PROBE = ProbeKind(
+    name="probe",
+    key="probe",
+    line="a probe, which measures more of a run than its metrics",
+    example="stem=none,dpn probe=[$name:$Name] analysis.metric=$Name:distance",
+    heading="A probe of your own",
+    built="run, model, total",
+    called="steps",
+    returns="arrays by name",
+    method="arrays",
+    several=True,
+)
+PART_KINDS = (
+    *(NORM, STEM, BLOCK, MODEL, PROBE, OPTIMIZER, SCHEDULE, LOSS),
+    *(ACTIVATION, ATTENTION, POSITIONS, AUGMENTATION),
+)
+FIELD_KINDS = tuple(kind for kind in PART_KINDS if not kind.is_section)
+
+
+def kind_of(key: str) -> PartKind:
+    """Return the kind of the parts that a key names, such as "augment.extra"."""
+    return next(kind for kind in PART_KINDS if kind.key == key)
 
 
 def own_parts(key: str, section: Any) -> list[UsedPart]:
     """List the parts that `key`, such as "augment.extra", names by import path in its section of a
     checked run."""
-    kind = next(kind for kind in PARTS if kind.key == key)
+    kind = kind_of(key)
     return kind.used({kind.section: vars(section)})
 
 
@@ -137,8 +354,6 @@ def own_part(key: str, section: Any) -> UsedPart | None:
     checked run; None where it names one of ablate's own."""
     return next(iter(own_parts(key, section)), None)
 
-
-TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 
 # The constant that each module of a namespace package declares, by the package.
 SAYS = {"ablate_tasks": "TASK", "ablate_designs": "DESIGN", "ablate_formats": "FORMAT"}

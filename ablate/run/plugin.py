@@ -1,8 +1,8 @@
 """The parts of a run given by import path, `module:name`, read as text: none of their code runs
 here.
 
-The file is looked for in the working folder. A part that is a field (`parts.PARTS`), unlike a whole
-section, may also come from an installed package. `parts` has the form of an import path. The
+The file is looked for in the working folder. A part that is a field (`parts.FIELD_KINDS`), unlike a
+whole section, may also come from an installed package. `parts` has the form of an import path. The
 settings of a norm, stem, block or whole model are its keyword-only
 parameters; those of a part, all parameters that ablate doesn't pass itself. So settings are checked
 before torch is loaded.
@@ -20,11 +20,8 @@ from typing import Any, Literal
 from ablate.run.build import PLUGIN_KEYS
 from ablate.run.parts import (
     MODEL,
-    OPTIMIZER,
     PART_KINDS,
-    TIMM,
     PartKind,
-    is_plugin,
     part_name,
 )
 from ablate.run.schema import Param, check_keys, read_settings, same_keys
@@ -56,7 +53,7 @@ RUN_ARGUMENTS = {
 
 def is_whole_name(name: Any) -> bool:
     """Return whether `model=NAME` names a whole model, not a size of the shipped one."""
-    return isinstance(name, str) and (name.startswith(TIMM) or is_plugin(name))
+    return MODEL.accepts(name)
 
 
 def own_code(spec: RunSpec) -> str:
@@ -79,7 +76,7 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
     for kind in PART_KINDS:
         section = sections.get(kind.section, tree.get(kind.section))
         if isinstance(section, Mapping) and _is_used(kind, section.get(kind.field)):
-            completed = _section if kind.making is None else _fields
+            completed = _section if kind.is_section else _fields
             sections[kind.section] = completed(kind, section, folder)
     return sections
 
@@ -87,9 +84,9 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
 def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Complete a section that holds its settings itself. Only timm knows the settings of its
     models: they are checked where the model is built."""
-    name, reserved_keys = section["name"], ("name", *["input"] * (kind is MODEL))
+    name, reserved_keys = section["name"], ("name", *kind.reserved)
     settings = {key: value for key, value in section.items() if key not in reserved_keys}
-    timm = kind is MODEL and name.startswith(TIMM)
+    timm = kind.of_library(name)
     for key in settings:
         if key in PLUGIN_KEYS:
             raise UserError(f"{kind.key}.{key}: is read from {name}; leave it out")
@@ -111,8 +108,8 @@ def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[s
 
 def _is_used(kind: PartKind, value: Any) -> bool:
     if kind.several:
-        return isinstance(value, list) and bool(value) and all(map(is_plugin, value))
-    return is_whole_name(value) if kind is MODEL else is_plugin(value)
+        return isinstance(value, list) and bool(value) and all(map(kind.accepts, value))
+    return kind.accepts(value)
 
 
 def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -165,8 +162,7 @@ def _completed(
     params, _ = read_definition(kind, defined, file)
     if not isinstance(settings, Mapping):
         raise UserError(f"{place}: expected settings (key: value), got {settings!r}")
-    if kind is OPTIMIZER:
-        _without_rates(name, params, settings, section)
+    _without_passed(kind, name, params, settings, section)
     all_settings = {key: param.default for key, param in params.items()} | dict(settings)
     same_keys(place, all_settings, params)
     return read_settings(place, params, all_settings), version_of(kind, name, origin), origin
@@ -175,7 +171,7 @@ def _completed(
 def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
     """Return the file that defines it, its import path there, and its folder; None: it is
     installed."""
-    if kind.making is None or source_file(folder, name):
+    if kind.is_section or source_file(folder, name):
         return find_source(kind.key, name, folder), name, str(folder)
     module, _, attribute = name.partition(":")
     if (file := _installed(module)) is None:
@@ -186,17 +182,25 @@ def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | 
     return file, f"{module}:{attribute}", None
 
 
-def _without_rates(
-    name: str, params: dict[str, Param], settings: Mapping[str, Any], optim: Mapping[str, Any]
+def _without_passed(
+    kind: PartKind,
+    name: str,
+    params: dict[str, Param],
+    settings: Mapping[str, Any],
+    section: Mapping[str, Any],
 ) -> None:
-    """Remove an optimiser's rate and decay from its parameters, since `optim` sets them. Raise
-    UserError where they are given as settings, and where `optim` sets one that the optimiser does
-    not take."""
-    for key, ours in (("lr", "lr"), ("weight_decay", "wd")):
+    """Remove from the parameters of a class those that fields of the section set, such as an
+    optimiser's rate and decay. Raise UserError where they are given as settings, and where the
+    section sets one that the class does not take."""
+    for key, ours in kind.passed:
         if key in settings:
-            raise UserError(f"optim.settings.{key}: is optim.{ours} in every optimiser; give that")
-        if params.pop(key, None) is None and optim.get(ours) != 0:
-            raise UserError(f"optim.{ours}: {name} takes no {key}" + "; give 0" * (ours == "wd"))
+            raise UserError(
+                f"{kind.section}.{kind.settings}.{key}: is {kind.section}.{ours} in every "
+                f"{kind.name}; give that"
+            )
+        if params.pop(key, None) is None and section.get(ours) != 0:
+            remedy = "; give 0" * (ours == "wd")
+            raise UserError(f"{kind.section}.{ours}: {name} takes no {key}{remedy}")
 
 
 def version_of(kind: PartKind, name: str, folder: str | None) -> str:
@@ -281,9 +285,9 @@ def read_definition(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Pa
         for item in node.body
         if isinstance(item, ast.FunctionDef) and item.name == "__init__"
     ]
-    skipped = None if kind.making is None else 1 + kind.making
+    skipped = None if kind.build_arguments is None else 1 + kind.build_arguments
     params = dict(_params(inits[0], place, skipped)) if inits else {}
-    reserved = ("name", *PLUGIN_KEYS, *["input"] * (kind is MODEL)) if skipped is None else ()
+    reserved = ("name", *PLUGIN_KEYS, *kind.reserved) if kind.is_section else ()
     for key in reserved:
         if key in params:
             raise UserError(f"{place}: a setting can't be called {key!r}; rename it")

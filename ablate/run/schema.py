@@ -144,7 +144,7 @@ def computed(cls: Any) -> frozenset[str]:
     )
 
 
-# The fields next to a key that takes an import path (`parts.PARTS`).
+# The fields next to a key that takes an import path (`parts.FIELD_KINDS`).
 Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
 Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
 Folder = Annotated[

@@ -33,11 +33,11 @@ from ablate.data import (
     shared_images,
 )
 from ablate.run import (
-    CHOICES,
     TASKS,
     Data,
     Run,
     build_run,
+    parts,
     read_section,
 )
 from ablate.shared import (
@@ -127,8 +127,7 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    user_modules = (*CHOICES, "model.attention", "model.posemb")
-    has_user_class = any(used.key in user_modules for used in by_path(run))
+    has_user_class = any(parts.kind_of(used.key).has_roles for used in by_path(run))
     if not has_user_class:
         return []
     model = build(run, device="meta")
