@@ -94,11 +94,15 @@ def new(
             "NAME", "Name of the file; of a trainer also the command of a program, in quotes."
         ),
     ],
+    as_name: Annotated[
+        str | None,
+        option("NAME", "Name for the trainer of a command (default: its script's).", "--as"),
+    ] = None,
 ) -> None:
     """Write a small working file of your own, and print the command that tries it."""
     from ablate.planning import write_template
 
-    template = write_template(kind, name)
+    template = write_template(kind, name, as_name)
     for path in template.files:
         print(f"wrote {path}")
     print(f"try it: {template.command}")

@@ -64,7 +64,9 @@ class Program:
     result: {"file": a JSON object of metrics} or {"lines": a regular expression with a group for
     each metric, whose last match on the output counts}; resume: words that are added to the command
     where the files that they name in the folder exist; code, data: patterns of files where the user
-    works; grace_s: seconds between SIGTERM and SIGKILL.
+    works; grace_s: seconds between SIGTERM and SIGKILL; env: variables, whose values may have
+    placeholders; cwd, stdin: the folder that it starts in, and the file of its standard input,
+    relative to where the user works.
     """
 
     command: str | tuple[str, ...]
@@ -75,9 +77,24 @@ class Program:
     code: tuple[str, ...] | None = None
     data: tuple[str, ...] = ()
     grace_s: float = 30.0
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    stdin: str | None = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a run's tree holds of it: all but the command, and `ADDED` only where given."""
+        tree = dataclasses.asdict(self)
+        return {
+            key: value
+            for key, value in tree.items()
+            if key != "command" and (key not in ADDED or value is not None)
+        }
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Program))
+# Fields that a run's tree, and its id, have only where they are given.
+ADDED = ("env", "cwd", "stdin")
 
 
 def read_program(tree: Mapping[str, Any]) -> Program:
@@ -96,6 +113,10 @@ def read_program(tree: Mapping[str, Any]) -> Program:
     for key, name in inside.items():
         if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
             raise UserError(f"{TRAINER}.{key}: expected a file within {{folder}}, got {name!r}")
+    for key in ("cwd", "stdin"):
+        path = getattr(program, key)
+        if path is not None and (Path(path).is_absolute() or ".." in Path(path).parts):
+            raise UserError(f"{TRAINER}.{key}: expected a path within this folder, got {path!r}")
     return program
 
 
@@ -110,6 +131,8 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
     if not words:
         raise UserError(f"{TRAINER}.command: expected a program and its arguments, got nothing")
     used = {name for word in words for name in _names(word, keys, "command")}
+    for variable, value in (program.env or {}).items():
+        used.update(_names(value, keys, f"env.{variable}"))
     for key in keys:
         if key in PLACEHOLDERS and OVERRIDES not in used:
             raise UserError(
@@ -164,12 +187,16 @@ def _names(word: str, keys: Collection[str], key: str) -> list[str]:
         parts = [part[1:] for part in Formatter().parse(word) if part[1] is not None]
     except ValueError as error:
         raise _braces(word, key) from error
+    names = []
     for name, form, conversion in parts:
-        if form or conversion or not (name or "").isidentifier():
+        is_list = name is not None and word == f"{{*{name[1:]}}}"
+        plain_name = str(name).removeprefix("*") if is_list else str(name)
+        if form or conversion or not plain_name.isidentifier():
             raise _braces(word, key)
-        if name not in keys and name not in PLACEHOLDERS:
-            raise unknown_value(f"{TRAINER}.{key}: {{{name}}}", str(name), [*keys, *PLACEHOLDERS])
-    return [str(part[0]) for part in parts]
+        if plain_name not in keys and plain_name not in PLACEHOLDERS:
+            raise unknown_value(f"{TRAINER}.{key}: {{{name}}}", plain_name, [*keys, *PLACEHOLDERS])
+        names.append(plain_name)
+    return names
 
 
 def _braces(word: str, key: str) -> UserError:
@@ -178,10 +205,16 @@ def _braces(word: str, key: str) -> UserError:
     )
 
 
+def takes_seed(spec: OwnSpec) -> bool:
+    """Return whether the command of a run, or a variable that it is given, has the seed."""
+    variables = (program_of(spec).env or {}).values()
+    return takes(spec.trainer, SEED_PLACE) or takes([*variables], SEED_PLACE)
+
+
 def takes(command: str | Sequence[str], place: str) -> bool:
     """Return whether the command has this placeholder."""
     return any(
-        part[1] == place
+        part[1] in (place, f"*{place}")
         for word in split_command(command, "command")
         for part in Formatter().parse(word)
     )
@@ -192,18 +225,36 @@ def fill_command(
     settings: Mapping[str, Any],
     places: Mapping[str, Any],
     overrides: Sequence[str] | None = None,
+    flags: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the words of the command with each placeholder filled, one argument each. overrides:
-    the words for {overrides}, where they are not all settings."""
+    """Return the words of the command with each placeholder filled, one argument each.
+
+    `{*KEY}` becomes a word for each element of a list. A flag's word is left out where its setting
+    is false, and so is a word that is a placeholder alone and empty. overrides: the words for
+    {overrides}, where they are not all settings; flags: the word of each flag, by its key.
+    """
     values = {key: argument_text(value) for key, value in {**settings, **places}.items()}
+    for key, flag in (flags or {}).items():
+        values[key] = flag if settings[key] else ""
     words: list[str] = []
     for word in split_command(command, "command"):
+        name = word[1:-1]
         if word == f"{{{OVERRIDES}}}":
             default_overrides = [hydra_override(key, value) for key, value in settings.items()]
             words += default_overrides if overrides is None else overrides
-        else:
+        elif word == f"{{{name}}}" and name.startswith("*"):
+            words += [argument_text(element) for element in settings[name[1:]]]
+        elif word != f"{{{name}}}" or values[name]:
             words.append(word.format_map(values))
     return words
+
+
+def fill_environment(
+    program: Program, settings: Mapping[str, Any], places: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the variables that the yaml declares, with their placeholders filled."""
+    values = {key: argument_text(value) for key, value in {**settings, **places}.items()}
+    return {key: text.format_map(values) for key, text in (program.env or {}).items()}
 
 
 def resume_words(
@@ -276,7 +327,10 @@ def code_of(program: Program, folder: Path, store: Path) -> dict[str, str]:
 
 def data_files(program: Program, folder: Path) -> list[str]:
     """List the files that `data` names, in order. Raise UserError where a pattern names none."""
-    return sorted(_matching(program.data, "data", folder))
+    files = _matching(program.data, "data", folder)
+    if program.stdin is not None:
+        files |= _matching([program.stdin], "stdin", folder)
+    return sorted(files)
 
 
 def _matching(

@@ -107,6 +107,12 @@ class RunSpec(PlainValue):
         return False
 
     @property
+    def flags(self) -> dict[str, str]:
+        """The word of each flag of a program, by its key."""
+        keys = self.tree["keys"]
+        return {key: keys[key]["flag"] for key in keys if "flag" in keys[key]}
+
+    @property
     def is_imported(self) -> bool:
         """True if the run was trained elsewhere, and its numbers come from a sheet."""
         return False
@@ -432,6 +438,7 @@ def _type_of(section: str, settings: Tree) -> Any:
 
 JUDGED_BY = ("key", "direction", "range", "chance")  # keys of a metric by which results are judged
 READ_FROM = ("result", "predictions")  # keys of a program that say where its result is read
+STARTED_WITH = ("env", "cwd", "stdin")  # keys of a program that say how it is started
 
 
 class OwnSpec(RunSpec):
@@ -454,7 +461,11 @@ class OwnSpec(RunSpec):
         }
         if self.is_command:
             program = tree["code"]["program"]
-            content["program"] = {key: program[key] for key in READ_FROM}
+            content["program"] = {
+                key: program[key] for key in (*READ_FROM, *STARTED_WITH) if key in program
+            }
+            if flags := self.flags:
+                content["flags"] = flags
             content["data"] = tree["code"]["data"]
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -469,6 +480,12 @@ class OwnSpec(RunSpec):
     @property
     def is_command(self) -> bool:
         return "program" in self.tree["code"]
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The word of each flag of a program, by its key."""
+        keys = self.tree["keys"]
+        return {key: keys[key]["flag"] for key in keys if "flag" in keys[key]}
 
     @property
     def is_imported(self) -> bool:

@@ -13,9 +13,9 @@ are the versions of the distributions that these files import.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from ablate.shared import UserError, unknown_value
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)
-KEY_FIELDS = ("default", "type", "choices", "nullable")
+KEY_FIELDS = ("default", "type", "choices", "nullable", "flag")
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
 EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
 _KEY = re.compile(r"[^\W\d]\w*([./][^\W\d]\w*)*")  # dotted, of a Hydra application
@@ -59,7 +59,13 @@ def _checked(value: Any, declaration: Mapping[str, Any], place: str) -> Any:
     """Return the value of a setting, read as the type that its key declares."""
     if value is None and declaration["nullable"]:
         return None
+    if "flag" in declaration and value in ("on", "off"):
+        return value == "on"
     choices = declaration["choices"]
+    if choices is not None and isinstance(choices[0], str) and not isinstance(value, str):
+        # A sweep file's `False` is a truth value, where a choice is the text "False".
+        spelled = json.dumps(value).lower()
+        value = next((choice for choice in choices if choice.lower() == spelled), value)
     kind: Any = TYPES[declaration["type"]] if choices is None else Literal[tuple(choices)]
     return read_value(value, kind | None if declaration["nullable"] else kind, place)
 
@@ -105,8 +111,7 @@ def declared_tree(name: str, section: Any, settings: Mapping[str, Any]) -> dict[
         )
         program.check_program(declares, keys, metrics)
         function = program.command_text(declares.command)
-        rest = {key: value for key, value in asdict(declares).items() if key != "command"}
-        code = {"fork_safe": True, "program": rest}
+        code = {"fork_safe": True, "program": declares.plain}
     return {
         TRAINER: {"name": function, **defaults, **settings},
         "keys": keys,
@@ -137,6 +142,8 @@ def _key(key: str, declaration: Any) -> tuple[dict[str, Any], Any]:
     if not isinstance(declaration, Mapping):
         declaration = {"default": declaration}
     check_keys(place, declaration, KEY_FIELDS)
+    if "flag" in declaration:
+        return _flag(declaration, place)
     default = declaration.get("default", "???")
     choices = declaration.get("choices")
     if choices is not None and (not isinstance(choices, list) or not choices):
@@ -154,6 +161,21 @@ def _key(key: str, declaration: Any) -> tuple[dict[str, Any], Any]:
     if default != "???":
         default = _checked(default, domain, f"{place}.default")
     return domain, default
+
+
+def _flag(declaration: Mapping[str, Any], place: str) -> tuple[dict[str, Any], bool]:
+    """Return (the values of a flag, its default). It is a word of the command, such as --amp, that
+    is there or not."""
+    for key in declaration:
+        if key not in ("flag", "default"):
+            raise UserError(
+                f"{place}.{key}: a flag has {{flag: --WORD, default: true}} and no more"
+            )
+    flag = read_value(declaration["flag"], str, f"{place}.flag")
+    if not flag:
+        raise UserError(f"{place}.flag: expected a word such as --amp, got ''")
+    domain = {"type": "bool", "choices": None, "nullable": False, "flag": flag}
+    return domain, _checked(declaration.get("default", False), domain, f"{place}.default")
 
 
 # --- Its code -----------------------------------------------------------------------------------
