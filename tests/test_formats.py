@@ -225,8 +225,8 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     table = replace(whole(), notes=tuple(note("warning", text) for text in texts))
     code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
     assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
-    below = render_table(table, "latex").split(r"\begin{tablenotes}")[-1]
-    assert r"\item by $-$0.5 of 2. Others: less." in below
+    below = render_table(table, "latex").split(r"\smallskip\raggedright")[-1]
+    assert r"by $-$0.5 of 2. Others: less." in below
     assert r"\item \texttt{norm=x} stays." in below
     assert "ablate sweep" not in below
 
@@ -407,7 +407,7 @@ def test_the_command_shows_what_is_asked(stored):
     assert "3/3 never" in text
     assert re.search(r"\| [\d.]+ k \| [\d.]+ k \|", text)  # asked of a worker
     latex = stored("table", "--format", "latex", "--transpose").out
-    assert "& pre & post" in latex.splitlines()[8]
+    assert "& pre & post" in latex.splitlines()[9]
     assert ",cost." not in stored("table", "--format", "tidy").out
     assert "--show: expected one of" in stored("table", "--show", "speed", code=2).err
     assert "names no published table" in stored("table", "--against", "paper", code=2).err
