@@ -182,8 +182,8 @@ def test_a_second_training_and_a_bundle_have_them(driven):
     assert "predictions-few.npy: the same bits" in driven("verify", "--rerun", "none#0").out
     driven("export", "out", "--anonymous")
     assert "/sets" not in Path("out/sweep.json").read_text()
-    bundled = driven("table", "--from", "out", "--format", "csv")
-    assert bundled.out == driven("table", "--format", "csv").out
+    bundled = driven("table", "--from", "out", "--format", "tidy")
+    assert bundled.out == driven("table", "--format", "tidy").out
     assert "nothing wrong" in driven("verify", "out").out
 
 

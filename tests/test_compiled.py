@@ -189,7 +189,7 @@ def test_killed_workers_go_on_with_compiled_steps(tmp_path_factory):
         assert killed
         kill(killed)
     assert shell.end(driver, timeout=1200).code == 0
-    tables = [each("table", "killed", "--format", "csv").out for each in (calm, shell)]
+    tables = [each("table", "killed", "--format", "tidy").out for each in (calm, shell)]
     assert tables[0] == tables[1]
     assert tables[0].count("\n") > 2
     results = [RunDir(path.parent) for path in shell.folder.glob("runs/runs/*/result.json")]

@@ -466,8 +466,8 @@ def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, mon
     trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
     for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:
         file.write_text(trap)
-    table = there("table", "--from", "out", "--format", "csv", *shown).out
-    assert table == driven("table", "parts", "--format", "csv", *shown).out
+    table = there("table", "--from", "out", "--format", "tidy", *shown).out
+    assert table == driven("table", "parts", "--format", "tidy", *shown).out
     there("verify", "out", code=1)  # its code was edited
     assert not [*tmp_path.rglob("ran")]
 

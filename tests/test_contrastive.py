@@ -565,7 +565,7 @@ def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
     time when a run has a checkpoint that it had not before, so that nothing hangs on the time."""
     short = ("seeds=1", "from.train.steps=250", "train.steps=300")
     shell(*SMALL[:-1], *short, "launcher=inline")
-    calm = shell("table", "--format", "csv").out
+    calm = shell("table", "--format", "tidy").out
     again = Shell(shell.folder / "again")
     again.folder.mkdir()
     often = ("launcher.checkpoint_s=0.1", "launcher.attempts=1000")
@@ -587,4 +587,4 @@ def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
         kill(workers(again.folder))
     assert killed == 3
     again.end(again.start(*SMALL, *short, *often), timeout=600)
-    assert again("table", "--format", "csv").out == calm
+    assert again("table", "--format", "tidy").out == calm

@@ -85,7 +85,7 @@ def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask):
     table = json.loads(text)
     assert (code, table["complete"], '"verdict": "' in text) == (0, False, False)
     assert any(said in note["values"].get("run", "") for note in table["notes"])
-    assert f"{100 * edited:.2f}" not in ask("table", "--format", "csv")[1]
+    assert f"{100 * edited:.2f}" not in ask("table", "--format", "tidy")[1]
     for words in (("table",), ("status",), ("plot", "forest"), ("plot", "curves")):
         assert said in " ".join(ask(*words)[1].split()).replace("- ", "-")
     assert f"runs/{run.id}/result.json was edited" in ask("show", run.label)[1]

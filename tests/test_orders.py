@@ -196,7 +196,7 @@ def in_view(**runs: int) -> str:
 def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_path):
     """It is that of the other seeds, and has its verdicts."""
     untouched = shutil.copytree(GOLDEN / "store", tmp_path / "untouched")
-    rows = table(capsys, "--format", "csv", "--store", str(untouched)).splitlines()
+    rows = table(capsys, "--format", "tidy", "--store", str(untouched)).splitlines()
     accuracy = {row for row in rows if ",top1," in row or "gain" in row}
     assert "UNFINISHED: 2 of 8 runs missing" in table(capsys)
     ask("run", "post#3", "--skip")
@@ -210,7 +210,7 @@ def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_pa
     assert "UNFINISHED" not in found
     assert "had begun" not in found
     assert accuracy
-    assert accuracy <= {*table(capsys, "--format", "csv").splitlines()}
+    assert accuracy <= {*table(capsys, "--format", "tidy").splitlines()}
     ask("verify", "fixture")
     ask("export", "fixture", "out")
     capsys.readouterr()

@@ -322,7 +322,7 @@ def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_pat
     killed(*words, INLINE)
     assert len(results(calm.folder)) == 6
     assert results(killed.folder) == results(calm.folder)
-    assert calm("table", "--format", "csv").out == killed("table", "--format", "csv").out
+    assert calm("table", "--format", "tidy").out == killed("table", "--format", "tidy").out
     attempts = [json.loads(path.read_text())["attempts"] for path in runs.glob("*/env.json")]
     begun = [attempt["from_step"] for tried in attempts for attempt in tried]
     assert len(begun) > 6  # some were tried twice,

@@ -343,7 +343,7 @@ def toy(tmp_path_factory):
 
 LINES = {
     "sweep": ("sweep", "number.yaml", "--yes"),
-    "csv": ("table", "--format", "csv"),
+    "csv": ("table", "--format", "tidy"),
     "table": ("table", "--show", "accuracy,gain,ci,mse,auc,epochs_to:2"),
     "show": ("show", "moves#0"),
     "verify": ("verify",),

@@ -29,7 +29,7 @@ __all__ = [
     "Sentence",  # a key and values, which English makes a text of
     "Resolution",  # the gain that more seeds would resolve
     "WARNING_KINDS",  # kinds of notes that qualify a verdict
-    "PValues",  # p-values for CSV and JSON; they decide nothing
+    "PValues",  # p-values for tidy CSV and JSON; they decide nothing
     "Summary",  # an average over columns, a contrast or a set of effects
     "SummaryLine",  # a line of a summary
     # Results

@@ -265,6 +265,11 @@ class Table:
         return [column for column in self.columns if not column.beside]
 
     @property
+    def is_of_changes(self) -> bool:
+        """True if effects of changes are judged, and no single cell."""
+        return any(block.kind == "change" for block in self.blocks)
+
+    @property
     def contrasts(self) -> list[Entry]:
         """The entries that verdicts are for: those of every row but the baseline, or one for the
         effect of every change."""

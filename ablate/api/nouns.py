@@ -365,7 +365,7 @@ class Table:
         return self.render("html")
 
     def render(self, format: str = "md", **options: Any) -> str:
-        """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `render_table`."""
+        """Set it in a format: md, latex, html, csv, tidy or json. `options`: see `render_table`."""
         return str(render_table(self.data, format, **options))
 
     @property

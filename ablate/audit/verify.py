@@ -378,7 +378,7 @@ class _Check:
         results = with_own_metrics(plan, results, store)
         files = RunFiles(store.metrics, store.probe, store.predictions)
         table = make_table(Evidence.collect(plan, results, files))
-        return [*csv.reader(io.StringIO(render_table(table, "csv")))][1:]
+        return [*csv.reader(io.StringIO(render_table(table, "tidy")))][1:]
 
     def say_what_was_not_checked(self) -> None:
         for condition, number in self.unchecked.items():

@@ -139,7 +139,7 @@ TrialsFormat = Annotated[str | None, format_of("rich", "md", "csv", "json", defa
 TableFormat = Annotated[
     str | None,
     format_of(
-        *("rich", "md", "latex", "html", "csv", "json"),
+        *("rich", "md", "latex", "html", "csv", "tidy", "json"),
         *parts.names("ablate_formats"),
         default=READABLE,
     ),

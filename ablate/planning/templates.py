@@ -13,11 +13,7 @@ from string import Template
 from ablate.planning.conf import shipped_folder
 from ablate.planning.program_yaml import declare
 from ablate.run import PART_KINDS
-from ablate.shared import (
-    UserError,
-    make_folder,
-    unknown_value,
-)
+from ablate.shared import UserError, make_folder, unknown_value
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
 

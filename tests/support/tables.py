@@ -56,7 +56,7 @@ SPEC = {
     },
     "eval": {},
 }
-TEXTS = ("md", "latex", "html", "csv", "json")
+TEXTS = ("md", "latex", "html", "csv", "tidy", "json")
 
 
 def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):

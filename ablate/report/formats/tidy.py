@@ -1,4 +1,4 @@
-"""Writes a whole table for other programs, with exact numbers."""
+"""Writes every fact of a table for other programs, with exact numbers."""
 
 from __future__ import annotations
 
