@@ -16,12 +16,16 @@ __all__ = [
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
     "Table",  # a table of gains with intervals and verdicts
+    # Errors
+    "explain_in_scripts",  # let Python print our errors as one line
+    "failure_of",  # the failure that a broken ledger or file is
     # What a sweep is printed as
     "draw_sweep",  # draw a figure of a sweep
     "render_report",  # render a sweep as one HTML page
     # Steps of a sweep
     "Start",  # a sweep that is about to be driven
     "SweepCost",  # what a sweep will cost, before it starts
+    "forecast_plan",  # a plan with what its runs will cost
     "forecast_sweep",  # warnings of a sweep, and its cost at most
     "recall_declared",  # what a driven sweep declares, by its name
     "make_recall",  # finds the plan by which the store drove a sweep last
@@ -36,6 +40,7 @@ __all__ = [
 
 TYPE_CHECKING = bool(0)  # a call: see `ablate/__init__.py`
 if TYPE_CHECKING:
+    from ablate.api.errors import explain_in_scripts, failure_of
     from ablate.api.nouns import Design, Run, Store, Sweep, Table
     from ablate.api.publishing import draw_sweep, render_report
     from ablate.api.training import (
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
         check_outcome,
         check_retry,
         find_grower,
+        forecast_plan,
         forecast_sweep,
         grow_plan,
         imported_plan,

@@ -210,9 +210,9 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis import with_own_metrics
-    from ablate.api import find_grower, grow_plan, imported_plan, make_recall, recorded_states
+    from ablate.api import forecast_plan, imported_plan, make_recall
     from ablate.report import show_head, show_plan, trees
-    from ablate.running import Devices, estimate_costs, gpus_in_use, make_launcher, rehearse_rows
+    from ablate.running import Devices
 
     store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
@@ -224,14 +224,8 @@ def plan(
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":
         show_head(plan)
-    plan = grow_plan(plan, store, find_grower(plan, store))
-    states, finished = recorded_states(plan, store)
-    launcher = make_launcher(settings, store.cache)
-    try:
-        cost = estimate_costs(plan, store, launcher, states, finished, on=devices)
-        rehearsals = rehearse_rows(plan, store, launcher, cost.described)
-    finally:
-        launcher.free()
+    forecast = forecast_plan(plan, store, settings, devices)
+    plan, cost = forecast.plan, forecast.costs
     detection, ahead = None, None
     designs: list[DesignForecast] = []
     spreads: dict[str, SeedSpread] = {}
@@ -261,12 +255,10 @@ def plan(
         if detect is not None and not designs:
             detection = forecast_seeds(plan, detect, cost, spreads, past)
         ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
-    amiss = [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)] if on is None else []
-    facts = plan, states, cost, rehearsals, settings, amiss
     if format == "json":
-        print_json(trees.of_plan(*facts, detection, ahead, designs, withheld.values()))
+        print_json(trees.of_plan(forecast, detection, ahead, designs, withheld.values()))
         return
-    show_plan(*facts)
+    show_plan(forecast)
     if designs:
         from ablate.report import show_designs
 

@@ -39,6 +39,8 @@ __all__ = [
     # Plans
     "show_head",  # print a plan's name and title
     "show_plan",  # print sizes, costs and runs of a plan
+    "grid",  # texts in aligned columns, for a rich console
+    "PlanForecast",  # a plan with what its runs will cost
     "SeedSpread",  # the spread between seeds in a column
     "seed_spreads",  # the spread between seeds in every column
     "forecast_seeds",  # seeds and hours that a gain takes to detect
@@ -66,6 +68,7 @@ __all__ = [
     "WatchServer",  # serves the live page
     # The terminal
     "progress_view",  # the view of a drive: bars on a terminal, else lines
+    "python_view",  # the view of a drive from Python: also in notebooks, else silent
     "make_console",  # a rich console that lets no foreign escape code through
     "gate_output",  # make standard output and error safe to print to
     "announce",  # say on standard error what is about to take long
@@ -100,8 +103,9 @@ if TYPE_CHECKING:
     from ablate.report.frames import curves_frame, measured_records, runs_frame
     from ablate.report.listing import CATALOGUE_KINDS, catalogue, key_lines
     from ablate.report.live import progress_view
+    from ablate.report.notebook import python_view
     from ablate.report.page import PAGE_FIGURES, render_page
-    from ablate.report.planned import show_head, show_plan
+    from ablate.report.planned import PlanForecast, show_head, show_plan
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,
@@ -118,7 +122,7 @@ if TYPE_CHECKING:
         follow_log,
         print_log,
     )
-    from ablate.report.status import SweepView, show_status, watch_status
+    from ablate.report.status import SweepView, grid, show_status, watch_status
     from ablate.report.text import (
         announce,
         count_text,
