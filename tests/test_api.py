@@ -114,7 +114,7 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
         assert str(here / "bundle") in str(caught.value)
 
     more = ablate.Sweep(*WORDS, seeds=3, **SHORT)
-    OpenStore(here / "runs").order("skip", [more.plan.cells[1].ids[2]])
+    OpenStore(here / "runs").order("skip", [more._plan.cells[1].ids[2]])
     assert more.train().status().loc["dpn"].to_dict("records") == [{"finished": 2, "skipped": 1}]
     assert UNFINISHED not in more.report(here / "page.html").read_text()
     assert UNFINISHED not in str(more.table())
@@ -139,10 +139,10 @@ def test_the_page_is_right(here):
 def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     sweep = ablate.Sweep("stem=none,dpn", data="digits", until=8, optim={"lr": 1e-3})
     assert isinstance(sweep.design, Looks)
-    assert "optim.lr=0.001" in sweep.plan.words
+    assert "optim.lr=0.001" in sweep._plan.words
     keys = {"stem": ("none", "dpn"), "probe": ["gradnorm"], "block": {"attn": ("pre", "post")}}
     words = ("stem=none,dpn", "probe=[gradnorm]", "block.attn=pre,post")
-    plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k).plan for w, k in (((), keys), (words, {})))
+    plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k)._plan for w, k in (((), keys), (words, {})))
     assert (plan.cells, plan.seeds) == (same.cells, (3, 5))
     assert [row.label for row in plan.rows][:2] == ["none · pre", "none · post"]
     with pytest.raises(UserError, match="did you mean"):
@@ -189,8 +189,8 @@ def test_values_reach_the_training_as_they_are(users, shell):
     assert [run.config["trainer"]["note"] for run in sweep.runs()] == [*NOTES]
 
     again = ablate.Sweep("trainer=parrot", seeds=1, **ODD).train()
-    assert ids(again.plan) == ids(sweep.plan)
-    shell("sweep", *sweep.plan.words)  # the printed command is of the same runs
+    assert ids(again._plan) == ids(sweep._plan)
+    shell("sweep", *sweep._plan.words)  # the printed command is of the same runs
     assert seen(folder) == trained
     with pytest.raises(UserError) as caught:  # a number is no text
         ablate.Sweep("trainer=parrot", seeds=1, trainer={"note": ("none", 1e-3)})
@@ -210,7 +210,7 @@ def test_changes_of_python_are_values(users, shell):
         *(["it's a:b, c", ["none"]], ["none", ["a b", "1"]], ["it's a:b, c", ["a b", "1"]]),
     ]
     assert {run.config["trainer"]["lr"] for run in sweep.runs() if "odd" in run.row} == {0.2}
-    shell("sweep", *sweep.plan.words)
+    shell("sweep", *sweep._plan.words)
     assert len(seen(folder)) == 4
     for name in ("a: b", " a"):
         with pytest.raises(UserError) as caught:
@@ -228,9 +228,9 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     second = [(1, note, ["1", "a b", "x,y"]) for note in NOTES]
     assert seen(folder)[len(NOTES) :] == second
     third = ablate.Sweep("odd", seeds=3)
-    assert ids(third.plan) > ids(first.plan)
-    assert len(ids(third.plan)) == 3 * len(NOTES)
-    assert (third.name, third.plan.declared.name) == ("odd", first.plan.declared.name)
+    assert ids(third._plan) > ids(first._plan)
+    assert len(ids(third._plan)) == 3 * len(NOTES)
+    assert (third.name, third._plan.declared.name) == ("odd", first._plan.declared.name)
 
     # The name takes no other settings: the line names the place, the value and the command.
     with pytest.raises(UserError) as caught:
@@ -242,7 +242,7 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     [command] = re.findall("`ablate sweep (.*)`", line)
     planned = json.loads(shell("plan", *shlex.split(command), "--format", "json").out)
     runs = {run for row in planned["variants"] for run in row["runs"].values()}
-    assert runs == ids(ablate.Sweep("odd").plan)
+    assert runs == ids(ablate.Sweep("odd")._plan)
 
 
 def test_a_text_with_commas_is_one_value_and_the_line_says_so(here):

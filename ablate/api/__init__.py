@@ -1,4 +1,4 @@
-"""The interface for Python code: five nouns, which `import ablate` shows, and the steps of a sweep.
+"""The interface for Python code: the nouns of `import ablate`, and the steps of a sweep.
 
 The command line is a client of this room: it reads words, calls these, and prints. Values come in
 and values go out. A `Start` belongs to one process and one thread; it takes the driver's lock of
@@ -12,6 +12,8 @@ from ablate.doors import lazy
 __all__ = [
     # Nouns
     "Design",  # the rows, columns and seeds of a sweep, as values
+    "Figure",  # a figure of a sweep, which a notebook shows
+    "Forecast",  # what a sweep would train, and how long it takes
     "Run",  # a run, as the plans, the ledger and its folder describe it
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
@@ -41,8 +43,10 @@ __all__ = [
 TYPE_CHECKING = bool(0)  # a call: see `ablate/__init__.py`
 if TYPE_CHECKING:
     from ablate.api.errors import explain_in_scripts, failure_of
-    from ablate.api.nouns import Design, Run, Store, Sweep, Table
+    from ablate.api.forecast import Design, Forecast
+    from ablate.api.nouns import Figure, Run, Store, Sweep
     from ablate.api.publishing import draw_sweep, render_report
+    from ablate.api.tables import Table
     from ablate.api.training import (
         Start,
         SweepCost,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
 
-from ablate.shared import Failure, UserError
+from ablate.shared import Failure, UserError, unknown_value
 
 Call = TypeVar("Call", bound=Callable[..., object])
 BREAKDOWNS = (sqlite3.Error, OSError)
@@ -39,10 +40,16 @@ def stopped(line: str) -> KeyboardInterrupt:
 
 
 def explained(call: Call) -> Call:
-    """Make a call of the interface raise what breaks as a Failure, and Ctrl-C with a line."""
+    """Make a call of the interface raise errors of one line: a UserError for arguments that it does
+    not have, a Failure for what breaks, and a KeyboardInterrupt with a line."""
+    signature = inspect.signature(call)
 
     @functools.wraps(call)
     def run(*args: object, **options: object) -> object:
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise _argument_error(call, signature, options, error) from None
         try:
             return call(*args, **options)
         except KeyboardInterrupt as error:
@@ -53,6 +60,21 @@ def explained(call: Call) -> Call:
     return run  # type: ignore[return-value]
 
 
+def _argument_error(
+    call: Callable[..., object],
+    signature: inspect.Signature,
+    options: Mapping[str, object],
+    error: TypeError,
+) -> UserError:
+    """Return the error for arguments that a call does not have, or lacks."""
+    place = call.__qualname__.removesuffix(".__init__")
+    known = [name for name in signature.parameters if name != "self"]
+    for name in options:
+        if name not in known:
+            return unknown_value(place, name, known, "an argument among")
+    return UserError(f"{place}: {error}; its arguments are {', '.join(known)}")
+
+
 def explain_in_scripts() -> None:
     """Let Python print an error that one line explains, and that nothing catches, as that line on
     standard error, without a traceback. All other errors are printed as before."""
@@ -60,9 +82,7 @@ def explain_in_scripts() -> None:
     if getattr(previous, "explains", False):
         return
 
-    def hook(
-        kind: type[BaseException], error: BaseException, frames: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         if isinstance(error, UserError | Failure):
             print(error.line, file=sys.stderr)
         elif isinstance(error, KeyboardInterrupt) and "_render_traceback_" in vars(error):

@@ -84,15 +84,16 @@ class Forecast:
         from ablate.report import grid, make_console
 
         text = io.StringIO()
-        make_console(file=text, width=WIDTH).print(grid(*self._forecast.grid()))
+        make_console(file=text, width=WIDTH, force_jupyter=False).print(grid(*self._forecast.grid()))
         plan = self._forecast.plan
         lines = [f"sweep: {plan.name}", plan.title, text.getvalue(), *self._forecast.lines()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._forecast.lines())
-        title = escape(self._forecast.plan.title)
-        return f"<p>{title}</p>{html_grid(*self._forecast.grid())}{lines}"
+        plan = self._forecast.plan
+        title = "" if plan.title == plan.name else f"<p>{escape(plan.title)}</p>"
+        return f"<p><b>{escape(plan.name)}</b></p>{title}{html_grid(*self._forecast.grid())}{lines}"
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each row and column: `row`, `column`, `parameters`, `multiply_adds` (of

@@ -40,6 +40,7 @@ __all__ = [
     "show_head",  # print a plan's name and title
     "show_plan",  # print sizes, costs and runs of a plan
     "grid",  # texts in aligned columns, for a rich console
+    "planned_runs",  # count the runs of a plan: "4 variants x 5 seeds = 20 runs"
     "PlanForecast",  # a plan with what its runs will cost
     "SeedSpread",  # the spread between seeds in a column
     "seed_spreads",  # the spread between seeds in every column
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
     from ablate.report.live import progress_view
     from ablate.report.notebook import python_view
     from ablate.report.page import PAGE_FIGURES, render_page
-    from ablate.report.planned import PlanForecast, show_head, show_plan
+    from ablate.report.planned import PlanForecast, planned_runs, show_head, show_plan
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,

@@ -71,14 +71,15 @@ class NotebookView:
 
     def _draw(self) -> None:
         """Draw everything anew, unless that was done a moment ago: `show` is called again soon."""
-        from IPython.display import display
+        from IPython import display
 
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + DRAWN_EVERY_S
         drawing = self._drawing(self._events)
         if self._output is None:
-            self._output = display(drawing, display_id=True)
+            show: Any = display.display
+            self._output = show(drawing, display_id=True)
         else:
             self._output.update(drawing)
 
