@@ -13,7 +13,7 @@ __all__ = [
     # Nouns
     "Design",  # the rows, columns and seeds of a sweep, as values
     "Figure",  # a figure of a sweep, which a notebook shows
-    "Forecast",  # what a sweep would train, and how long it takes
+    "Forecast",  # the runs that a sweep would train, and how long they take
     "Run",  # a run, as the plans, the ledger and its folder describe it
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export

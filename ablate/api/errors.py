@@ -68,11 +68,11 @@ def _argument_error(
 ) -> UserError:
     """Return the error for arguments that a call does not have, or lacks."""
     place = call.__qualname__.removesuffix(".__init__")
-    known = [name for name in signature.parameters if name != "self"]
+    parameters = [name for name in signature.parameters if name != "self"]
     for name in options:
-        if name not in known:
-            return unknown_value(place, name, known, "an argument among")
-    return UserError(f"{place}: {error}; its arguments are {', '.join(known)}")
+        if name not in parameters:
+            return unknown_value(place, name, parameters, "an argument among")
+    return UserError(f"{place}: {error}; its arguments are {', '.join(parameters)}")
 
 
 def explain_in_scripts() -> None:

@@ -1,8 +1,7 @@
-"""What Python shows of a sweep before it trains: its design, and the forecast of its runs."""
+"""A sweep before it trains, as Python shows it: its design, and the forecast of its runs."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
     from ablate.planning import Plan
     from ablate.report import PlanForecast
-
-WIDTH = 200  # characters of a grid that no terminal bounds
 
 
 def html_grid(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -48,7 +45,8 @@ class Design:
         return cls(rows, columns, plan.baseline, tuple(plan.seeds), looks)
 
     @property
-    def _words(self) -> str:
+    def text(self) -> str:
+        """The design in a line: "2 rows x 1 column x 3 seeds, baseline 'none'"."""
         sizes = [count_text(len(self.rows), "row"), count_text(len(self.columns), "column")]
         text = " x ".join([*sizes, count_text(len(self.seeds), "seed")])
         if not self.looks:
@@ -57,37 +55,31 @@ class Design:
         return f"{text} so far, baseline {self.baseline!r}, looks at {counts} seeds"
 
     def __repr__(self) -> str:
-        return f"<ablate.Design: {self._words}>"
+        return f"<ablate.Design: {self.text}>"
 
     def _repr_html_(self) -> str:
         keys = list(dict.fromkeys(key for settings in self.rows.values() for key in settings))
         rows = [
             [row, *(settings.get(key, "") for key in keys)] for row, settings in self.rows.items()
         ]
-        return f"<p>{escape(self._words)}</p>{html_grid(['row', *keys], rows)}"
+        return f"<p>{escape(self.text)}</p>{html_grid(['row', *keys], rows)}"
 
 
 class Forecast:
-    """What a sweep would train, and how long that takes: what `ablate plan` prints. `data`: every
-    number of it, with the keys of `ablate plan --format json`."""
+    """The runs that a sweep would train, and how long they take: the text of `ablate plan`."""
 
     def __init__(self, forecast: PlanForecast) -> None:
         self._forecast = forecast
 
     @property
     def data(self) -> dict[str, Any]:
+        """Every number, with the keys of `ablate plan --format json`."""
         from ablate.report import trees
 
         return trees.of_plan(self._forecast)
 
     def __repr__(self) -> str:
-        from ablate.report import grid, make_console
-
-        text = io.StringIO()
-        make_console(file=text, width=WIDTH, force_jupyter=False).print(grid(*self._forecast.grid()))
-        plan = self._forecast.plan
-        lines = [f"sweep: {plan.name}", plan.title, text.getvalue(), *self._forecast.lines()]
-        return "\n".join(lines)
+        return self._forecast.text
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._forecast.lines())

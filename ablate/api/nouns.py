@@ -19,7 +19,6 @@ from ablate.api.publishing import draw_sweep
 from ablate.api.tables import Table
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Declared, Plan, Recall, plan_declared, plan_from_words
-from ablate.report import planned_runs
 from ablate.shared import Failure, UserError
 from ablate.store import History, Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
@@ -150,8 +149,7 @@ class Sweep:
         self._plan: Plan = declare_plan(training.make_recall(self._store))[0]
 
     def __repr__(self) -> str:
-        plan = self._plan
-        return f"<ablate.Sweep {plan.name!r}: {planned_runs(plan)}>"
+        return f"<ablate.Sweep {self.name!r}: {self.design.text}>"
 
     def _repr_html_(self) -> str:
         """Return a grid of rows and columns, and the states of their runs."""
@@ -164,7 +162,7 @@ class Sweep:
         ]
         headings = ["row", *(column.heading or "runs" for column in plan.columns)]
         title = "" if plan.title == plan.name else f"<p>{html.escape(plan.title)}</p>"
-        heading = f"<p><b>{html.escape(plan.name)}</b>: {html.escape(planned_runs(plan))}</p>"
+        heading = f"<p><b>{html.escape(plan.name)}</b>: {html.escape(self.design.text)}</p>"
         return f"{heading}{title}{html_grid(headings, rows)}"
 
     @property
@@ -185,7 +183,7 @@ class Sweep:
         """
         _refuse_bundle(self._store, "plan")
         imported = training.imported_plan(self._store, [self.name])
-        plan, settings = imported or self._declared()(training.make_recall(self._store))
+        plan, settings = imported or self._declaration()(training.make_recall(self._store))
         return Forecast(training.forecast_plan(plan, self._store, settings))
 
     @explained
@@ -206,7 +204,7 @@ class Sweep:
         _refuse_bundle(self._store, "train")
         statuses = [retry] if isinstance(retry, str) else retry
         training.check_retry(statuses)
-        start = training.Start(self._declared(), self._store, replace)
+        start = training.Start(self._declaration(), self._store, replace)
         await_disk_room(self._store, python_view)
         observers = Observers(read_logger_words([]), self._store.root, self.name, announce)
         with observers:
@@ -221,7 +219,7 @@ class Sweep:
         training.check_outcome(outcome, self._store)
         return self
 
-    def _declared(self) -> training.Declare:
+    def _declaration(self) -> training.Declare:
         """Return the function that plans this sweep, also one that was opened by its name. Raises
         UserError for an imported sweep."""
         if not hasattr(self, "_declare"):

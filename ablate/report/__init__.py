@@ -39,8 +39,6 @@ __all__ = [
     # Plans
     "show_head",  # print a plan's name and title
     "show_plan",  # print sizes, costs and runs of a plan
-    "grid",  # texts in aligned columns, for a rich console
-    "planned_runs",  # count the runs of a plan: "4 variants x 5 seeds = 20 runs"
     "PlanForecast",  # a plan with what its runs will cost
     "SeedSpread",  # the spread between seeds in a column
     "seed_spreads",  # the spread between seeds in every column
@@ -106,7 +104,7 @@ if TYPE_CHECKING:
     from ablate.report.live import progress_view
     from ablate.report.notebook import python_view
     from ablate.report.page import PAGE_FIGURES, render_page
-    from ablate.report.planned import PlanForecast, planned_runs, show_head, show_plan
+    from ablate.report.planned import PlanForecast, show_head, show_plan
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,
@@ -123,7 +121,7 @@ if TYPE_CHECKING:
         follow_log,
         print_log,
     )
-    from ablate.report.status import SweepView, grid, show_status, watch_status
+    from ablate.report.status import SweepView, show_status, watch_status
     from ablate.report.text import (
         announce,
         count_text,

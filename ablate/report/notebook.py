@@ -109,8 +109,8 @@ class NotebookView:
         return duration(self._clock.left_s(progress))
 
 
-def _bar(done: float, total: int, text: str) -> str:
-    bar = f'<progress value="{done:.4g}" max="{total}" style="width: 20em"></progress>'
+def _bar(part: float, total: int, text: str) -> str:
+    bar = f'<progress value="{part:.4g}" max="{total}" style="width: 20em"></progress>'
     return f"<div>{bar} {html.escape(text)}</div>"
 
 

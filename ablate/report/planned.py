@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 import shutil
@@ -14,12 +15,13 @@ from typing import Any
 
 from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, Row, launcher_line
-from ablate.report.status import PARENTS, show_grid, told_counts
-from ablate.report.text import count_text, device_time, duration
+from ablate.report.status import PARENTS, grid, show_grid, told_counts
+from ablate.report.text import count_text, device_time, duration, make_console
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
 from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
 
+WIDTH = 200  # characters of a grid that no terminal bounds
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
 
 
@@ -99,12 +101,21 @@ class PlanForecast:
             yield f"warning: {warning}"
 
     @property
+    def text(self) -> str:
+        """All that `show_head` and `show_plan` print, for a reader without a terminal."""
+        grid_text = io.StringIO()
+        console = make_console(file=grid_text, width=WIDTH, force_jupyter=False)
+        console.print(grid(*self.grid()))
+        head = f"sweep: {self.plan.name}\n{self.plan.title}"
+        return "\n".join([head, grid_text.getvalue(), *self.lines()])
+
+    @property
     def _is_by_column(self) -> bool:
         return len(self.plan.columns) > 1 and _rows_alike(self.plan, self.costs)
 
     @property
     def _steps(self) -> dict[str, str]:
-        """What a step of each row costs in steps of the baseline: "1.3x"."""
+        """The cost of a step of each row, in steps of the baseline: "1.3x"."""
         return {row: f"{ratio:.1f}x" for (row, _), ratio in self.rehearsals.steps.items()}
 
 
