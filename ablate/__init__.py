@@ -17,21 +17,11 @@ TYPE_CHECKING = bool(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ablate.api import Design, Figure, Forecast, Run, Store, Sweep, Table
+    from ablate.api import Design, Run, Store, Sweep, Table
     from ablate.shared import Failure, UserError
 
 ERRORS = ["Failure", "UserError"]
-__all__ = [
-    "Design",
-    "Failure",
-    "Figure",
-    "Forecast",
-    "Run",
-    "Store",
-    "Sweep",
-    "Table",
-    "UserError",
-]
+__all__ = ["Design", "Failure", "Run", "Store", "Sweep", "Table", "UserError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from ablate.data.picture import BrokenImage
 from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
 from ablate.store.store import Store
 from ablate.training import worker
 from ablate.training.attempt import EXIT_ROTTEN

@@ -15,9 +15,9 @@ from conftest import Shell, wait_for
 from support.processes import kill, workers
 from support.trainings import digits, outcome, train_until
 
-from ablate.shared import choices
+from ablate.run import choices
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
 from ablate.training import numerics
 from ablate.training.calibrate import random_split
 from ablate.training.numerics import check_compile, missing

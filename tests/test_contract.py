@@ -21,7 +21,7 @@ from conftest import Shell
 from ablate.audit import export
 from ablate.planning import compose, templates
 from ablate.planning.analysis_keys import read_own_metric
-from ablate.shared import RunSpec, parts, validated_run
+from ablate.run import RunSpec, parts, validated_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.answers import answer_describe

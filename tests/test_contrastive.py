@@ -24,11 +24,11 @@ from ablate.data.cache import prepare_cache
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared import RunSpec
-from ablate.shared.metrics.contrastive import contrastive_scores
-from ablate.shared.rundir import RunDir
-from ablate.shared.schema import read_section
-from ablate.shared.sections import Data, Text
+from ablate.run import RunSpec
+from ablate.run.metrics.contrastive import contrastive_scores
+from ablate.run.rundir import RunDir
+from ablate.run.schema import read_section
+from ablate.run.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
 from ablate.training.model import build

@@ -11,8 +11,10 @@ import pytest
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
-from ablate.report.planned import PlanForecast, planned_runs, show_plan
+from ablate.report.planned import PlanForecast, planned_runs
 from ablate.report.text import device_time
+from ablate.run.build import build_run
+from ablate.run.spec import RunSpec
 from ablate.running import estimate
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
@@ -20,9 +22,7 @@ from ablate.running.gpus import GpuSet
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model.count import describe
 
@@ -67,7 +67,7 @@ def told(tmp_path):
 
 def shown(plan, costs, **settings) -> None:
     settings = launcher_settings({"name": "local", **settings})
-    show_plan(PlanForecast(plan, {}, costs, Rehearsals({}, []), settings, []))
+    PlanForecast(plan, {}, costs, Rehearsals({}, []), settings, []).show()
 
 
 def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):

@@ -29,8 +29,8 @@ from support.images import folders
 import ablate
 from ablate import cli
 from ablate.report import plot
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training import attempt, worker

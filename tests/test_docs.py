@@ -233,15 +233,15 @@ def ranks() -> dict[str, float]:
     found: dict[str, float] = {}
     for place, line in enumerate(contracts["contracts"][0]["layers"]):
         found |= {room.strip().removeprefix("ablate."): place for room in line.split("|")}
-    # Above what both halves share.
-    return {**found, "training": found["shared"] - 0.5, "data": found["shared"] - 0.3}
+    # Above what a run is, which both halves know.
+    return {**found, "training": found["run"] - 0.5, "data": found["run"] - 0.3}
 
 
 def may_import(room: str, other: str) -> bool:
     """Downhill: the same room, or one below it, and never from one half into the other."""
     trains = ("training", "data")
     if room != other and (room in trains or other in trains):
-        return room in trains and other in ("data", "shared", "version") and room != "data"
+        return room in trains and other in ("data", "run", "shared", "version") and room != "data"
     return room == other or ranks()[room] < ranks()[other]
 
 

@@ -21,13 +21,13 @@ from ablate.audit.doctor import check_store, machine, resume_check, stored
 from ablate.cli import keeping
 from ablate.data.cache import prepare_cache
 from ablate.planning import compose
+from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import slots
-from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.store import Store
 from ablate.training import resume_check as training

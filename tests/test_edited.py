@@ -20,10 +20,10 @@ from support.stores import NAME, WORDS, leave_run
 import ablate
 from ablate.audit.doctor import check_store
 from ablate.planning.expand import plan_from_words as make_plan
+from ablate.run.rundir import RunDir
 from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
-from ablate.shared.rundir import RunDir
 from ablate.store.events import sealed_events
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, result_detail

@@ -17,7 +17,7 @@ from ablate.data import batches
 from ablate.data.batches import RING, Batches, Feed
 from ablate.data.draws import Draws
 from ablate.data.splits import Split
-from ablate.shared.sections import Augment
+from ablate.run.sections import Augment
 
 CPU = torch.device("cpu")
 

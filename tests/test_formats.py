@@ -21,8 +21,8 @@ from ablate.analysis.note import FOOTNOTES
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT_SHOW, check_show, grid, render_table
 from ablate.report.formats.latex import escape
+from ablate.run.metrics import TASKS
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
 
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell, contents
 
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock
-from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.gc import Rubbish, collect_rubbish, find_rubbish, kept_sweeps
 from ablate.store.ledger import Ledger

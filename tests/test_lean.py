@@ -15,10 +15,10 @@ from conftest import Shell, contents, records
 
 from ablate.audit import bundle_check, lean
 from ablate.audit.bundle import Bundle
+from ablate.run.metrics.classify import CLASSIFY
+from ablate.run.metrics.probed import PROBE_METRICS, gradnorm_profile
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
-from ablate.shared.metrics.classify import CLASSIFY
-from ablate.shared.metrics.probed import PROBE_METRICS, gradnorm_profile
 
 SWEEP = ("sweep", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.steps=30", "seeds=3")
 PROBES = "probe=[gradnorm,attention]"

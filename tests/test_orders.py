@@ -17,10 +17,10 @@ from support.plans import record_plan, small_plan
 from ablate.analysis import english
 from ablate.cli import app
 from ablate.planning.design import Looks
+from ablate.run.rundir import FINAL_STATUSES
+from ablate.run.spec import RunSpec
 from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import FINAL_STATUSES
-from ablate.shared.spec import RunSpec
 from ablate.store.events import RunState, Status
 from ablate.store.find import without_skipped
 from ablate.store.ledger import Ledger

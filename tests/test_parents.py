@@ -26,10 +26,10 @@ from ablate.analysis import english
 from ablate.analysis.captions import parent_words
 from ablate.planning.design import ONE_PARENT
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.model.vit import resize

@@ -33,9 +33,9 @@ from ablate.report.plot.form import cell_name
 from ablate.report.plot.gains import limits
 from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, styled
+from ablate.run.metrics import TASKS
+from ablate.run.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
-from ablate.shared.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.store.store import Store
 
 ELSEWHERE = ("tuning", "changes", "pairs")  # tests/test_tune.py and test_changes.py draw them

@@ -17,8 +17,8 @@ import torch
 from ablate.api import training
 from ablate.api.training import origin
 from ablate.planning.compose import resolve_run
+from ablate.run.rundir import RunDir
 from ablate.shared import system as questions
-from ablate.shared.rundir import RunDir
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 

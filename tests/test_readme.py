@@ -13,11 +13,11 @@ from conftest import REPOSITORY
 from pages import PAGES, README, blocks, commands
 
 from ablate.planning import expand
-from ablate.shared import choices
+from ablate.run import choices
 
 TEXT = PAGES[README]
 LAUNCHERS = "ablate/planning/launcher.py"
-CHOICES, CLASSIFY = "ablate/shared/choices.py", "ablate/shared/metrics/classify.py"
+CHOICES, CLASSIFY = "ablate/run/choices.py", "ablate/run/metrics/classify.py"
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
     "NORMS": (CHOICES, "NORMS: dict[str, Choice] = {\n"),
     "STEMS": (CHOICES, "STEMS: dict[str, Choice] = {\n"),

@@ -14,10 +14,10 @@ import tiny
 import torch
 
 from ablate.planning import expand
+from ablate.run import plugin, sections
+from ablate.run.source import own_line
 from ablate.running import rehearse as rehearsals
-from ablate.shared import plugin, sections
 from ablate.shared.errors import UserError
-from ablate.shared.source import own_line
 from ablate.store.store import Store
 from ablate.training.answers import answer_rehearse
 from ablate.training.model import build

@@ -22,7 +22,7 @@ from support.images import take
 from ablate.data import cache, source
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan_from_words
-from ablate.shared.sections import Data
+from ablate.run.sections import Data
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -25,14 +25,14 @@ from support.processes import freeze, kill, thaw, workers
 from ablate.audit import export
 from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
+from ablate.run import RunSpec, validated_run
+from ablate.run.run import OwnRun
+from ablate.run.rundir import RunDir
+from ablate.run.spec import OwnSpec
 from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines
-from ablate.shared import RunSpec, validated_run
 from ablate.shared.errors import UserError
-from ablate.shared.run import OwnRun
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import OwnSpec
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import handle as states

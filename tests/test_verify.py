@@ -24,12 +24,12 @@ from ablate.audit.verify import Verified, verify_plan
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
+from ablate.run.metrics import classify
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
-from ablate.shared.metrics import classify
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store import looks
 from ablate.store.folder import HostLock
 from ablate.store.ledger import Ledger, result_detail

@@ -19,11 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import ablate
 from ablate.planning import compose, expand
+from ablate.run.build import build_run
+from ablate.run.run import Run
+from ablate.run.spec import RunSpec
 from ablate.running.estimate import shared_weights
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
-from ablate.shared.spec import RunSpec
 from ablate.training import answers
 from ablate.training.calibrate import random_split
 from ablate.training.model import build

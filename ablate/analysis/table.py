@@ -11,7 +11,12 @@ from ablate.analysis import stats
 from ablate.analysis.note import EVERYWHERE, FOOTNOTES, Note, NoteKind, Place
 from ablate.analysis.summary import PValues, Summary
 from ablate.planning import TuningWinner
-from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
+from ablate.run import (
+    DEFAULT_TASK,
+    TASKS,
+    Metric,
+    TaskChoice,
+)
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
 

@@ -12,8 +12,6 @@ from ablate.doors import lazy
 __all__ = [
     # Nouns
     "Design",  # the rows, columns and seeds of a sweep, as values
-    "Figure",  # a figure of a sweep, which a notebook shows
-    "Forecast",  # the runs that a sweep would train, and how long they take
     "Run",  # a run, as the plans, the ledger and its folder describe it
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
@@ -31,10 +29,8 @@ __all__ = [
     "forecast_sweep",  # warnings of a sweep, and its cost at most
     "recall_declared",  # what a driven sweep declares, by its name
     "make_recall",  # finds the plan by which the store drove a sweep last
-    "find_grower",  # what would make a plan grow
     "grow_plan",  # the plan with the runs that are asked for by now
     "imported_plan",  # the plan of an imported sweep
-    "recorded_states",  # the recorded states of a plan's runs
     "renamed_lines",  # a line for each row and column with another label
     "check_retry",  # refuse to retry a state that can't be trained again
     "check_outcome",  # raise `Failure` for runs that a drive has left
@@ -43,8 +39,8 @@ __all__ = [
 TYPE_CHECKING = bool(0)  # a call: see `ablate/__init__.py`
 if TYPE_CHECKING:
     from ablate.api.errors import explain_in_scripts, failure_of
-    from ablate.api.forecast import Design, Forecast
-    from ablate.api.nouns import Figure, Run, Store, Sweep
+    from ablate.api.forecast import Design
+    from ablate.api.nouns import Run, Store, Sweep
     from ablate.api.publishing import draw_sweep, render_report
     from ablate.api.tables import Table
     from ablate.api.training import (
@@ -52,14 +48,12 @@ if TYPE_CHECKING:
         SweepCost,
         check_outcome,
         check_retry,
-        find_grower,
         forecast_plan,
         forecast_sweep,
         grow_plan,
         imported_plan,
         make_recall,
         recall_declared,
-        recorded_states,
         renamed_lines,
     )
 else:

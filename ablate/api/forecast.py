@@ -93,7 +93,7 @@ class Forecast:
         `runs`, of which `left` are still to train."""
         import pandas as pd
 
-        from ablate.shared import FINAL_STATUSES
+        from ablate.run import FINAL_STATUSES
 
         frame = pd.DataFrame(self.data["variants"])
         states = frame.pop("states")

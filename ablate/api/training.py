@@ -30,9 +30,9 @@ from ablate.planning import (
     sweep_files,
 )
 from ablate.report import count_text, device_time, duration, progress_view
+from ablate.run import FINAL_STATUSES
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
-    FINAL_STATUSES,
     Failure,
     UserError,
     make_folder,
@@ -318,20 +318,16 @@ def check_retry(statuses: Sequence[str]) -> None:
 # --- Before the first run -------------------------------------------------------------------------
 
 
-def find_grower(plan: Plan, store: Store) -> Grower | None:
-    """Return the grower that would add runs to the plan, None if nothing does; it reports and
-    records nothing."""
+def grow_plan(plan: Plan, store: Store, by: Grower | None = None) -> Plan:
+    """Return the plan with the runs that its grower requests by now. `by`: None for the plan's own;
+    nothing is reported or recorded."""
     from ablate.analysis import make_grower
 
-    return make_grower(plan, store, Search(plan) if plan.tune else None)
-
-
-def grow_plan(plan: Plan, store: Store, by: Grower | None) -> Plan:
-    """Return the plan with the runs that its grower requests by now."""
-    if by is None:
+    grower = by or make_grower(plan, store, Search(plan) if plan.tune else None)
+    if grower is None:
         return plan
     seals = store.seals()
-    return by.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
+    return grower.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
 
 
 def _ready(
@@ -365,7 +361,7 @@ def forecast_plan(
     from ablate.report import PlanForecast
     from ablate.running import estimate_costs, gpus_in_use, rehearse_rows
 
-    plan = grow_plan(plan, store, find_grower(plan, store))
+    plan = grow_plan(plan, store)
     states, finished = recorded_states(plan, store)
     launcher = make_launcher(settings, store.cache)
     try:

@@ -19,7 +19,8 @@ from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
 from ablate.planning import Plan, read_own_metric
 from ablate.report import FORMAT_ENDINGS, OUR_FORMATS
-from ablate.shared import Failure, read_json, source_file
+from ablate.run import source_file
+from ablate.shared import Failure, read_json
 
 NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version makes alike
 

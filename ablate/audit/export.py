@@ -37,16 +37,18 @@ from ablate.report import (
     render_table,
     runs_frame,
 )
+from ablate.run import (
+    RunDir,
+    RunSpec,
+    local_files,
+    source_file,
+)
 from ablate.running import Ask
 from ablate.shared import (
     Failure,
-    RunDir,
-    RunSpec,
     UserError,
-    local_files,
     read_file,
     sha256_of,
-    source_file,
     to_json,
     write_whole,
 )

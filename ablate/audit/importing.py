@@ -36,20 +36,22 @@ from ablate.planning import (
     check_sweep_name,
 )
 from ablate.report import count_text
-from ablate.running import hold_driver_lock
-from ablate.shared import (
+from ablate.run import (
     DIRECTIONS,
     FINAL_STATUSES,
     IMPORT_EVENT,
     PREDICTS,
     TAKEN_NAMES,
     TRAINER,
-    Failure,
     OwnSpec,
     RunDir,
-    UserError,
     declared_metric,
     imported_tree,
+)
+from ablate.running import hold_driver_lock
+from ablate.shared import (
+    Failure,
+    UserError,
     make_folder,
     sha256_of,
     to_json,

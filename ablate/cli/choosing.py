@@ -59,7 +59,7 @@ def config(
     from omegaconf import OmegaConf
 
     from ablate.planning import find_cell, first_run, resolve_run
-    from ablate.shared import as_read
+    from ablate.run import as_read
 
     run: str | None
     has_name = "=" not in (words or ["="])[0]

@@ -128,7 +128,7 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
 def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
-    from ablate.api import find_grower, forecast_sweep, grow_plan
+    from ablate.api import forecast_sweep, grow_plan
     from ablate.running import DETACH_PLACES, detach_driver, make_launcher
 
     if place not in DETACH_PLACES:
@@ -136,7 +136,7 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
-            current_plan = grow_plan(plan, store, find_grower(plan, store))
+            current_plan = grow_plan(plan, store)
             _confirm(forecast_sweep(current_plan, store, launcher), yes=False)
         finally:
             launcher.free()
@@ -211,7 +211,7 @@ def plan(
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis import with_own_metrics
     from ablate.api import forecast_plan, imported_plan, make_recall
-    from ablate.report import show_head, show_plan, trees
+    from ablate.report import show_head, trees
     from ablate.running import Devices
 
     store = store_at(selection.store)
@@ -258,7 +258,7 @@ def plan(
     if format == "json":
         print_json(trees.of_plan(forecast, detection, ahead, designs, withheld.values()))
         return
-    show_plan(forecast)
+    forecast.show()
     if designs:
         from ablate.report import show_designs
 
@@ -402,7 +402,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _restore_hint(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared import RunSpec
+    from ablate.run import RunSpec
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if RunSpec.of(store.rundir(run).read_spec()).is_imported:

@@ -35,7 +35,8 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import Change, ImageView, changes_of, erasing, in_blocks, normalise
 from ablate.data.picture_crop import Cut, Cuts, MaskedCuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
-from ablate.shared import Augment, UserError
+from ablate.run import Augment
+from ablate.shared import UserError
 
 AHEAD = 1  # batches fetched beyond the current one
 RING = AHEAD + 1  # buffers: one is filled while the other is sent

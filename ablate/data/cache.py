@@ -38,7 +38,8 @@ from ablate.data import source
 from ablate.data.building import JOURNAL, Progress, Work, build_cache, building_folder, noted
 from ablate.data.splits import AnySplit, Cached, EncodedSplit, open_cached
 from ablate.data.stored_set import few
-from ablate.shared import Data, Lock, UserError, make_folder
+from ablate.run import Data
+from ablate.shared import Lock, UserError, make_folder
 
 _JOURNAL_KEPT_S = 7 * 86400
 

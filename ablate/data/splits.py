@@ -20,7 +20,8 @@ from ablate.data.mask import classes
 from ablate.data.picture import Example, decode_whole
 from ablate.data.picture_crop import Cut, MaskedCrops
 from ablate.data.storage import array_file
-from ablate.shared import NO_CLASS, Data, UserError, decoded, read_json
+from ablate.run import META_FILE, NO_CLASS, Data, decoded
+from ablate.shared import UserError, read_json
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
 
@@ -317,7 +318,7 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     where it holds another number of classes than `data.classes`.
     """
     home = folder / data.fingerprint
-    meta = read_json(home / decoded.META_FILE)
+    meta = read_json(home / META_FILE)
     if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
     cache_form = meta.get("cache", "decoded")

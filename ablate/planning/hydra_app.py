@@ -10,7 +10,8 @@ from typing import Any
 
 from ablate.planning.conf import composed, hydra_errors, without_ours
 from ablate.planning.settings import leaves
-from ablate.shared import TRAINER, UserError, hydra_override, parse_source, unknown_value
+from ablate.run import TRAINER, hydra_override, parse_source
+from ablate.shared import UserError, unknown_value
 
 WAY_OUT = (
     "install where ablate is what the application needs for that, or write `keys: {KEY: DEFAULT}` "

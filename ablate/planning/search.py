@@ -39,7 +39,8 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import LENGTH_KEYS, RunSpec, UserError, make_folder, sync_folder, validated_run
+from ablate.run import LENGTH_KEYS, RunSpec, validated_run
+from ablate.shared import UserError, make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna

@@ -22,18 +22,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablate.planning.conf import MOST_VALUES, first_line
-from ablate.shared import (
+from ablate.run import (
     ARCHS,
     CHOICES,
     LENGTH_KEYS,
-    UserError,
     hydra_override,
     is_whole_name,
     none_chosen,
     switched_off,
-    unknown_value,
     unread_by,
 )
+from ablate.shared import UserError, unknown_value
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from typing import Any
 
 from ablate.planning.conf import shipped_folder
 from ablate.planning.hydra_app import keys_of
+from ablate.run import PLACEHOLDERS, local_files, split_command
 from ablate.shared import (
-    PLACEHOLDERS,
     UserError,
-    local_files,
     make_folder,
-    split_command,
     system,
     unknown_value,
 )

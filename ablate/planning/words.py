@@ -28,7 +28,8 @@ from ablate.planning.declaration import (
 from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
 from ablate.planning.settings import Word, parse_word, single_values, value_text
 from ablate.planning.sweep_paths import sweep_files
-from ablate.shared import TRAINER, UserError, nearest_name
+from ablate.run import TRAINER
+from ablate.shared import UserError, nearest_name
 
 DEFAULT_SEEDS = 3
 COLUMNS = ("data", "model.arch")  # keys that are columns by default

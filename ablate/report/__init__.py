@@ -38,7 +38,6 @@ __all__ = [
     "PAGE_FIGURES",  # the figures that a page shows
     # Plans
     "show_head",  # print a plan's name and title
-    "show_plan",  # print sizes, costs and runs of a plan
     "PlanForecast",  # a plan with what its runs will cost
     "SeedSpread",  # the spread between seeds in a column
     "seed_spreads",  # the spread between seeds in every column
@@ -104,7 +103,7 @@ if TYPE_CHECKING:
     from ablate.report.live import progress_view
     from ablate.report.notebook import python_view
     from ablate.report.page import PAGE_FIGURES, render_page
-    from ablate.report.planned import PlanForecast, show_head, show_plan
+    from ablate.report.planned import PlanForecast, show_head
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,

@@ -35,7 +35,8 @@ from ablate.report.text import (
     rate,
     sparkline,
 )
-from ablate.shared import Metric, Notes, RunDir, is_number
+from ablate.run import Metric, RunDir
+from ablate.shared import Notes, is_number
 from ablate.store import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar

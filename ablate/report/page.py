@@ -24,7 +24,7 @@ from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.plot import FIGURE_KINDS
 from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
 from ablate.report.text import count_text, duration
-from ablate.shared import Metric
+from ablate.run import Metric
 from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
 

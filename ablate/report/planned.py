@@ -17,8 +17,8 @@ from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, Row, launcher_line
 from ablate.report.status import PARENTS, grid, show_grid, told_counts
 from ablate.report.text import count_text, device_time, duration, make_console
+from ablate.run import FINAL_STATUSES
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
-from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
 
 WIDTH = 200  # characters of a grid that no terminal bounds
@@ -100,9 +100,14 @@ class PlanForecast:
         for warning in (*costs.warnings(), *self.rehearsals.warnings, *self.amiss):
             yield f"warning: {warning}"
 
+    def show(self) -> None:
+        """Print the grid and the lines below it."""
+        show_grid(*self.grid())
+        print("", *self.lines(), sep="\n")
+
     @property
     def text(self) -> str:
-        """All that `show_head` and `show_plan` print, for a reader without a terminal."""
+        """All that `show_head` and `show` print, for a reader without a terminal."""
         grid_text = io.StringIO()
         console = make_console(file=grid_text, width=WIDTH, force_jupyter=False)
         console.print(grid(*self.grid()))
@@ -120,16 +125,10 @@ class PlanForecast:
 
 
 def show_head(plan: Plan) -> None:
-    """Print name and title at once: `show_plan` waits until every model was built."""
+    """Print name and title at once: a forecast waits until every model was built."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     title = textwrap.fill(plan.title, width) if width else plan.title
     print(f"sweep: {plan.name}\n{title}", flush=True)  # a table begins with an empty line
-
-
-def show_plan(forecast: PlanForecast) -> None:
-    """Print the grid of a forecast and the lines below it."""
-    show_grid(*forecast.grid())
-    print("", *forecast.lines(), sep="\n")
 
 
 def _variant(row: Row) -> str:

@@ -22,17 +22,15 @@ from typing import Any, BinaryIO
 from ablate.analysis import parent_words, trained_elsewhere
 from ablate.planning import PlannedRun
 from ablate.report.text import announce, duration, sparkline, speed
-from ablate.shared import (
+from ablate.run import (
     DEFAULT_TASK,
     FINAL_STATUSES,
     TASKS,
-    Failure,
-    Notes,
     RunDir,
     RunSpec,
     TaskChoice,
-    is_number,
 )
+from ablate.shared import Failure, Notes, is_number
 from ablate.store import (
     Ledger,
     RunRecord,

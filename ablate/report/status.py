@@ -27,8 +27,8 @@ from ablate.report.live import (
     workers_table,
 )
 from ablate.report.text import count_text, duration, make_console, speed
+from ablate.run import FINAL_STATUSES, NO_WORD
 from ablate.running import gpus
-from ablate.shared import FINAL_STATUSES, NO_WORD
 from ablate.store import (
     BLOCKED,
     GIVEN_UP,

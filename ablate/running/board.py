@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Plan, PlannedRun
-from ablate.running import attempts
-from ablate.running.disk import Disk
-from ablate.running.launchers import Slot
-from ablate.shared import (
+from ablate.run import (
     CHECK_PHASE,
     DATA_DAMAGED,
     DEVICE_LOST,
@@ -29,9 +26,12 @@ from ablate.shared import (
     NO_WORD,
     OOM,
     RANK_KILLED,
-    Notes,
     RunDir,
 )
+from ablate.running import attempts
+from ablate.running.disk import Disk
+from ablate.running.launchers import Slot
+from ablate.shared import Notes
 from ablate.store import Ledger, Liveness, RunState, Store, run_parents, turn_of_child
 
 

@@ -18,6 +18,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Grower, Plan, PlannedRun
+from ablate.run import (
+    DEVICE_LOST,
+    DISK_FULL,
+    EXIT_AWAY,
+    EXIT_DISK_FULL,
+    NO_DEVICE,
+    NO_WORD,
+    STOPPED,
+    Metric,
+    RunDir,
+    names_percents,
+)
 from ablate.running import attempts
 from ablate.running.board import ActiveRun, Board, Folders, PlaceHealth
 from ablate.running.disk import Disk
@@ -28,19 +40,9 @@ from ablate.running.preflight import Decisions, decision_for
 from ablate.running.view import View
 from ablate.running.world_sizes import Worlds, world_of
 from ablate.shared import (
-    DEVICE_LOST,
-    DISK_FULL,
     DISK_FULL_ERRORS,
     ENDING_SIGNALS,
-    EXIT_AWAY,
-    EXIT_DISK_FULL,
-    NO_DEVICE,
-    NO_WORD,
-    STOPPED,
     Failure,
-    Metric,
-    RunDir,
-    names_percents,
     noted_signals,
     signal_words,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
+from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
@@ -27,7 +28,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import FINAL_STATUSES, OwnSpec, is_number, own_code
+from ablate.shared import is_number
 from ablate.store import RunState, Store
 from ablate.version import __version__
 

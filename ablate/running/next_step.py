@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ablate.running.board import Lost
-from ablate.running.launchers import Slot, usable
-from ablate.shared import (
+from ablate.run import (
     DISK_FULL,
     EXIT_AWAY,
     FAILED,
@@ -20,6 +18,8 @@ from ablate.shared import (
     STOPPED,
     WORLD_SIZES,
 )
+from ablate.running.board import Lost
+from ablate.running.launchers import Slot, usable
 from ablate.store import RunState
 
 Action = Literal["start", "adopt", "wait", "leave", "again"]

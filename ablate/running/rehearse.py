@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning import Cell, Plan, value_text
+from ablate.run import OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared import OwnSpec, is_number, own_code
+from ablate.shared import is_number
 from ablate.store import Store
 from ablate.version import __version__
 

@@ -30,7 +30,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import DISK_FULL_ERRORS, META_FILE, Failure, Notes, RunDir, read_json, sha256_of
+from ablate.run import META_FILE, RunDir
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Failure,
+    Notes,
+    read_json,
+    sha256_of,
+)
 
 BEAT_S = 2.0  # between two beats
 LOOK_S = 0.5  # between two looks at the files of the other side

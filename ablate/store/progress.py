@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ablate.planning import Plan, PlannedRun, Standing
-from ablate.shared import FINAL_STATUSES, Notes, RunDir
+from ablate.run import FINAL_STATUSES, RunDir
+from ablate.shared import Notes
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
-from ablate.shared import FINAL_STATUSES, Failure
+from ablate.run import FINAL_STATUSES
+from ablate.shared import Failure
 from ablate.store.events import (
     FORGOTTEN,
     PLAN,

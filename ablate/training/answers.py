@@ -34,17 +34,19 @@ from ablate.data import (
     shared_images,
     size_text,
 )
-from ablate.shared import (
-    DISK_FULL_ERRORS,
+from ablate.run import (
+    CHOICES,
     TASKS,
     Data,
+    Run,
+    build_run,
+    read_section,
+)
+from ablate.shared import (
+    DISK_FULL_ERRORS,
     Failure,
     NoRoom,
-    Run,
     UserError,
-    build_run,
-    choices,
-    read_section,
     write_whole,
 )
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
@@ -127,7 +129,7 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
+    user_modules = (*CHOICES, "model.attention", "model.posemb")
     has_user_class = any(used.key in user_modules for used in by_path(run))
     if not has_user_class:
         return []

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import (
+from ablate.run import (
     PART_KINDS,
     Run,
     UsedPart,
-    UserError,
     find_source,
     is_own_file,
     own_line,
@@ -25,6 +24,7 @@ from ablate.shared import (
     raising_line,
     version_of,
 )
+from ablate.shared import UserError
 
 
 def _unwatched(description: str) -> AbstractContextManager[None]:

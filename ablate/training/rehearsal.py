@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from ablate.data import AnySplit, draw_key, open_cached, resident_split
-from ablate.shared import Run, is_plugin
+from ablate.run import Run, is_plugin
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.model.host import Host
 from ablate.training.plugin import by_path

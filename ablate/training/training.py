@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ablate.data import AnySplit, Batches, Draws, ImageView, evaluation_batches
-from ablate.shared import TASKS, Data, Run
+from ablate.run import TASKS, Data, Run
 from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.device import device_of

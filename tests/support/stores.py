@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ablate.planning import expand
+from ablate.run.metrics import classify
+from ablate.run.rundir import Metrics
 from ablate.shared.files import to_json
-from ablate.shared.metrics import classify
-from ablate.shared.rundir import Metrics
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 

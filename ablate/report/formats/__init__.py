@@ -23,7 +23,8 @@ from ablate.report.formats.parts import DEFAULT_SHOW as DEFAULT_SHOW
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
-from ablate.shared import parts, printable, unknown_value
+from ablate.run import parts
+from ablate.shared import printable, unknown_value
 
 FLOAT = LatexFloat()
 

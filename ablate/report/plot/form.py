@@ -16,7 +16,8 @@ from typing import Any
 
 from ablate.analysis import Table
 from ablate.planning import Plan, PlannedRun, Row
-from ablate.shared import RunDir, UserError, unknown_value
+from ablate.run import RunDir
+from ablate.shared import UserError, unknown_value
 
 LEAST_SIDE, MOST_SIDE = 1.0, 40.0  # inches of a side
 COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both

@@ -14,10 +14,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.run import RunDir, open_world_sizes
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared import RunDir, UserError, open_world_sizes
+from ablate.shared import UserError
 from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when

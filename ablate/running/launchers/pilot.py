@@ -20,19 +20,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ablate.run import (
+    ATTEMPTS_FOLDER,
+    EXIT_AWAY,
+    EXIT_TAKEN,
+    META_FILE,
+    RunDir,
+    RunSpec,
+    decoded,
+)
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.shared import (
-    ATTEMPTS_FOLDER,
     DISK_FULL_ERRORS,
-    EXIT_AWAY,
-    EXIT_TAKEN,
     Lock,
     Notes,
-    RunDir,
-    RunSpec,
     UserError,
-    decoded,
     make_folder,
     noted_signals,
 )
@@ -239,7 +242,7 @@ class NodeCache:
         thread = self._copies.get(fingerprint)
         if thread is not None and thread.is_alive():
             return False
-        lost = not (self.path / fingerprint / decoded.META_FILE).exists()
+        lost = not (self.path / fingerprint / META_FILE).exists()
         if thread is not None and not (lost and fingerprint in self._whole):
             return True
         self._whole.discard(fingerprint)

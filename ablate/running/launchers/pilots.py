@@ -17,18 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups, fixed_runs
 from ablate.shared import (
     DISK_FULL_ERRORS,
-    EXIT_AWAY,
     Failure,
     Notes,
-    RunDir,
     make_folder,
-    open_world_sizes,
 )
 from ablate.store import (
     BEAT_S,

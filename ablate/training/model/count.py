@@ -15,7 +15,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ablate.shared import TASKS, Run, ShippedRun, UserError, Whole, shipped
+from ablate.run import (
+    TASKS,
+    Run,
+    ShippedRun,
+    Whole,
+    shipped,
+)
+from ablate.shared import UserError
 from ablate.training.model import build
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.model.stem import Patches

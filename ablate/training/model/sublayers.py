@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import UsedPart, UserError, own_part, sections
+from ablate.run import Model, UsedPart, own_part
+from ablate.shared import UserError
 from ablate.training.model.dense import Dense
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
@@ -196,7 +197,7 @@ def activation(name: str = "gelu", gelu: str = "tanh") -> Activation:
 MakeActivation = Callable[[], Activation]
 
 
-def activations(model: sections.Model) -> MakeActivation:
+def activations(model: Model) -> MakeActivation:
     """Return a maker of the activation of each MLP. An activation by import path is a class or a
     function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
     Raises UserError where it can't be imported or made."""
@@ -288,7 +289,7 @@ class Perceptron(Host):
     BatchNorm_in_Transformers_CV, model/dnn.py: DNN with norm=identity, DNNBN with norm=batchnorm.
     """
 
-    def __init__(self, model: sections.Model, values: int, classes: int, *, norm: MakeNorm) -> None:
+    def __init__(self, model: Model, values: int, classes: int, *, norm: MakeNorm) -> None:
         super().__init__(model)
         inputs = [values, *[model.width] * (model.depth - 1)]
         shape = Shape(model.width, heads=1, grid=(1, 1), cls=0)

@@ -21,22 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared import (
+from ablate.run import (
     FOLDER_PLACE,
     SEED_PLACE,
     OwnRun,
     Program,
     RunDir,
-    UserError,
     code_file_hash,
     data_hashes,
     fill_command,
     imported_modules,
     program_of,
-    read_file,
     resume_words,
-    signal_words,
 )
+from ablate.shared import UserError, read_file, signal_words
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle

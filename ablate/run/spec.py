@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from ablate.shared import metrics, own
-from ablate.shared.choices import CHOICES, OPTIMIZERS
-from ablate.shared.idle import without_idle
-from ablate.shared.metrics import Metric, TaskChoice
-from ablate.shared.parts import PART_KINDS, UsedPart
-from ablate.shared.schema import PlainValue, added_fields, field_keys
-from ablate.shared.sections import SECTIONS, Plugin, Whole
+from ablate.run import metrics, own
+from ablate.run.choices import CHOICES, OPTIMIZERS
+from ablate.run.idle import without_idle
+from ablate.run.metrics import Metric, TaskChoice
+from ablate.run.parts import PART_KINDS, UsedPart
+from ablate.run.schema import PlainValue, added_fields, field_keys
+from ablate.run.sections import SECTIONS, Plugin, Whole
 
 Tree = Mapping[str, Any]
 

@@ -20,11 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.dataset import Listing, list_local
-from ablate.shared.errors import UserError
-from ablate.shared.files import DISK_FULL_ERRORS, make_folder, read_sealed, write_sealed
-from ablate.shared.schema import added_fields
-from ablate.shared.sections import Data
+from ablate.run.dataset import Listing, list_local
+from ablate.run.schema import added_fields
+from ablate.run.sections import Data
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    UserError,
+    make_folder,
+    read_sealed,
+    write_sealed,
+)
 
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.shared.metrics.fewshot import FEWSHOT_SHOTS
-from ablate.shared.metrics.metric import Metric, share
+from ablate.run.metrics.fewshot import FEWSHOT_SHOTS
+from ablate.run.metrics.metric import Metric, share
 
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
 Spec = Mapping[str, Any]  # the plain tree of a run

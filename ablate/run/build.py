@@ -7,13 +7,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ablate.shared.checks import GELUS, NO_CLS, check
-from ablate.shared.choices import ARCHS, CHOICES, PROBES
-from ablate.shared.errors import UserError, nearest_name, unknown_value
-from ablate.shared.metrics.probed import probe_name
-from ablate.shared.parts import is_plugin
-from ablate.shared.run import UNTYPED, OwnRun, Run
-from ablate.shared.schema import (
+from ablate.run.checks import GELUS, NO_CLS, check
+from ablate.run.choices import ARCHS, CHOICES, PROBES
+from ablate.run.metrics.probed import probe_name
+from ablate.run.parts import is_plugin
+from ablate.run.run import UNTYPED, OwnRun, Run
+from ablate.run.schema import (
     added_fields,
     computed,
     field_keys,
@@ -23,9 +22,14 @@ from ablate.shared.schema import (
     read_settings,
     same_keys,
 )
-from ablate.shared.sections import Chosen, Data, Model, Plugin, Text, Whole
-from ablate.shared.spec import OwnSpec, RunSpec
-from ablate.shared.trainer import build_own
+from ablate.run.sections import Chosen, Data, Model, Plugin, Text, Whole
+from ablate.run.spec import OwnSpec, RunSpec
+from ablate.run.trainer import build_own
+from ablate.shared import (
+    UserError,
+    nearest_name,
+    unknown_value,
+)
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model

@@ -23,12 +23,15 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from ablate.shared import system
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.files import read_file
-from ablate.shared.own import TRAINER, code_file_hash
-from ablate.shared.schema import read_section
-from ablate.shared.spec import OwnSpec
+from ablate.run.own import TRAINER, code_file_hash
+from ablate.run.schema import read_section
+from ablate.run.spec import OwnSpec
+from ablate.shared import (
+    UserError,
+    read_file,
+    system,
+    unknown_value,
+)
 
 SEED_PLACE, FOLDER_PLACE, OVERRIDES = "seed", "folder", "overrides"
 PLACEHOLDERS = {

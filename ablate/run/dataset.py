@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.files import file_identity
+from ablate.shared import (
+    UserError,
+    file_identity,
+    unknown_value,
+)
 
 IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.files import is_number
-from ablate.shared.metrics import Metric, TaskChoice
-from ablate.shared.metrics.metric import PERCENTS, SHARES
+from ablate.run.metrics import Metric, TaskChoice
+from ablate.run.metrics.metric import PERCENTS, SHARES
+from ablate.shared import (
+    UserError,
+    is_number,
+    unknown_value,
+)
 
 TRAINER = "trainer"  # the group, and the section that the tree of such a run has and no other
 

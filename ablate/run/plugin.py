@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import PLUGIN_KEYS
-from ablate.shared.errors import UserError
-from ablate.shared.parts import (
+from ablate.run.build import PLUGIN_KEYS
+from ablate.run.parts import (
     MODEL,
     OPTIMIZER,
     PART_KINDS,
@@ -28,8 +27,8 @@ from ablate.shared.parts import (
     is_plugin,
     part_name,
 )
-from ablate.shared.schema import Param, check_keys, read_settings, same_keys
-from ablate.shared.source import (
+from ablate.run.schema import Param, check_keys, read_settings, same_keys
+from ablate.run.source import (
     Definition,
     code_hash,
     distribution_of,
@@ -41,8 +40,11 @@ from ablate.shared.source import (
     parse_source,
     source_file,
 )
-from ablate.shared.spec import RunSpec
-from ablate.shared.system import install_command
+from ablate.run.spec import RunSpec
+from ablate.shared import (
+    UserError,
+    install_command,
+)
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 # The arguments of a timm model's constructor that the run, or `from.weights`, gives.

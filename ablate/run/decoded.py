@@ -26,8 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import Lock, read_json, to_json, write_whole
-from ablate.shared.rundir import RunDir
+from ablate.run.rundir import RunDir
+from ablate.shared import (
+    Lock,
+    read_json,
+    to_json,
+    write_whole,
+)
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read

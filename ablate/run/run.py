@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
-from ablate.shared import metrics
-from ablate.shared.choices import CHOICES
-from ablate.shared.schema import Key
-from ablate.shared.sections import (
+from ablate.run import metrics
+from ablate.run.choices import CHOICES
+from ablate.run.schema import Key
+from ablate.run.sections import (
     Augment,
     Chosen,
     Data,
@@ -28,7 +28,7 @@ from ablate.shared.sections import (
     Weights,
     Whole,
 )
-from ablate.shared.spec import LEFT_OUT, OwnSpec, ShippedSpec
+from ablate.run.spec import LEFT_OUT, OwnSpec, ShippedSpec
 
 
 @dataclass(frozen=True)

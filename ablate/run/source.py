@@ -18,8 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.parts import part_name
+from ablate.run.parts import part_name
+from ablate.shared import (
+    UserError,
+    unknown_value,
+)
 
 Definition = ast.ClassDef | ast.FunctionDef
 

@@ -19,19 +19,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared import program
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.fingerprint import FINGERPRINTS_FILE, FileHashes
-from ablate.shared.own import (
+from ablate.run import program
+from ablate.run.fingerprint import FINGERPRINTS_FILE, FileHashes
+from ablate.run.own import (
     TRAINER,
     code_file_hash,
     declared_metric,
 )
-from ablate.shared.parts import is_plugin
-from ablate.shared.run import OwnRun, Run
-from ablate.shared.schema import check_keys, read_field, read_value, same_keys
-from ablate.shared.source import distributions, find_definition, find_source, local_files
-from ablate.shared.spec import OwnSpec
+from ablate.run.parts import is_plugin
+from ablate.run.run import OwnRun, Run
+from ablate.run.schema import check_keys, read_field, read_value, same_keys
+from ablate.run.source import distributions, find_definition, find_source, local_files
+from ablate.run.spec import OwnSpec
+from ablate.shared import (
+    UserError,
+    unknown_value,
+)
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)

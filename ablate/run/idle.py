@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.shared import metrics
-from ablate.shared.choices import BLOCKS, NORMS, OPTIMIZERS, PER_RECIPE, STEMS
+from ablate.run import metrics
+from ablate.run.choices import BLOCKS, NORMS, OPTIMIZERS, PER_RECIPE, STEMS
 
 Tree = Mapping[str, Any]
 

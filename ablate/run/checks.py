@@ -14,13 +14,16 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
-from ablate.shared.errors import UserError, unknown_value
-from ablate.shared.metrics import TASKS, tasks_for_labels
-from ablate.shared.parts import PARTS, is_plugin
-from ablate.shared.run import Run
-from ablate.shared.schema import added_fields
-from ablate.shared.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
+from ablate.run.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
+from ablate.run.metrics import TASKS, tasks_for_labels
+from ablate.run.parts import PARTS, is_plugin
+from ablate.run.run import Run
+from ablate.run.schema import added_fields
+from ablate.run.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
+from ablate.shared import (
+    UserError,
+    unknown_value,
+)
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
 

@@ -25,7 +25,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.files import (
+from ablate.run.metrics import TASKS, TaskChoice
+from ablate.run.schema import fits_type
+from ablate.shared import (
     Lock,
     is_shallow,
     make_folder,
@@ -35,8 +37,6 @@ from ablate.shared.files import (
     to_json,
     write_whole,
 )
-from ablate.shared.metrics import TASKS, TaskChoice
-from ablate.shared.schema import fits_type
 
 FINAL_STATUSES = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 

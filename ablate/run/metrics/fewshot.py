@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Metric, TaskChoice, share
+from ablate.run.metrics.metric import Metric, TaskChoice, share
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np

@@ -7,12 +7,12 @@ package knows a metric by its name.
 
 from __future__ import annotations
 
-from ablate.shared import parts
-from ablate.shared.metrics.classify import CLASSIFY
-from ablate.shared.metrics.contrastive import CONTRASTIVE
-from ablate.shared.metrics.fewshot import FEWSHOT
-from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
-from ablate.shared.metrics.segment import SEGMENT
+from ablate.run import parts
+from ablate.run.metrics.classify import CLASSIFY
+from ablate.run.metrics.contrastive import CONTRASTIVE
+from ablate.run.metrics.fewshot import FEWSHOT
+from ablate.run.metrics.metric import Metric, TaskChoice, threshold
+from ablate.run.metrics.segment import SEGMENT
 
 __all__ = [
     "DEFAULT_TASK",

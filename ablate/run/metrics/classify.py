@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Excerpt, Metric, TaskChoice, share
-from ablate.shared.metrics.probed import PROBE_METRICS
+from ablate.run.metrics.metric import Excerpt, Metric, TaskChoice, share
+from ablate.run.metrics.probed import PROBE_METRICS
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np

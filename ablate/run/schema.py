@@ -20,9 +20,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ablate.shared.errors import UserError, spelling, unknown_value
-from ablate.shared.files import LARGEST_INTEGER
-from ablate.shared.parts import is_plugin
+from ablate.run.parts import is_plugin
+from ablate.shared import (
+    LARGEST_INTEGER,
+    UserError,
+    spelling,
+    unknown_value,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ablate.shared.schema import Folder, Key, Settings, Version
+from ablate.run.schema import Folder, Key, Settings, Version
 
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. A field that has a
 # default here is left out of `Run.id` while it has it: one that is added leaves ids as they are.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ablate.shared.schema import Param
+from ablate.run.schema import Param
 
 
 @dataclass(frozen=True)

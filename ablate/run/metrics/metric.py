@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
 
-    from ablate.shared.metrics.probed import Probed
+    from ablate.run.metrics.probed import Probed
 
 
 SHARES = "a metric with unit % holds shares (0 to 1)"
