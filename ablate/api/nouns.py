@@ -183,7 +183,7 @@ class Sweep:
         """
         _refuse_bundle(self._store, "plan")
         imported = training.imported_plan(self._store, [self.name])
-        plan, settings = imported or self._declaration()(training.make_recall(self._store))
+        plan, settings = imported or self._declaration()(recall=training.make_recall(self._store))
         return Forecast(training.forecast_plan(plan, self._store, settings))
 
     @explained
