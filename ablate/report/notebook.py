@@ -26,7 +26,7 @@ def in_notebook() -> bool:
     return shells is not None and hasattr(shells.get_ipython(), "kernel")
 
 
-class Drawing:
+class CellOutput:
     """An output of a notebook's cell, as HTML, and as text for what shows no HTML."""
 
     def __init__(self, text: str, page: str) -> None:
@@ -83,7 +83,7 @@ class NotebookView:
         else:
             self._output.update(drawing)
 
-    def _drawing(self, events: Iterable[str], at_end: bool = False) -> Drawing:
+    def _drawing(self, events: Iterable[str], at_end: bool = False) -> CellOutput:
         progress = self._progress
         lines, parts = [], []
         if self._decoding is not None:
@@ -103,7 +103,7 @@ class NotebookView:
                 parts.append(_grid(*worker_cells(progress.workers)))
         lines += events
         parts += [f"<div>{html.escape(event)}</div>" for event in events]
-        return Drawing("\n".join(lines), "".join(parts))
+        return CellOutput("\n".join(lines), "".join(parts))
 
     def _time_left(self, progress: SweepProgress) -> str:
         return duration(self._clock.left_s(progress))
