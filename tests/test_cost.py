@@ -11,7 +11,7 @@ import pytest
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
-from ablate.report.planned import planned_runs, show_plan
+from ablate.report.planned import PlanForecast, planned_runs
 from ablate.report.text import device_time, duration
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
@@ -67,7 +67,7 @@ def told(tmp_path):
 
 def shown(plan, costs, **settings) -> None:
     settings = launcher_settings({"name": "local", **settings})
-    show_plan(plan, {}, costs, Rehearsals({}, []), settings, [])
+    PlanForecast(plan, {}, costs, Rehearsals({}, []), settings, []).show()
 
 
 def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):

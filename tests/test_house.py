@@ -53,7 +53,7 @@ def test_each_class_is_named_once(trees):
     owners = Counter(
         node.name
         for file, tree in trees.items()
-        if file != "api/nouns.py"  # the nouns of Python are the faces of these
+        if not file.startswith("api/")  # the nouns of Python are the faces of these
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

@@ -164,7 +164,7 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
 def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
-    from ablate.api import find_grower, forecast_sweep, grow_plan
+    from ablate.api import forecast_sweep, grow_plan
     from ablate.running import DETACH_PLACES, detach_driver, make_launcher
 
     if place not in DETACH_PLACES:
@@ -172,7 +172,7 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
-            current_plan = grow_plan(plan, store, find_grower(plan, store))
+            current_plan = grow_plan(plan, store)
             _confirm(forecast_sweep(current_plan, store, launcher), yes=False)
         finally:
             launcher.free()
@@ -249,9 +249,9 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis import with_own_metrics
-    from ablate.api import find_grower, grow_plan, imported_plan, make_recall, recorded_states
-    from ablate.report import show_head, show_plan, trees
-    from ablate.running import Devices, estimate_costs, gpus_in_use, make_launcher, rehearse_rows
+    from ablate.api import forecast_plan, imported_plan, make_recall
+    from ablate.report import show_head, trees
+    from ablate.running import Devices
 
     store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
@@ -263,14 +263,8 @@ def plan(
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":
         show_head(plan)
-    plan = grow_plan(plan, store, find_grower(plan, store))
-    states, finished = recorded_states(plan, store)
-    launcher = make_launcher(settings, store.cache)
-    try:
-        cost = estimate_costs(plan, store, launcher, states, finished, on=devices)
-        rehearsals = rehearse_rows(plan, store, launcher, cost.described)
-    finally:
-        launcher.free()
+    forecast = forecast_plan(plan, store, settings, devices)
+    plan, cost = forecast.plan, forecast.costs
     detection, ahead = None, None
     designs: list[DesignForecast] = []
     spreads: dict[str, SeedSpread] = {}
@@ -300,12 +294,10 @@ def plan(
         if detect is not None and not designs:
             detection = forecast_seeds(plan, detect, cost, spreads, past)
         ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
-    amiss = [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)] if on is None else []
-    facts = plan, states, cost, rehearsals, settings, amiss
     if format == "json":
-        print_json(trees.of_plan(*facts, detection, ahead, designs, withheld.values()))
+        print_json(trees.of_plan(forecast, detection, ahead, designs, withheld.values()))
         return
-    show_plan(*facts)
+    forecast.show()
     if designs:
         from ablate.report import show_designs
 

@@ -253,7 +253,8 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
     if (value in names and type(value) in map(type, names)) or (of_table and is_plugin(value)):
         return value
     if of_table or (options == (hint,) and names):
-        raise unknown_value(place, value, [*names, *["module:name"] * of_table])
+        error = unknown_value(place, value, [*names, *["module:name"] * of_table])
+        raise UserError(f"{error}{SEVERAL_VALUES if isinstance(value, list) else ''}")
     if type(value) in options:
         return value
     if float in options and type(value) is int:
@@ -268,6 +269,8 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
 def _spelling(value: Any, options: Collection[Any]) -> str:
     """Return how to write here a value as other programs spell it, for an error; "" where there is
     no hint."""
+    if isinstance(value, list):
+        return SEVERAL_VALUES
     if type(None) in options and value in ("None", "none", "nil", "NULL"):
         return "; write null"
     if int in options and isinstance(value, float) and value.is_integer():
@@ -277,6 +280,7 @@ def _spelling(value: Any, options: Collection[Any]) -> str:
     return ""
 
 
+SEVERAL_VALUES = "; several values have no brackets, and in Python they are a tuple"
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
