@@ -175,8 +175,10 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
     )
     sheet.foot(
         f"{heading}." if heading else "",
-        f"Means of cells over seeds, all on one scale. Dotted: to where the mean with both changes "
-        f"would be if their effects added up.{bars}",
+        f"Marks: means over all cells with and without the two changes of a pair, the first on the "
+        f"horizontal axis, on one scale. Dotted: to where the mean with both would be if their "
+        f"effects added up.{bars}",
+        *(f"Above each panel: {block.note}." for block in pair_blocks),
         *table.texts("warning"),
     )
     return sheet
