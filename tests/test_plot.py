@@ -273,7 +273,7 @@ def test_long_words_stay_inside_of_the_figure(plan, table):
         sheet = Drawing(plan, table, FigureForm(), "gain", words, (1, 1), (6, 6))
         sheet.foot(words)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
-        for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
+        for text in sheet.figure.texts:
             box = text.get_window_extent(renderer)
             assert 0 <= box.x0 < box.x1 <= sheet.figure.bbox.width
 
