@@ -24,7 +24,7 @@ from ablate.planning import Changes, Plan, effect_label
 from ablate.report.plot.form import BLACK, GREY, FigureForm, Nothing, RunDirs, ink_of
 from ablate.report.plot.gains import NO_INTERVAL, limits_of
 from ablate.report.plot.style import Drawing
-from ablate.shared import Metric
+from ablate.run import Metric
 
 FEW_PAIRS, ACROSS, MOST_ACROSS = 9, 3, 5  # panels of so few pairs, and of more, in a line
 ROOM = 0.4  # of the height of a panel
