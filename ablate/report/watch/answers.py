@@ -14,13 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
-from ablate.analysis import latest_decisions, read_means, read_verdicts
+from ablate.analysis import latest_decisions, read_means, read_verdicts, table_headline
 from ablate.planning import Plan, PlannedRun
 from ablate.report.formats.grid import template
+from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.live import (
-    Clock,
     counts_line,
     curve,
     first_metric,
@@ -34,13 +35,13 @@ from ablate.report.show import tail
 from ablate.report.status import LIFE, SweepView
 from ablate.report.text import duration
 from ablate.report.watch.curves import CurveReader, on_dark
+from ablate.running import TimeLeft
 from ablate.shared import FINAL_STATUSES
 from ablate.store import (
     GIVEN_UP,
     FollowedSweep,
     Ledger,
     Store,
-    SweepProgress,
     driven_plan,
     driver_of,
 )
@@ -50,7 +51,6 @@ TABLE_SHARE = 0.0025  # of the time, at most, goes into tables
 MOST_CURVES = 12  # lines that are drawn at once, at most
 MOST_NOTES = 50  # lines about looks and failures
 MEANS_PARTS = ("accuracy", "gain", "ci", "n")
-VERDICT_PARTS = (*MEANS_PARTS, "verdict")
 
 
 class UnknownRun(Exception):
@@ -70,7 +70,7 @@ class SweepAnswers:
         self._curves = CurveReader(store)
         self._final_scores: dict[str, float | None] = {}  # of runs that have ended
         self._take()
-        self._clock = Clock()
+        self._time_left = TimeLeft(store)
         self._state: tuple[float, bytes] = (0.0, b"")
         self._runs_answer: tuple[str, bytes] = ("", b"")
         self._runs_done, self._is_complete = 0, False  # when the state was made
@@ -113,12 +113,12 @@ class SweepAnswers:
                 self._take()
             view = SweepView.observe(self._plan, self._runs, self._store, ledger)
             times = ledger.run_times(self._plan.name)
+            left_s = self._time_left.seconds(self._plan, view.progress, ledger)
         progress = view.progress
         self._runs_done = progress.ended_count
         self._is_complete = progress.is_over and progress.ended_count == progress.total
         runs = _json(self._runs_tree(view, times))
         self._runs_answer = hashlib.sha256(runs).hexdigest()[:16], runs
-        left_s = self._clock.left_s(progress)
         workers = worker_cells(progress.workers)
         lines = list(view.details())
         return {
@@ -127,7 +127,7 @@ class SweepAnswers:
             "complete": self._is_complete,
             "head": counts_line(progress),
             "driver": view.driver,
-            "left": duration(left_s) if progress.workers and left_s is not None else "",
+            "left": duration(left_s) if left_s is not None else "",
             "done": progress.ended_count,
             "running": len(progress.workers),
             "failed": sum(progress.counts.get(status, 0) for status in GIVEN_UP),
@@ -222,9 +222,7 @@ class SweepAnswers:
             groups = [[self._run(run)] for run in ids[:MOST_CURVES]]
         return self._drawn(groups, cached_tag)
 
-    def _drawn(
-        self, groups: Sequence[Sequence[PlannedRun]], cached_tag: str
-    ) -> tuple[str, bytes]:
+    def _drawn(self, groups: Sequence[Sequence[PlannedRun]], cached_tag: str) -> tuple[str, bytes]:
         tag, curves = self._curves.read(groups, cached_tag)
         return tag, b"" if curves is None else _json(curves)
 
@@ -267,7 +265,8 @@ class SweepAnswers:
         results, lost = store.results(plan.runs())
         if with_verdicts:
             table = read_verdicts(plan, store, results, withheld=lost).table
-            return gains_html(table, VERDICT_PARTS)
+            lead = f'<p class="lead">{escape(table_headline(table))}</p>'
+            return lead + gains_html(table, DEFAULT_SHOW)
         table = read_means(plan, store, results, withheld=lost)
         return gains_html(table, MEANS_PARTS, no_interval="no interval yet")
 
@@ -298,7 +297,9 @@ class StoreAnswers:
         with Ledger.reading(self._store) as ledger:
             states = ledger.states()
             counts = {
-                name: Counter(states[run].status for _, run in ledger.planned(name) if run in states)
+                name: Counter(
+                    str(states[run].status) for _, run in ledger.planned(name) if run in states
+                )
                 for name in ledger.sweeps()
             }
             drive_times = ledger.drive_times()

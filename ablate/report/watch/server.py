@@ -7,6 +7,7 @@ site's page can't ask: it has no token, and a name that it points here is no Hos
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import sqlite3
 from collections.abc import Callable
@@ -108,7 +109,7 @@ class _Request(BaseHTTPRequestHandler):
     def page(self, query: dict[str, str]) -> None:
         self._send(200, HTML, _file("watch.html"))
 
-    def script(self, name: str) -> None:
+    def script(self, query: dict[str, str], name: str) -> None:
         self._send(200, "text/javascript", _file(name))
 
     def style(self, query: dict[str, str]) -> None:
@@ -184,5 +185,5 @@ ANSWERS: dict[str, Answer] = {
     "curves": _Request.curves,
     "table": _Request.table,
     "log": _Request.log,
-    **{name: lambda request, query, name=name: request.script(name) for name in SCRIPTS},
+    **{name: functools.partial(_Request.script, name=name) for name in SCRIPTS},
 }

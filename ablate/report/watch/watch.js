@@ -80,7 +80,7 @@ async function lookAtTable() {
   tabled = `${answer.headers.get("X-Results")} ${answer.headers.get("X-Verdicts")}`;
   byId("h-gains").textContent = hasVerdicts ? "Gains and verdicts" : "Gains so far";
   byId("gains-note").textContent = hasVerdicts
-    ? "That these verdicts were read is recorded, as `ablate table` records it."
+    ? "The store records that these verdicts were read, as it does for the command table."
     : "Only means; that they were seen is recorded. Verdicts come when the sweep is complete.";
   if (hasVerdicts) document.querySelector("main").prepend(byId("gains")); // the result comes first
 }
