@@ -80,8 +80,8 @@ async function lookAtTable() {
   tabled = `${answer.headers.get("X-Results")} ${answer.headers.get("X-Verdicts")}`;
   byId("h-gains").textContent = hasVerdicts ? "Gains and verdicts" : "Gains so far";
   byId("gains-note").textContent = hasVerdicts
-    ? "The store records that these verdicts were read, as it does for the command table."
-    : "Only means; that they were seen is recorded. Verdicts come when the sweep is complete.";
+    ? "The store has recorded that these verdicts were read."
+    : "Only means: the store has recorded that they were read. Verdicts appear once the sweep is complete.";
   if (hasVerdicts) document.querySelector("main").prepend(byId("gains")); // the result comes first
 }
 
