@@ -264,7 +264,7 @@ def test_without_a_name_the_sweeps_of_the_store_are_listed_each_with_its_page(go
         assert f'<a href="0/">{name}</a>' in body.decode()
         assert f'<td class="number">{total} of {total}</td>' in body.decode()
         scripts = [f"0/{script}" for script in SCRIPTS]
-        for place in ("", "watch.css", "0/", "0/watch.css", "0/table", *scripts):
+        for place in ("", "watch.css", "sweeps.js", "0/", "0/watch.css", "0/table", *scripts):
             assert ask(server, path=f"/{server.token}/{place}")[0] == 200, place
         for place in ("1/", "0", "state", "0/0/", "-1/", "../0/", "0/state/", "\u00b2/state"):
             path = quote(f"/{server.token}/{place}")

@@ -8,6 +8,7 @@ the time that every run takes to start. The workers share what is left.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,19 +88,27 @@ def left_s(
         [(work[cell], seconds) for cell, seconds in measured.items() if cell in work]
     )
     mean = fmean(measured.values())
-    remaining = [mean] * round(to_come)
+    running, remaining = [], []
     for run in runs:
         cell = _place(run)
         seconds = measured.get(cell)
         if seconds is None:
             seconds = by_work.at(work[cell]) if by_work and cell in work else mean
         if run.id in workers:
-            remaining.append(seconds * (1 - _share_done(workers[run.id].notes)))
+            running.append(seconds * (1 - _share_done(workers[run.id].notes)))
         elif _is_open(progress, run):
             remaining.append(seconds)
-    if not remaining:
-        return 0.0
-    return max(sum(remaining) / max(1, slots), max(remaining))
+    return _makespan(running, remaining + [mean] * round(to_come), slots)
+
+
+def _makespan(running: Sequence[float], remaining: Iterable[float], slots: int) -> float:
+    """Return the seconds until the last run ends, where each run of `remaining`, in this order,
+    starts on the slot that is free first. `running`: seconds until each slot in use is free."""
+    ends = [*running, *[0.0] * (slots - len(running))]
+    heapq.heapify(ends)
+    for seconds in remaining:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return max(ends)
 
 
 def _place(run: PlannedRun) -> CellPlace:

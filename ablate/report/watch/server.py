@@ -176,7 +176,11 @@ def _listed(text: str) -> list[str]:
 
 Answer = Callable[[_Request, dict[str, str]], None]
 SCRIPTS = ("watch.js", "dom.js", "heatmap.js", "charts.js", "runs.js")
-LISTING: dict[str, Answer] = {"": _Request.sweeps, "watch.css": _Request.style}
+LISTING: dict[str, Answer] = {
+    "": _Request.sweeps,
+    "watch.css": _Request.style,
+    "sweeps.js": functools.partial(_Request.script, name="sweeps.js"),
+}
 ANSWERS: dict[str, Answer] = {
     "": _Request.page,
     "watch.css": _Request.style,
