@@ -61,7 +61,6 @@ __all__ = [
     "follow_log",  # print a run's log as it grows
     "count_provenance",  # count code, machines and commands of runs
     "trees",  # plans, runs and status as plain trees, for JSON
-    "SweepAnswers",  # what the live page asks about one sweep
     "StoreAnswers",  # what the live page asks about a store
     "WatchServer",  # serves the live page
     # The terminal
@@ -129,7 +128,7 @@ if TYPE_CHECKING:
         gate_output,
         make_console,
     )
-    from ablate.report.watch.answers import StoreAnswers, SweepAnswers
+    from ablate.report.watch.answers import StoreAnswers
     from ablate.report.watch.server import WatchServer
 else:
     __getattr__ = lazy(__name__, __file__)

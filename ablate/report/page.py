@@ -84,9 +84,10 @@ def _plain(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def gains_html(table: Table, show: Sequence[str]) -> str:
-    """Render the grids of a table with its notes, caption and footnotes, as a fragment."""
-    fragment: str = template("gains.html").module.gains(_sheet(table, show))
+def gains_html(table: Table, show: Sequence[str], no_interval: str = "[-]") -> str:
+    """Render the grids of a table with its notes, caption and footnotes, as a fragment.
+    `no_interval`: what is written where a mean or a gain has no interval."""
+    fragment: str = template("gains.html").module.gains(_sheet(table, show), no_interval)
     return _plain(str(fragment))
 
 

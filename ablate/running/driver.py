@@ -8,6 +8,7 @@ and is not retried.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import sqlite3
@@ -37,6 +38,7 @@ from ablate.running.launchers import Launcher, Slot, usable
 from ablate.running.next_step import assign, is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
+from ablate.running.time_left import TimeLeft
 from ablate.running.view import View
 from ablate.running.world_sizes import Worlds, world_of
 from ablate.shared import (
@@ -127,6 +129,7 @@ class Drive:
         self.liveness: Liveness = self.launcher if self.launcher.remote else self.store.liveness
         with noted_signals(*ENDING_SIGNALS) as self.signals:
             self.board = Board(self.ledger, self.disk, self.signals)
+            self.time_left = TimeLeft(self.store)
             self.places = PlaceHealth(self.view.say, self.board)
             with self._store_in_place():
                 self._train(retry)
@@ -498,7 +501,7 @@ class Drive:
     def _progress(self) -> SweepProgress:
         board = self.board
         stuck = blocked_runs(board.states, board.parents)
-        return SweepProgress(
+        progress = SweepProgress(
             sweep=self.plan.name,
             total=len(board.runs) + self.plan.to_come,
             counts=count_blocked(board.counts, stuck, board.states),
@@ -509,6 +512,8 @@ class Drive:
             driver=Driver(os.getpid(), self.plan.name),
             standing=self.search.standing if self.search is not None else {},
         )
+        left_s = self.time_left.seconds(self.plan, progress, self.ledger)
+        return dataclasses.replace(progress, left_s=left_s)
 
 
 def exit_words(exit_code: int) -> str:

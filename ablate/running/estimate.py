@@ -280,6 +280,27 @@ def estimate_sizes(
     return answers
 
 
+def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
+    """Return the multiply-adds of a training of each cell; {} where the store's cache doesn't
+    describe every cell, and for a trainer of the user's own."""
+    if isinstance(plan.cells[0].spec, OwnSpec):
+        return {}
+    cached = _cache(store).answers()
+    answers = []
+    for cell in plan.cells:
+        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
+        answer = next((cached[key] for key in keys if key in cached), None)
+        if answer is None:
+            return {}
+        answers.append(answer)
+    works = works_of(plan, {}, plan.cells, answers)
+    return {
+        (work.cell.row, work.cell.column): work.multiply_adds
+        for work in works
+        if work.multiply_adds is not None
+    }
+
+
 def _factored(plan: Plan) -> list[Cell]:
     """Return a trial of each cell whose search multiplies learning rates by path, since its model
     may lack such a path."""

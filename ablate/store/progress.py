@@ -55,6 +55,7 @@ class SweepProgress:
     driver: Driver | None = None  # who drives its store
     ended: str = ""  # how its last driver did, where that is worth a line
     standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
+    left_s: float | None = None  # seconds until the last run ends; None where nobody estimates it
 
     def status(self, run: str) -> str:
         """Return the run's status in the ledger, or BLOCKED."""
