@@ -204,7 +204,9 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_index_has_every_page():
-    files = {path for folder in ("docs", *guides.FOLDERS) for path in REPOSITORY.glob(f"{folder}/*.md")}
+    files = {
+        path for folder in ("docs", *guides.FOLDERS) for path in REPOSITORY.glob(f"{folder}/*.md")
+    }
     pages = {path.relative_to(REPOSITORY).as_posix() for path in files}
     assert pages == PAGES.keys() - {README}
 
