@@ -72,8 +72,8 @@ def rows(text: str) -> set[str]:
 
 def test_how_to_use_norms_of_ones_own(shell):
     """Those that `ablate new` writes, as the README has it, and those that a page shows."""
-    assert ["new", "norm", "my_norm"] in commands(README)
-    shell("new", "norm", "my_norm")
+    assert ["new", "norm", "absnorm"] in commands(README)
+    shell("new", "norm", "absnorm")
     names = []
     for page in (README, "docs/extending.md"):
         word = next(w for c in commands(page) for w in c if re.search(r"^norm=.*\w+:\w+", w))
