@@ -1,4 +1,4 @@
-"""The manual as data: README.md and docs/*.md, their commands, and the files that they show.
+"""The manual as data: README.md and the pages of docs/, their commands and the files they show.
 
 Commands are the `ablate ...` lines of ```sh blocks, files the blocks behind `<!-- file: PATH -->`,
 entries of tables those behind `<!-- entry: TABLE -->`.
@@ -20,7 +20,8 @@ def _text(page: str) -> str:
 
 def _pages() -> dict[str, str]:
     """Path -> text: the README, then the pages in the order of its index."""
-    order = re.findall(r"^\| \[[^]]+\]\((docs/[\w-]+\.md)\) \|", _text(README), re.MULTILINE)
+    index = _text(README).partition("\n## Where to look\n")[2]
+    order = re.findall(r"\]\((docs/[\w/-]+\.md)\)", index)
     return {page: _text(page) for page in (README, *order)}
 
 

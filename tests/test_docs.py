@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import glossary
+import guides
 import options_page
 import pytest
 import typer
@@ -70,6 +71,7 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
     ends `watch` at once.
 
     A command that several pages show is typed once, but for `sweep`, which says what is last.
+    Tutorials, how-to pages and concepts are only parsed here.
     """
     monkeypatch.chdir(folder)
     # As in an environment that is activated: a page's program is started by `python`.
@@ -82,6 +84,9 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
         if words in typed and command != "sweep":
             continue
         typed.append(words)
+        if page.startswith(guides.FOLDERS):  # typed in a folder of its own by test_guides.py
+            COMMANDS[command].make_context(command, rest)
+            continue
         there = store.read_plan(rest[0]) if command == "plan" and rest else None
         imported = there is not None and not there.design.trains
         if command in ("sweep", "plan") and not imported:
@@ -199,7 +204,10 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_index_has_every_page():
-    pages = {path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("docs/*.md")}
+    files = {
+        path for folder in ("docs", *guides.FOLDERS) for path in REPOSITORY.glob(f"{folder}/*.md")
+    }
+    pages = {path.relative_to(REPOSITORY).as_posix() for path in files}
     assert pages == PAGES.keys() - {README}
 
 
