@@ -126,15 +126,17 @@ def test_a_small_site_is_built_with_what_its_pages_link_to(small):
 )
 def test_a_mistake_in_a_page_fails_the_build(small, page, old, new, said):
     small.change(page, old, new)
-    with pytest.raises(docs_site.BrokenSite, match=re.escape(said)):
+    with pytest.raises(docs_site.BrokenSite) as failure:
         small.build()
+    assert said in str(failure.value)
 
 
 def test_a_page_of_a_new_folder_must_be_listed(small):
     (small.folder / "docs" / "concepts").mkdir()
     (small.folder / "docs" / "concepts" / "new.md").write_text("# New\n")
-    with pytest.raises(docs_site.BrokenSite, match=r"lacks docs/concepts/new\.md; add a row"):
+    with pytest.raises(docs_site.BrokenSite) as failure:
         small.build()
+    assert "docs/README.md: lacks docs/concepts/new.md; add" in str(failure.value)
     small.change("docs/README.md", "| [A]", "| [New](concepts/new.md) |\n| [A]")
     assert (small.build() / "docs" / "concepts" / "new.html").is_file()
 
