@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test faults soak lint format bench clean
+.PHONY: sweep test faults soak lint format bench docs pictures clean
 
 sweep: $(TOOL)
 	$(BIN)/ablate sweep quickstart
@@ -38,6 +38,14 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The documentation site, in build/docs/site: strict, so that a broken link fails.
+docs: $(STAMP)
+	$(BIN)/python tests/docs_site.py
+
+# The pictures of the pages, docs/pictures: minutes, since a quick start is trained.
+pictures: $(STAMP)
+	$(BIN)/python tests/docs_pictures.py
 
 # The oracles ask for a torchvision that matches a CUDA torch; without their dependencies they do.
 ORACLES := timm vit-pytorch torchvision

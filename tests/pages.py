@@ -1,4 +1,4 @@
-"""The manual as data: README.md and the pages of docs/, their commands and the files they show.
+"""The manual as data: README.md, the pages of docs/, their commands, and the files that they show.
 
 Commands are the `ablate ...` lines of ```sh blocks, files the blocks behind `<!-- file: PATH -->`,
 entries of tables those behind `<!-- entry: TABLE -->`.
@@ -10,8 +10,10 @@ import re
 import shlex
 
 from conftest import REPOSITORY
+from docs_site import HOME as README
+from docs_site import INDEX, listed_pages
 
-README = "README.md"
+STUDIES = "docs/studies/"  # whose commands need CIFAR-10; test_study.py reads their pages
 
 
 def _text(page: str) -> str:
@@ -19,10 +21,9 @@ def _text(page: str) -> str:
 
 
 def _pages() -> dict[str, str]:
-    """Path -> text: the README, then the pages in the order of its index."""
-    index = _text(README).partition("\n## Where to look\n")[2]
-    order = re.findall(r"\]\((docs/[\w/-]+\.md)\)", index)
-    return {page: _text(page) for page in (README, *order)}
+    """Path -> text: the README, the index, then the pages in the order of the index."""
+    order = [page for page in listed_pages() if not page.startswith(STUDIES)]
+    return {page: _text(page) for page in (README, INDEX, *order)}
 
 
 PAGES = _pages()

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pandas as pd
 from conftest import REPOSITORY
@@ -126,9 +127,9 @@ class _Reprinted(Bundle):
             file.write(f"{json.dumps(look)}\n")
 
 
-def reprint(part: str) -> None:
+def reprint(folder: Path) -> None:
     """Make the derived files of a bundle anew from its raw files, and seal it."""
-    bundle = _Reprinted(FOLDER / part)
+    bundle = _Reprinted(folder)
     plan, histories = bundle.read_unsealed()
     results = bundle.recompute(plan, histories)
     files = derived_files(bundle, plan, histories, results, bundle, computing_versions())
@@ -140,5 +141,5 @@ def reprint(part: str) -> None:
 if __name__ == "__main__":
     if "--reprint" in sys.argv[1:]:
         for part in PARTS:
-            reprint(part)
+            reprint(FOLDER / part)
     PAGE.write_text(written())

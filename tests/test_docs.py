@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
+import docs_site
 import glossary
 import guides
 import options_page
@@ -19,7 +20,7 @@ import pytest
 import typer
 import yaml
 from conftest import REPOSITORY, forget
-from pages import PAGES, README, blocks, commands
+from pages import INDEX, PAGES, README, STUDIES, blocks, commands
 from typer.testing import CliRunner
 
 import ablate
@@ -204,11 +205,9 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_index_has_every_page():
-    files = {
-        path for folder in ("docs", *guides.FOLDERS) for path in REPOSITORY.glob(f"{folder}/*.md")
-    }
-    pages = {path.relative_to(REPOSITORY).as_posix() for path in files}
-    assert pages == PAGES.keys() - {README}
+    pages = {page for page in docs_site.written_pages() if not page.startswith(STUDIES)}
+    assert pages == PAGES.keys() - {README, INDEX}
+    docs_site.check_index()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -55,7 +55,7 @@ def test_every_dependency_is_imported():
 
 
 def test_extras_are_known_to_the_doctor_tested_and_pinned():
-    assert EXTRAS.keys() == {*system.EXTRAS, "dev"}
+    assert EXTRAS.keys() == {*system.EXTRAS, "docs", "dev"}
     constraints = (REPOSITORY / "constraints.txt").read_text().split()
     pinned = {line.partition("==")[0] for line in constraints}
     names = {need.name for needs in EXTRAS.values() for need in needs}
