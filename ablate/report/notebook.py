@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ablate.report.live import Clock, counts_line, parts_done, standing_line, worker_cells
+from ablate.report.live import counts_line, parts_done, standing_line, worker_cells
 from ablate.report.text import duration
 from ablate.store import SweepProgress
 
@@ -44,7 +44,6 @@ class NotebookView:
     the cell. At the end the bar stays, and each event that is no routine."""
 
     def __init__(self) -> None:
-        self._clock = Clock()
         self._due = 0.0
         self._events: deque[str] = deque(maxlen=NEWEST_EVENTS)
         self._progress: SweepProgress | None = None
@@ -106,7 +105,7 @@ class NotebookView:
         return CellOutput("\n".join(lines), "".join(parts))
 
     def _time_left(self, progress: SweepProgress) -> str:
-        return duration(self._clock.left_s(progress))
+        return duration(progress.left_s)
 
 
 def _bar(part: float, total: int, text: str) -> str:
