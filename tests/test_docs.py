@@ -149,7 +149,7 @@ def test_each_help_begins_with_an_example_and_names_no_python_type():
 
 
 def test_no_option_is_named_that_is_not_there():
-    texts = re.findall(r"`[^`\n]+`", prose(ALL))
+    texts = [text for text in re.findall(r"`[^`\n]+`", prose(ALL)) if "flag: " not in text]
     named = {name for text in texts for name in re.findall(r"--[a-z][\w-]*", text)}
     assert len(named) > 20
     assert named <= {*options(), "--help"}

@@ -220,7 +220,7 @@ def test_too_few_seeds_are_refused_with_what_would_do(shell):
     assert len(done.err.splitlines()) == 1
     assert shell("doctor", "--statistics", code=2).err == done.err
     # Beside a sweep that has enough it is a line; a row with too few seeds is left out.
-    sow_store(store.root, "many", 9, "norm=scalenorm,rmsnorm", finish=8)
+    sow_store(store.root, "many", 9, "norm=scalenorm,rmsnorm", finished_seeds=8)
     first, second = sorted(shell("doctor", "--statistics").out.splitlines())
     assert "(K = 2, n = 3; 2 rows of 9 seeds; " in first
     assert second.startswith(f"warning  verdicts  few: {needs}")

@@ -271,7 +271,7 @@ def _place(options: _Options, names: Mapping[str, str], option: str, value: str)
     if _FOLDER.fullmatch(lower) or lower == "o":
         return _known_place(options, FOLDER_PLACE, value)
     name = _free_name(options, name)
-    options.keys[name] = _declared(value)
+    options.keys[name] = _declaration_of(value)
     options.typed[name] = value
     return f"{{{name}}}"
 
@@ -309,7 +309,7 @@ def _free_name(options: _Options, name: str) -> str:
     return name
 
 
-def _declared(value: str) -> Any:
+def _declaration_of(value: str) -> Any:
     """Return the declaration of a setting with this value: a number, true or false, or a text. A
     truth value that JSON spells otherwise is a text with two choices, so that its spelling
     stays."""

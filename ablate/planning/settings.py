@@ -117,9 +117,9 @@ def with_spelling(word: Word, text: str) -> Word:
     """Return the word with its values as they are spelled in `text`, KEY=VALUE: for a key whose
     value is a text, `False` and `1.10` are no truth value and no number. Words with quotes,
     brackets or functions, such as range(), stay as they are."""
-    spelled = text.partition("=")[2]
-    pieces = [piece.strip() for piece in spelled.split(",")]
-    if re.search(r"[\[\](){}'\"]", spelled) or len(pieces) != len(word.values):
+    value_words = text.partition("=")[2]
+    pieces = [piece.strip() for piece in value_words.split(",")]
+    if re.search(r"[\[\](){}'\"]", value_words) or len(pieces) != len(word.values):
         return word
     values = tuple(
         piece if isinstance(value, bool | int | float | None) else value

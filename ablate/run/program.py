@@ -83,7 +83,7 @@ class Program:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a run's tree holds of it: all but the command, and `ADDED` only where given."""
+        """The plain tree that a run keeps: all but the command, and `ADDED` only where given."""
         tree = dataclasses.asdict(self)
         return {
             key: value

@@ -64,8 +64,8 @@ def _checked(value: Any, declaration: Mapping[str, Any], place: str) -> Any:
     choices = declaration["choices"]
     if choices is not None and isinstance(choices[0], str) and not isinstance(value, str):
         # A sweep file's `False` is a truth value, where a choice is the text "False".
-        spelled = json.dumps(value).lower()
-        value = next((choice for choice in choices if choice.lower() == spelled), value)
+        json_text = json.dumps(value).lower()
+        value = next((choice for choice in choices if choice.lower() == json_text), value)
     kind: Any = TYPES[declaration["type"]] if choices is None else Literal[tuple(choices)]
     return read_value(value, kind | None if declaration["nullable"] else kind, place)
 

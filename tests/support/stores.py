@@ -57,9 +57,9 @@ ROWS = ("none", "dpn")
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=2")
 
 
-def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | None = None) -> Store:
+def sow_store(folder: Path, name: str, seeds: int, *words: str, finished_seeds: int | None = None) -> Store:
     """Write a store with a sweep whose runs have results and predictions, but were never trained.
-    `finish`: how many seeds of the rows with dpn have finished (default: all)."""
+    `finished_seeds`: how many seeds of the rows with dpn have finished (default: all)."""
     store = Store(folder)
     words = (f"stem={','.join(ROWS)}", *TINY, f"seeds={seeds}", *words)
     plan, _ = expand.plan_from_words(words, store=folder, name=name)
@@ -69,7 +69,9 @@ def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | No
     rng = np.random.default_rng(seeds)
     chance = np.where(rng.random(300) < 0.7, 1.0, 0.5)
     for cell in plan.cells:
-        done = finish if ROWS[1] in cell.row and finish is not None else seeds
+        done = seeds
+        if ROWS[1] in cell.row and finished_seeds is not None:
+            done = finished_seeds
         for run in list(cell.ids.values())[:done]:
             # A run is better or worse as a whole, too.
             shift = rng.normal(0, 0.1, 1) * (chance < 1)
