@@ -57,7 +57,9 @@ ROWS = ("none", "dpn")
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=2")
 
 
-def sow_store(folder: Path, name: str, seeds: int, *words: str, finished_seeds: int | None = None) -> Store:
+def sow_store(
+    folder: Path, name: str, seeds: int, *words: str, finished_seeds: int | None = None
+) -> Store:
     """Write a store with a sweep whose runs have results and predictions, but were never trained.
     `finished_seeds`: how many seeds of the rows with dpn have finished (default: all)."""
     store = Store(folder)
