@@ -286,6 +286,22 @@ def test_what_a_program_starts_with_is_part_of_its_id(program):
     assert run_id() == first
 
 
+def test_code_may_be_a_folder(program):
+    """All files in it, without what Python compiles."""
+    yaml_path = program.folder / "conf/trainer/fit.yaml"
+    folder = program.folder / "sub"
+    folder.joinpath("more").mkdir()
+    folder.joinpath("more", "a.txt").write_text("a")
+    folder.joinpath("__pycache__").mkdir()
+    folder.joinpath("__pycache__", "fit.pyc").write_text("b")
+    yaml_path.write_text(yaml_path.read_text().replace("[sub/fit.py]", "[sub]"))
+    done = program("config", "trainer=fit", "--format", "json")
+    assert {*json.loads(done.out)["configuration"]["code"]["files"]} == {
+        "sub/fit.py",
+        "sub/more/a.txt",
+    }
+
+
 MISTAKES = {
     "amp: {flag: --amp, choices: [1]}": ("trainer.keys.amp.choices", "flag"),
     "amp: {flag: ''}": ("trainer.keys.amp.flag", "--amp"),

@@ -287,7 +287,10 @@ def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
         else renamed_labels(trained_identity(last_plan), trained_identity(plan))
     ):
         for label, new_label in labels.items():
-            yield f"renamed: {label!r} is {new_label!r} now; all runs are kept"
+            if label:
+                yield f"renamed: {label!r} is {new_label!r} now; all runs are kept"
+            else:  # of the only column of a plan without column keys
+                yield f"the column of before is {new_label!r} now; all runs are kept"
 
 
 def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Iterator[str]:

@@ -48,7 +48,7 @@ def keys_of(
     set in a run, by group or dotted key. Raises UserError, one line, for a key that the application
     does not have.
     """
-    folder, name = _main(words)
+    folder, name = main_config(words)
     constants = _constants(words)
     try:
         default = _compose(folder, name, constants)
@@ -99,7 +99,7 @@ def _constants(words: Sequence[str]) -> list[str]:
     ]
 
 
-def _main(words: Sequence[str]) -> tuple[Path, str]:
+def main_config(words: Sequence[str]) -> tuple[Path, str]:
     """Return the folder and the name of the main config, from the script's `@hydra.main`.
 
     Raises UserError where the command has no script, or the script no such decorator with plain

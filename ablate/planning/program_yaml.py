@@ -17,7 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.hydra_app import keys_of
+from ablate.planning.hydra_app import keys_of, main_config
 from ablate.run import (
     FOLDER_PLACE,
     PLACEHOLDERS,
@@ -101,7 +101,7 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     files = _files(folder, script)
     if files and "hydra.main" in (folder / script).read_text(errors="replace"):
         keys_text, try_it = "hydra", _add_hydra(words, start, options)
-        files.append("'conf/**/*.yaml'")
+        files.append(f"'{_config_pattern(words, folder)}'")
     else:
         _add_options(words[start + 1 :], options)
         _play_back(words, options)
@@ -395,6 +395,18 @@ def _add_hydra(words: Sequence[str], start: int, options: _Options) -> str:
         if len(choices := declaration.get("choices", ())) > 1:
             return f"trainer.{name}={','.join(choices)}"
     return ""
+
+
+def _config_pattern(words: Sequence[str], folder: Path) -> str:
+    """Return the pattern of a Hydra application's files of configuration, relative to `folder`."""
+    config_folder, _ = main_config(words)
+    try:
+        return (config_folder.relative_to(folder.resolve()) / "**/*.yaml").as_posix()
+    except ValueError:
+        raise UserError(
+            f"new trainer: {config_folder} is outside {folder}; type the command where both the "
+            f"script and its configuration lie"
+        ) from None
 
 
 def _first_sweep(keys: Mapping[str, Any]) -> str:

@@ -340,10 +340,14 @@ def _matching(
     for pattern in patterns:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise UserError(f"{TRAINER}.{key}: {pattern}: expected files within {folder}")
+        if (folder / pattern).is_dir():  # all that lies in it
+            pattern = f"{pattern.rstrip('/')}/**/*"
         files = [
             file
             for file in folder.glob(pattern)
-            if file.is_file() and not (store is not None and file.is_relative_to(store))
+            if file.is_file()
+            and "__pycache__" not in file.parts
+            and not (store is not None and file.is_relative_to(store))
         ]
         if not files:
             raise UserError(f"{TRAINER}.{key}: {pattern}: no such file in {folder}")
