@@ -178,6 +178,7 @@ class Sweep:
     def plan(self) -> Forecast:
         """Return what would be trained and how long it takes, as `ablate plan` prints it. Nothing
         is trained. Every model is built once, without weights, so the first call takes seconds.
+        What looks, or a design of changes, would detect is forecast by the command alone.
 
         Raises UserError for a bundle, and for a class of your own that can't take a step.
         """
