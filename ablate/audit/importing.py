@@ -4,6 +4,8 @@ Everything is checked before anything is written. Each run gets a folder, which 
 another name and renamed when it is whole. Then the ledger records all runs, in one transaction, and
 then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
 the same command goes on.
+
+Used by `cli/keeping.py` and `api/nouns.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`."""
+"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`.
+
+Used by `planning/compose.py` and `planning/templates.py`.
+"""
 
 from __future__ import annotations
 

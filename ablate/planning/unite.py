@@ -1,4 +1,7 @@
-"""Unites two plans of the same sweep, as two stores drove it."""
+"""Unites two plans of the same sweep, as two stores drove it.
+
+Used by `audit/merge.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here."""
+"""Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here.
+
+Used by `running/launchers/slurm.py` and `running/detach.py`.
+"""
 
 from __future__ import annotations
 
