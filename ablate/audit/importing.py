@@ -169,7 +169,9 @@ def declare_plan(
         old_tree = old.cells[0].spec.tree
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
-        old_sources = [other for other in old.design.sources if other.file != source.file]
+        old_sources = [
+            sheet_source for sheet_source in old.design.sources if sheet_source.file != source.file
+        ]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
         row_labels = [row.label for row in old.rows]
