@@ -1,4 +1,7 @@
-"""Checks a bundle for `verify DIR`: every file against the manifest, and recomputed files."""
+"""Checks a bundle for `verify DIR`: every file against the manifest, and recomputed files.
+
+Used by `cli/keeping.py`.
+"""
 
 from __future__ import annotations
 

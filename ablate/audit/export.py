@@ -5,6 +5,8 @@ a temporary name and renamed when it is whole. An anonymous bundle has only fiel
 name nobody.
 
 `--weights` writes the weights of one finished run instead.
+
+Used by `cli/publishing.py`.
 """
 
 from __future__ import annotations

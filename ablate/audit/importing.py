@@ -4,6 +4,8 @@ Everything is checked before anything is written. Each run gets a folder, which 
 another name and renamed when it is whole. Then the ledger records all runs, in one transaction, and
 then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
 the same command goes on.
+
+Used by `cli/keeping.py` and `api/nouns.py`.
 """
 
 from __future__ import annotations
@@ -169,7 +171,9 @@ def declare_plan(
         old_tree = old.cells[0].spec.tree
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
-        old_sources = [other for other in old.design.sources if other.file != source.file]
+        old_sources = [
+            sheet_source for sheet_source in old.design.sources if sheet_source.file != source.file
+        ]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
         row_labels = [row.label for row in old.rows]

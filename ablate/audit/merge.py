@@ -6,6 +6,8 @@ as a driver writes them. A kill at any moment leaves a store that opens, and the
 on.
 
 A source is a store, or a bundle of `export`, as it is at one moment.
+
+Used by `cli/keeping.py`.
 """
 
 from __future__ import annotations

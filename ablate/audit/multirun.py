@@ -1,6 +1,8 @@
 """Reads the folder of a Hydra multirun into the lines of a sheet.
 
 Each job left its overrides and a file of numbers.
+
+Used by `audit/sheet.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Trains a finished run once more from step 0, and compares the bits with its files."""
+"""Trains a finished run once more from step 0, and compares the bits with its files.
+
+Used by `cli/keeping.py`.
+"""
 
 from __future__ import annotations
 

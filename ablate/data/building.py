@@ -11,6 +11,8 @@ A journal records how far a build is, for the process that resumes it.
 Rows are decoded in the order in which each array has them, so the finished part of an array is its
 beginning. Its hash grows with it, and is compared before a build is resumed and once more at its
 end: otherwise bytes that were damaged in between would be sealed as if they had been decoded so.
+
+Used by `data/cache.py`.
 """
 
 from __future__ import annotations

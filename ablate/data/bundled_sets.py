@@ -4,6 +4,8 @@ Coloured digits with captions are scikit-learn's digits, each drawn in several c
 such as "a red seven": 100 pairs of a colour and a digit. 15 pairs are never seen in training. They
 are the test set, made of images of digits that training shows in no colour. A model can only
 recognise them by the words of their captions, each of which is seen in other pairs.
+
+Used by `data/source.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ operations on whole tensors move some 200 bytes of memory for each number. The b
 `draws.philox`, which explains the generator.
 
 It is loaded on a GPU alone. With TRITON_INTERPRET=1 it runs on a CPU, for tests.
+
+Used by `data/draws.py`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ once and for all, or the files' own bytes.
     masked    the same, each image with the file of its mask behind it in `encoded`, and
               lengths  int64 (N,), how long the image's own file is
               labels   int32 (N, classes), pixels of each class
+
+Used by `data/building.py`, which writes them, and `data/splits.py`, which reads them.
 """
 
 from __future__ import annotations

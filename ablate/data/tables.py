@@ -1,5 +1,8 @@
 """Sets in tables: parquet files, and sets of the hub read by `datasets`; and images with captions,
-whose label is the number of a text (see `ablate.run.dataset`)."""
+whose label is the number of a text (see `ablate.run.dataset`).
+
+Used by `data/source.py`.
+"""
 
 from __future__ import annotations
 

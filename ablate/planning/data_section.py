@@ -1,4 +1,7 @@
-"""The `data` section of a run, completed from its files."""
+"""The `data` section of a run, completed from its files.
+
+Used by `planning/compose.py`.
+"""
 
 from __future__ import annotations
 

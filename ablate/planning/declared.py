@@ -55,7 +55,9 @@ class Options:
     @property
     def texts(self) -> list[str]:
         """The options as the command line takes them."""
-        words = [] if self.scale is None else ["--scale", self.scale]
+        words = []
+        if self.scale is not None:
+            words += ["--scale", self.scale]
         for key in self.across:
             words += ["--across", key]
         if self.each:
@@ -86,8 +88,9 @@ class Declared:
     @property
     def texts(self) -> list[str]:
         """The command line after `ablate sweep` that declares the same again."""
-        files = [] if self.file is None else [self.file]
-        return [*files, *(word.text for word in self.words), *self.options.texts]
+        texts = [] if self.file is None else [self.file]
+        texts += [word.text for word in self.words]
+        return texts + self.options.texts
 
     @property
     def settings(self) -> tuple[Word, ...]:
@@ -107,7 +110,9 @@ class Declared:
     @property
     def crossed(self) -> tuple[Word, ...]:
         """The words with several values that come with a file, whose columns they cross."""
-        return tuple(word for word in self.settings if word.swept) if self.file else ()
+        if not self.file:
+            return ()
+        return tuple(word for word in self.settings if word.swept)
 
     @property
     def says_seeds(self) -> bool:
@@ -119,19 +124,27 @@ class Declared:
 
         Words that cross a file with values are left out: they extend its sweep, as seeds do.
         """
-        places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
-        name_words = [word for word in self.settings if word not in (*places, *self.crossed)]
-        sweep = self.sweep
-        labels = sorted(map(_label, name_words))
-        labels += [_label(sweep[key]) for key in ("baseline", *TUNE) if key in sweep]
-        labels += sorted(f"across={key}" for key in self.options.across)
-        labels += ["each"] * self.options.each
-        labels += sorted(change.label for change in self.options.change)
-        labels += [f"design={self.options.design}"] if self.options.design else []
-        if self.file is None:
-            return "+".join(labels)
-        stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
-        return "+".join([f"{stem}@{scale}" if (scale := self.options.scale) else stem, *labels])
+        options, sweep = self.options, self.sweep
+        crossed = self.crossed
+        setting_labels = []
+        for word in self.settings:
+            is_place = bare(word.key) == "data.path" and not word.swept
+            if not is_place and word not in crossed:
+                setting_labels.append(_label(word))
+        labels = sorted(setting_labels)
+        for key in ("baseline", *TUNE):
+            if key in sweep:
+                labels.append(_label(sweep[key]))
+        labels += sorted(f"across={key}" for key in options.across)
+        if options.each:
+            labels.append("each")
+        labels += sorted(change.label for change in options.change)
+        if options.design:
+            labels.append(f"design={options.design}")
+        if self.file is not None:
+            stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
+            labels.insert(0, f"{stem}@{options.scale}" if options.scale else stem)
+        return "+".join(labels)
 
     def is_same_sweep(self, declaration: Declared | DeclaredImport) -> bool:
         """Return whether the plans of both would have the same name, `--as` aside.
@@ -142,19 +155,20 @@ class Declared:
 
     def with_words(self, *words: Word) -> Declared:
         """Return the declaration with these words last, in place of those with the same keys."""
-        keys = [word.key for word in words]
-        unchanged = (word for word in self.words if word.key not in keys)
-        return replace(self, words=(*unchanged, *words))
+        new_keys = [word.key for word in words]
+        unchanged_words = tuple(word for word in self.words if word.key not in new_keys)
+        return replace(self, words=unchanged_words + words)
 
     def with_seeds(self, seeds: int | Sequence[int]) -> Declared:
         """Return the declaration with this count, or list, of seeds."""
-        word = Word("seeds", (seeds if isinstance(seeds, int) else [*seeds],))
-        if "seeds" in self.sweep:
-            words = tuple(word if old.key == word.key else old for old in self.words)
+        seeds_word = Word("seeds", (seeds if isinstance(seeds, int) else list(seeds),))
+        words = list(self.words)
+        keys = [word.key for word in words]
+        if "seeds" in keys:
+            words[keys.index("seeds")] = seeds_word
         else:  # behind the first word, whether that is the file or a setting
-            index = 0 if self.file is not None else 1
-            words = (*self.words[:index], word, *self.words[index:])
-        return replace(self, words=words)
+            words.insert(0 if self.file is not None else 1, seeds_word)
+        return replace(self, words=tuple(words))
 
     def with_options(self, **options: Any) -> Declared:
         """Return the declaration with some of its options replaced."""
@@ -179,7 +193,10 @@ class DeclaredImport:
     @property
     def texts(self) -> list[str]:
         """The command line after `ablate` that imports the sheet again."""
-        return ["import", self.sheet, *(text for pair in self.arguments for text in pair)]
+        texts = ["import", self.sheet]
+        for option, value in self.arguments:
+            texts += [option, value]
+        return texts
 
     def placeless(self) -> DeclaredImport:
         """Return the declaration without the folder of the sheet."""
@@ -246,16 +263,18 @@ def _plain_value(value: Any, key: str) -> Any:
 
 def _section(key: str) -> str:
     """Return the section of a key that is no setting of runs, "" for any other."""
-    sections = (*SWEEP_KEYS, LAUNCHER)
-    return next((name for name in sections if f"{key}.".startswith(f"{name}.")), "")
+    for section in (*SWEEP_KEYS, LAUNCHER):
+        if f"{key}.".startswith(f"{section}."):
+            return section
+    return ""
 
 
 def _label(word: Word) -> str:
     """Return `key=a,b` as the name of a sweep has it, the same for every spelling of the values."""
-    texts = (
-        repr(value) if isinstance(value, str) and "," in value else value_text(value)
-        for value in word.values
-    )
+    texts = []
+    for value in word.values:
+        has_comma = isinstance(value, str) and "," in value
+        texts.append(repr(value) if has_comma else value_text(value))
     return f"{word.key}={','.join(texts)}"
 
 
@@ -270,4 +289,6 @@ def _says_place(word: Word) -> bool:
 
 
 def _file_name(file: str | None) -> str | None:
-    return Path(file).name if file is not None and file.endswith(".yaml") else file
+    if file is None or not file.endswith(".yaml"):
+        return file
+    return Path(file).name

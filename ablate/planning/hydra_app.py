@@ -1,4 +1,7 @@
-"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`."""
+"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`.
+
+Used by `planning/compose.py` and `planning/templates.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Composed:
 
     options: Mapping[str, Sequence[str]]
     choices: Mapping[str, str]
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     derived: Sequence[str]
     missing: Sequence[str]
 
@@ -58,31 +61,36 @@ def keys_of(
     for key, value in group_choices.items():
         if value not in default.options[key]:
             raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
-    groups = [
-        f"{'+' * (key not in default.choices)}{key}={value}"
-        for key, value in group_choices.items()
-        if default.choices.get(key) != value
-    ]
+    groups = []
+    for key, value in group_choices.items():
+        if key not in default.choices:
+            groups.append(f"+{key}={value}")
+        elif default.choices[key] != value:
+            groups.append(f"{key}={value}")
     composed = _compose(folder, name, [*constants, *groups])
     settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
         if key not in keys:
-            raise unknown_value(f"{TRAINER}.{key}", key, [*composed.options, *keys], "a key among")
+            all_keys = [*composed.options, *keys]
+            raise unknown_value(f"{TRAINER}.{key}", key, all_keys, "a key among")
     for key in composed.missing:
         if key not in settings:
             raise UserError(f"{TRAINER}.{key}: missing; give {TRAINER}.{key}=VALUE")
-    new = {k: v for k, v in settings.items() if k not in composed.values or composed.values[k] != v}
-    overrides = [*groups, *(hydra_override(key, value) for key, value in new.items())]
-    if new:
-        _compose(folder, name, [*constants, *overrides])
-    declares: dict[str, Any] = {
-        key: {"default": choice, "choices": [*composed.options[key]]}
-        for key, choice in composed.choices.items()
-        # An optional default from an interpolation may name a file that does not exist.
-        if choice in composed.options[key]
+    changed_values = {
+        key: value
+        for key, value in settings.items()
+        if key not in composed.values or composed.values[key] != value
     }
-    for key, value in {**composed.values, **new}.items():
+    overrides = groups + [hydra_override(key, value) for key, value in changed_values.items()]
+    if changed_values:
+        _compose(folder, name, [*constants, *overrides])
+    declares: dict[str, Any] = {}
+    for key, choice in composed.choices.items():
+        # An optional default from an interpolation may name a file that does not exist.
+        if choice in composed.options[key]:
+            declares[key] = {"default": choice, "choices": [*composed.options[key]]}
+    for key, value in (composed.values | changed_values).items():
         default_value = composed.values.get(key)
         kind = KINDS.get(type(value if default_value is None else default_value), "str")
         declares[key] = {"default": value, "type": kind, "nullable": default_value is None}
@@ -112,7 +120,8 @@ def main_config(words: Sequence[str]) -> tuple[Path, str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("hydra.main"):
             arguments = dict(zip(("config_path", "config_name"), node.args, strict=False))
             arguments |= {word.arg: word.value for word in node.keywords if word.arg is not None}
-            path, name = (_text(arguments.get(key)) for key in ("config_path", "config_name"))
+            path = _text(arguments.get("config_path"))
+            name = _text(arguments.get("config_name"))
             if path is not None and name is not None:
                 return (script.parent / path).resolve(), name.removesuffix(".yaml")
     raise UserError(
@@ -142,8 +151,16 @@ def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
         loader = GlobalHydra.instance().config_loader()
         groups = {*choices, *loader.list_groups("")} - {"hydra"}
         options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in sorted(groups)}
-    settings = {k: v for k, v in leaves(tree) if k != "name" and v != {}}  # "name" is ours
-    missing = [key for key, value in settings.items() if value == "???"]
-    derived = [key for key, value in settings.items() if "${" in repr(value)]
-    values = {k: v for k, v in settings.items() if k not in missing and k not in derived}
+    values: dict[str, Any] = {}
+    missing: list[str] = []
+    derived: list[str] = []
+    for key, value in leaves(tree):
+        if key == "name" or value == {}:  # "name" is ours
+            continue
+        if value == "???":
+            missing.append(key)
+        elif "${" in repr(value):
+            derived.append(key)
+        else:
+            values[key] = value
     return Composed(options, choices, values, derived, missing)

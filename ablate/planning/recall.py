@@ -6,8 +6,9 @@ Seeds are state: those that a sweep was driven with stay, until `--replace` give
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import Sweep, matches_value
@@ -57,29 +58,38 @@ def check_crossed(
     """
     if not line.crossed:
         return
-    trees = [dict(cell.spec.tree) for cell in last_plan.cells] if last_plan is not None else []
+    trees = []
+    if last_plan is not None:
+        trees += [dict(cell.spec.tree) for cell in last_plan.cells]
     if has_own_name:
         row, column = sweep.rows[0], sweep.columns[0]
-        settings = {
+        own_settings = {
             key: value for key, value in column.settings.items() if key not in sweep.crossed
         }
-        plain = replace(sweep, crossed=())
-        trees.append(composer.tree(plain.layers(row, replace(column, settings=settings))))
+        uncrossed = replace(sweep, crossed=())
+        layers = uncrossed.layers(row, replace(column, settings=own_settings))
+        trees.append(composer.tree(layers))
     for word in line.crossed:
-        entries = (value_at(tree, word.key) for tree in trees)
-        values = [value.get("name") if isinstance(value, Mapping) else value for value in entries]
-        values = [
-            value for value in values if value is not None
-        ]  # no tree has the name of a recipe
-        lacking = {
-            value_text(value): None for value in values if not matches_value([*word.values], value)
-        }
+        old_values = []
+        for tree in trees:
+            value = value_at(tree, word.key)
+            if isinstance(value, Mapping):
+                value = value.get("name")
+            if value is not None:  # no tree has the name of a recipe
+                old_values.append(value)
+        lacking = [value for value in old_values if not matches_value([*word.values], value)]
         if lacking:
-            union = ",".join(dict.fromkeys(map(value_text, [*values, *word.values])))
+            lacking_text = _value_list(lacking)
+            union = f"{word.key}={_value_list([*old_values, *word.values])}"
             raise UserError(
-                f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
-                f"`{shlex.quote(f'{word.key}={union}')}` extends it, --as NAME makes another sweep"
+                f"{word.text}: {name} has {word.key}={lacking_text}, too; "
+                f"`{shlex.quote(union)}` extends it, --as NAME makes another sweep"
             )
+
+
+def _value_list(values: Sequence[Any]) -> str:
+    """Return values as a word has them, "a,b", each once."""
+    return ",".join(dict.fromkeys(map(value_text, values)))
 
 
 def recall_seeds(
@@ -91,10 +101,9 @@ def recall_seeds(
     by which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError
     where the command line gives seeds that lack some of `last_plan`.
     """
-    last_seed = line.options.until
-    design = (
-        declared_sweep.design if last_seed is None else declared_sweep.design.extended(last_seed)
-    )
+    design = declared_sweep.design
+    if line.options.until is not None:
+        design = design.extended(line.options.until)
     sweep = design.apply_to(replace(declared_sweep, design=design), line.sweep, line.options.margin)
     if last_plan is None or _covers(sweep, last_plan, line.says_seeds):
         return Recalled(sweep, line)
@@ -117,18 +126,24 @@ def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
     `last_plan` reaches, and a design of another kind must begin with all of them.
     """
     same_kind = type(sweep.design) is type(last_plan.design)
-    seeds = sweep.design.reach(sweep.seeds) if says_seeds or same_kind else sweep.seeds
-    driven_seeds = last_plan.seeds if says_seeds else last_plan.design.reach(last_plan.seeds)
+    seeds: Sequence[int] = sweep.seeds
+    driven_seeds: Sequence[int] = last_plan.seeds
+    if says_seeds or same_kind:
+        seeds = sweep.design.reach(seeds)
+    if not says_seeds:
+        driven_seeds = last_plan.design.reach(driven_seeds)
     return {*seeds} >= {*driven_seeds}
 
 
 def _lacking(sweep: Sweep, last_plan: Plan, line: Declared) -> UserError:
-    if (last_seed := line.options.until) is not None:
-        text, way = f"--until {last_seed}", f"--until {max(last_plan.seeds) + 1}"
+    if line.options.until is not None:
+        text = f"--until {line.options.until}"
+        remedy = f"--until {max(last_plan.seeds) + 1}"
     else:
         text = line.sweep["seeds"].text
-        way = f"seeds={seeds_value(sorted({*sweep.seeds, *last_plan.seeds}))}"
+        all_seeds = sorted({*sweep.seeds, *last_plan.seeds})
+        remedy = f"seeds={seeds_value(all_seeds)}"
     return UserError(
-        f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; `{way}` "
-        f"keeps all of these, --replace gives up those that you leave out"
+        f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; "
+        f"`{remedy}` keeps all of these, --replace gives up those that you leave out"
     )

@@ -84,7 +84,7 @@ class Search:
     def extend(self, plan: Plan) -> None:
         """Go on with a plan whose cells have more seeds, each of which brings a search."""
         self._plan = plan
-        begun = {(_place(search.cell), search.number): search for search in self._searches}
+        old_searches = {(_place(search.cell), search.number): search for search in self._searches}
         numbers_by_cell = {_place(cell): plan.searches(cell) for cell in plan.cells}
         all_numbers = dict.fromkeys(itertools.chain(*numbers_by_cell.values()))
         self._searches = []
@@ -92,7 +92,7 @@ class Search:
             for cell in plan.cells:
                 place = _place(cell)
                 if number in numbers_by_cell[place]:
-                    search = begun.get((place, number)) or CellSearch(plan, cell, number)
+                    search = old_searches.get((place, number)) or CellSearch(plan, cell, number)
                     self._searches.append(search)
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:

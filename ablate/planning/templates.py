@@ -1,4 +1,7 @@
-"""Small working files of the user's own, for `ablate new`, and the commands that try them."""
+"""Small working files of the user's own, for `ablate new`, and the commands that try them.
+
+Used by `cli/choosing.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Unites two plans of the same sweep, as two stores drove it."""
+"""Unites two plans of the same sweep, as two stores drove it.
+
+Used by `audit/merge.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.cell import PlannedRun
 from ablate.planning.declared import Declared
 from ablate.planning.plan import Plan
 
@@ -20,21 +23,26 @@ def unite_plans(ours: Plan, theirs: Plan) -> Plan:
     Trials are those that one of the two has asked so far: see `before_searches`. Raises ValueError,
     which names the parts that differ.
     """
-    same_columns = [c.label for c in ours.columns] == [c.label for c in theirs.columns]
-    was, is_ = _agreed_parts(ours, same_columns), _agreed_parts(theirs, same_columns)
+    our_rows, our_columns = _order(ours)
+    their_rows, their_columns = _order(theirs)
+    our_parts = _agreed_parts(ours)
+    their_parts = _agreed_parts(theirs)
+    if our_columns == their_columns:
+        our_parts["groups"], their_parts["groups"] = ours.groups, theirs.groups
     if ours.spread == theirs.spread:  # one may name the spread that `auto` of the other amounts to
-        was["analysis"]["spread"] = is_["analysis"]["spread"]
-    differ = [key for key in was if was[key] != is_[key]]
-    if differ:
-        raise ValueError(", ".join(differ))
-    if _has_cells(ours, theirs) and _has_cells(theirs, ours) and _order(ours) == _order(theirs):
+        our_parts["analysis"]["spread"] = their_parts["analysis"]["spread"]
+    differing_parts = [key for key in our_parts if our_parts[key] != their_parts[key]]
+    if differing_parts:
+        raise ValueError(", ".join(differing_parts))
+    same_order = our_rows == their_rows and our_columns == their_columns
+    if same_order and _has_cells(ours, theirs) and _has_cells(theirs, ours):
         return _without_a_run(_with_seeds(ours, theirs))
     for larger, part in ((ours, theirs), (theirs, ours)):
         if _has_cells(larger, part) and _has_seeds(larger, part):
             return _without_a_run(larger)
-    rows = [{row.label for row in plan.rows} for plan in (ours, theirs)]
-    signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
-    signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
+    removed, added = {*our_rows} - {*their_rows}, {*their_rows} - {*our_rows}
+    signs = [f"-{label}" for label in sorted(removed)]
+    signs += [f"+{label}" for label in sorted(added)]
     raise ValueError(f"rows: {', '.join(signs)}" if signs else "cells")
 
 
@@ -44,20 +52,21 @@ def _without_a_run(plan: Plan) -> Plan:
     A bundle names skipped runs that it does not hold. Where the other plan has such a run, the
     ledger knows whether it is skipped.
     """
-    runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
-    skipped = {label: progress for label, progress in plan.skipped.items() if label not in runs}
+    labels = set()
+    for cell in plan.cells:
+        for seed, run in cell.ids.items():
+            labels.add(PlannedRun(run, cell, seed).label)
+    skipped = {label: progress for label, progress in plan.skipped.items() if label not in labels}
     return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
 
 
-def _agreed_parts(plan: Plan, groups: bool) -> dict[str, Any]:
-    """Return the parts of a plan, besides cells and seeds, in which plans of one sweep must agree.
-
-    `groups`: are its groups of columns among them?
-    """
-    own_metrics = {
-        name: {k: v for k, v in declaration.items() if k != "folder"}
-        for name, declaration in plan.own.items()
-    }
+def _agreed_parts(plan: Plan) -> dict[str, Any]:
+    """Return the parts of a plan, besides cells and seeds, in which plans of one sweep must
+    agree."""
+    own_metrics = {}
+    for name, declaration in plan.own.items():
+        own_metrics[name] = dict(declaration)
+        own_metrics[name].pop("folder", None)
     return {
         "title": plan.title,
         "baseline": plan.baseline,
@@ -66,7 +75,6 @@ def _agreed_parts(plan: Plan, groups: bool) -> dict[str, Any]:
         "tune": plan.tune and asdict(plan.tune),
         "own": own_metrics,
         "until": plan.design.of_look(),
-        "groups": plan.groups if groups else (),
     }
 
 
@@ -77,24 +85,30 @@ def _order(plan: Plan) -> tuple[list[str], list[str]]:
 
 def _has_cells(larger: Plan, part: Plan) -> bool:
     """Return whether `larger` trains all that `part` does, under the same labels."""
-    return all(_cells(larger).get(place) == identity for place, identity in _cells(part).items())
+    larger_cells = _cells(larger)
+    return all(larger_cells.get(place) == cell for place, cell in _cells(part).items())
 
 
 def _has_seeds(larger: Plan, part: Plan) -> bool:
     """Return whether each cell of `larger` has all seeds that it has, or will have, in `part`."""
-    planned_seeds = {(cell.row, cell.column): {*larger.planned(cell)} for cell in larger.cells}
-    return {*larger.seeds} >= {*part.seeds} and all(
-        {*part.planned(cell)} <= planned_seeds[cell.row, cell.column] for cell in part.cells
-    )
+    if not {*larger.seeds} >= {*part.seeds}:
+        return False
+    planned_seeds = {(cell.row, cell.column): larger.planned(cell) for cell in larger.cells}
+    for cell in part.cells:
+        if not {*part.planned(cell)} <= {*planned_seeds[cell.row, cell.column]}:
+            return False
+    return True
 
 
 def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
     """Return (row, column) -> the identity of what is trained, and the settings of the two."""
-    rows = {row.label: row.settings for row in plan.rows}
-    columns = {column.label: column.settings for column in plan.columns}
-    return {
-        (c.row, c.column): (c.spec.identity, rows[c.row], columns[c.column]) for c in plan.cells
-    }
+    row_settings = {row.label: row.settings for row in plan.rows}
+    column_settings = {column.label: column.settings for column in plan.columns}
+    cells = {}
+    for cell in plan.cells:
+        settings = row_settings[cell.row], column_settings[cell.column]
+        cells[cell.row, cell.column] = (cell.spec.identity, *settings)
+    return cells
 
 
 def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
@@ -103,16 +117,19 @@ def _with_seeds(ours: Plan, theirs: Plan) -> Plan:
         return ours
     if _has_seeds(theirs, ours):
         return theirs
-    seeds = tuple(sorted({*ours.seeds, *theirs.seeds}))
-    other_cells = {(cell.row, cell.column): cell for cell in theirs.cells}
-
-    def joined(cell: Cell) -> Cell:
-        their = other_cells[cell.row, cell.column]
-        both = {**cell.ids, **their.ids}
-        cell_seeds = tuple(sorted({*cell.seeds, *their.seeds}))
-        return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=cell_seeds)
-
+    seeds = _united(ours.seeds, theirs.seeds)
+    their_cells = {(cell.row, cell.column): cell for cell in theirs.cells}
+    cells = []
+    for cell in ours.cells:
+        their_cell = their_cells[cell.row, cell.column]
+        all_ids = {**cell.ids, **their_cell.ids}
+        ids = {seed: all_ids[seed] for seed in seeds if seed in all_ids}
+        cells.append(replace(cell, ids=ids, seeds=_united(cell.seeds, their_cell.seeds)))
     line = ours.declared
     if isinstance(line, Declared):
         line = ours.design.declare_seeds(line, seeds)
-    return replace(ours, seeds=seeds, cells=tuple(map(joined, ours.cells)), declared=line)
+    return replace(ours, seeds=seeds, cells=tuple(cells), declared=line)
+
+
+def _united(seeds: Sequence[int], other_seeds: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({*seeds, *other_seeds}))

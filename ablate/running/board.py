@@ -4,6 +4,8 @@ The health of places decides which places are given up, and when a drive stops b
 alike on a place.
 
 `blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`.
+
+Used by `running/driver.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Runs the driver of a sweep without this terminal: in the background of this host, or in a job of
-its own."""
+its own.
+
+Used by `cli/driving.py`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 `ablate sweep` makes a `Drive`. Two pure functions, `next_step` and `assign`, decide from the
 records alone, so the same command starts, resumes and extends a sweep. A diverged run has a result,
 and is not retried.
+
+Used by `api/training.py`, for `ablate sweep` and Python alike.
 """
 
 from __future__ import annotations

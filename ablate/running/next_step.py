@@ -1,4 +1,7 @@
-"""The next step of a run, and the next run with its slot, decided by pure functions."""
+"""The next step of a run, and the next run with its slot, decided by pure functions.
+
+Used by `running/driver.py`.
+"""
 
 from __future__ import annotations
 

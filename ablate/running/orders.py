@@ -3,6 +3,8 @@
 An order is a file of the store until the driver, or `ablate run` in the driver's turn, has recorded
 the event. An order that is carried out twice, because the first process was killed, has no further
 effect.
+
+Used by `cli/driving.py`, which gives orders, and `running/driver.py`, which carries them out.
 """
 
 from __future__ import annotations

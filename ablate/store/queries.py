@@ -1,4 +1,7 @@
-"""The queries of an open ledger."""
+"""The queries of an open ledger.
+
+Used by `store/ledger.py`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The new ledger is put in the place of the old one by the last step, one rename: a kill at any moment
 leaves either the old ledger or the new one.
+
+Used by `cli/keeping.py`.
 """
 
 from __future__ import annotations

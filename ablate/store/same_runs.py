@@ -10,6 +10,8 @@ A mark is "WEAK/STRONG": hashes of (seed, value), and of (test set, seed, value,
 Predictions identify a run reliably, so one equal mark suffices. Values are rounded, and two values
 of one seed can be equal by chance, so without predictions two seeds must agree. Rows that differ in
 any seed that both have are different rows.
+
+Used by `store/looks.py`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ baseline), `prepare` (decode a dataset), `beside` (what a set has in common with
 of a run by the user's own trainer), `deterministic` (the cost of deterministic algorithms), `rate`
 (of matrix products), `settle` (decisions common to all runs of a column), `timm` (weights under the
 names of timm), `kernel` (whether a device works at all).
+
+Used by `training/worker.py`.
 """
 
 from __future__ import annotations

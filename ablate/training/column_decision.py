@@ -1,5 +1,8 @@
 """Decisions that depend on the machine but are the same for all runs of a column: how many images
-fit into memory at once, and whether deterministic algorithms are worth their time."""
+fit into memory at once, and whether deterministic algorithms are worth their time.
+
+Used by `training/answers.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AdamW, SGD and Lion by torch's fused kernels."""
+"""AdamW, SGD and Lion by torch's fused kernels.
+
+Used by `training/optim.py`.
+"""
 
 from __future__ import annotations
 

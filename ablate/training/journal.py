@@ -5,6 +5,8 @@ A checkpoint is the state of a training as bytes: weights, moments, average, sum
 serialise to bytes and write them ourselves, since torch.save and safetensors' own writers hide a
 full disk. A checkpoint has a seal of its own and one of `metrics.jsonl` as it was then; where
 either does not match, the checkpoint is taken to be torn.
+
+Used by `training/loop.py`.
 """
 
 from __future__ import annotations

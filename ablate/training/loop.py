@@ -1,4 +1,7 @@
-"""The training of one run, from its run.json to its result, top to bottom."""
+"""The training of one run, from its run.json to its result, top to bottom.
+
+Used by `training/worker.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The sum of the gradients of a step's micro-batches, added in one order, whichever rank computes
-them."""
+them.
+
+Used by `training/training.py`.
+"""
 
 from __future__ import annotations
 

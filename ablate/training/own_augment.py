@@ -4,6 +4,8 @@ An augmentation gets images float32 (B, H, W, C) in [0, 1], whatever `model.inpu
 `Chance`, from which it draws the numbers for each image. It returns images of the same shape. It
 runs after the changes of levels and geometry (crop, flip, RandAugment) and before erasing and
 mixing.
+
+Used by `training/training.py`.
 """
 
 from __future__ import annotations

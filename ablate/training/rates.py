@@ -1,4 +1,7 @@
-"""The rate of matrix products on a device, with which a run's arithmetic is compared."""
+"""The rate of matrix products on a device, with which a run's arithmetic is compared.
+
+Used by `training/answers.py` and `training/journal.py`.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ the same initial weights, on the same images, with a head that is not zero: so a
 are those of the baseline has changed nothing. A parameter that no gradient reaches is named with
 the reason. Parts of the user's own take the steps again, with a stop between them. The cost of a
 step is given relative to the baseline's; both are timed in turns.
+
+Used by `training/answers.py`.
 """
 
 from __future__ import annotations

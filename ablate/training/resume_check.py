@@ -4,6 +4,8 @@ this machine.
 A leg trains as a worker would and is stopped as a signal stops it, with a checkpoint; then the
 contents of two folders after the same step are compared. Only the end of the run is changed, so
 nothing is evaluated unless an epoch ends on the way.
+
+Used by `training/answers.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Estimates how often the verdicts of a sweep err on its own runs, where there is no gain."""
+"""Estimates how often the verdicts of a sweep err on its own runs, where there is no gain.
+
+Used by `cli/keeping.py`.
+"""
 
 from __future__ import annotations
 

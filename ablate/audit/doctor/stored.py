@@ -1,6 +1,8 @@
 """Checks the store: its disk, and whether ledger, plans and run folders agree. Changes nothing.
 
 Every file is visited once and every result is read once, so the cost grows with the runs.
+
+Used by `audit/doctor/__init__.py`.
 """
 
 from __future__ import annotations

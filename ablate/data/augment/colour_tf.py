@@ -3,6 +3,8 @@
 Their source is big_vision/pp/autoaugment.py, later pp/archive (whose newest version mends
 Contrast). Integers are combined with uint8, so that they wrap, and blended levels are cut off where
 PIL rounds. Operators that are not here equal PIL's to the bit. Parameters are (B,).
+
+Used by `data/augment/randaugment.py`.
 """
 
 from __future__ import annotations

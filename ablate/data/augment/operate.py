@@ -7,6 +7,8 @@ how many these are; so there operators of one kind are merged. All that map leve
 lookup, all that blend an image with a duller one become one blend, and all that move pixels become
 one warp. Each image has its own table, base and matrix, and a mask says which of the three results
 is its own. The bits are the same either way.
+
+Used by `data/augment/randaugment.py`.
 """
 
 from __future__ import annotations

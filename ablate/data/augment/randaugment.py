@@ -1,5 +1,8 @@
 """RandAugment: each image goes through a few operators drawn for it. arXiv 1909.13719, in the
-versions of big_vision and timm."""
+versions of big_vision and timm.
+
+Used by `data/image_changes.py`.
+"""
 
 from __future__ import annotations
 

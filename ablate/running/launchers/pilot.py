@@ -3,6 +3,8 @@
 It forks workers as the local launcher does, communicates with the driver through files (see
 `ablate.store.pilots`), and never opens the ledger. When no driver is alive, or its job has too
 little time left, it finishes what it holds, takes nothing new, and ends.
+
+Used by `running/launchers/slurm.py`, on each node of a job.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 This is the driver's side; `pilot` is the side of a node, and `store.pilots` has the files between
 them. An engine has to do little (`Engine`). Every promise to a run is kept here and in
 `ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
+
+Used by `running/launchers/slurm.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here."""
+"""Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here.
+
+Used by `running/launchers/slurm.py` and `running/detach.py`.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,10 @@ class SlurmJob:
         options = dict(self.options)
         if self.count > 1:
             options["array"] = f"0-{self.count - 1}"
-        words = [f"--{k}" if v is True else f"--{k}={v}" for k, v in options.items()]
-        return ["sbatch", "--parsable", *words]
+        words = ["sbatch", "--parsable"]
+        for key, value in options.items():
+            words.append(f"--{key}" if value is True else f"--{key}={value}")
+        return words
 
     def submit(self) -> list[str]:
         """Submit the job and return the id of each. Raises Failure where there is no sbatch, or
@@ -65,7 +70,9 @@ class SlurmJob:
             raise Failure(f"{self.place}: sbatch: {reason}{request}; {remedy}")
         # "7;cluster" where there are several clusters
         job = completed.stdout.strip().partition(";")[0]
-        return [f"{job}_{n}" for n in range(self.count)] if self.count > 1 else [job]
+        if self.count == 1:
+            return [job]
+        return [f"{job}_{number}" for number in range(self.count)]
 
 
 def refusal(output: str) -> str:
@@ -74,7 +81,7 @@ def refusal(output: str) -> str:
     Several errors are joined: the last is often general, and an earlier one has the value.
     """
     lines = output.strip().splitlines()
-    errors = [match[1] for line in lines if (match := re.search(r"(?:error|fatal): (.*)", line))]
+    errors = re.findall(r"(?:error|fatal): (.*)", "\n".join(lines))
     sbatch_lines = [line.removeprefix("sbatch: ") for line in lines if line.startswith("sbatch: ")]
     return "; ".join(errors or sbatch_lines or lines[-1:])
 
@@ -83,14 +90,15 @@ def site_options(settings: Mapping[str, Any]) -> dict[str, Option]:
     """Return sbatch's options that a site wants for every job: the launcher's SITE keys, then those
     of `launcher.sbatch`. Raises UserError where its quotes don't match."""
     try:
-        words = [word.partition("=") for word in shlex.split(settings["sbatch"])]
+        words = shlex.split(settings["sbatch"])
     except ValueError as error:
         raise UserError(
             f"launcher.sbatch: {settings['sbatch']}: {error}; give keys as in reservation=vit "
             f"hint=compute_bound"
         ) from error
     options: dict[str, Option] = {key: settings[key] for key in SITE if settings[key]}
-    for key, equals, value in words:
+    for word in words:
+        key, equals, value = word.partition("=")
         options[key.removeprefix("--").replace("_", "-")] = value if equals else True
     return options
 
@@ -127,13 +135,15 @@ def ended(job: str) -> str:
     output = _output("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
     if output and output.strip():
         return output.splitlines()[-1].strip()
-    state = re.search(r"JobState=(\w+)", _output("scontrol", "-o", "show", "job", job) or "")
+    description = _output("scontrol", "-o", "show", "job", job) or ""
+    state = re.search(r"JobState=(\w+)", description)
     return state[1] if state else ""
 
 
 def time_left(job: str) -> float | None:
     """Return the seconds until a job's limit; None for no limit, or no answer."""
-    return seconds((_output("squeue", "-h", "-j", job, "-o", "%L") or "").strip())
+    limit = _output("squeue", "-h", "-j", job, "-o", "%L") or ""
+    return seconds(limit.strip())
 
 
 def cancel(jobs: Collection[str]) -> None:
@@ -143,12 +153,15 @@ def cancel(jobs: Collection[str]) -> None:
 def seconds(limit: str) -> float | None:
     """Parse sbatch's --time, or squeue's time left: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and
     longer. Returns None for other texts, such as no limit."""
-    days, dash, rest = limit.rpartition("-")
-    parts = rest.split(":")
+    days, dash, clock = limit.rpartition("-")
+    parts = clock.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3:
         return None
-    short = not dash and len(parts) < 3  # no hours
-    hours, minutes, secs = [*[0.0] * short, *map(float, parts), 0.0, 0.0][:3]
+    numbers = [float(part) for part in parts]
+    if not dash and len(parts) < 3:
+        numbers.insert(0, 0.0)  # no hours
+    numbers += [0.0] * (3 - len(numbers))
+    hours, minutes, secs = numbers
     return ((float(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs
 
 

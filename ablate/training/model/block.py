@@ -1,6 +1,8 @@
 """The encoder block: two residuals, with norms at the places that `PLACES` says and inside them.
 
 A block may declare the traits in `traits.BlockTraits`.
+
+Used by `training/model/vit.py` and `training/model/towers.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Weights of the plain ViT and of DeiT under the names of timm's VisionTransformer, and back.
 
 timm reads images (B, C, H, W); ours are (B, H, W, C) and its patches' values lie in that order.
+
+Used by `training/answers.py` (export) and `training/starting_weights.py` (import).
 """
 
 from __future__ import annotations

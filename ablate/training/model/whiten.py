@@ -2,6 +2,8 @@
 
 The paper gives no formula (Dual PatchNorm, appendix A). PCA is as in big_vision's
 models/proj/jetformer/patch_pca.py; ZCA is Kessy, Lewin, Strimmer 2018 (arXiv 1512.00809).
+
+Used by `training/model/host.py`.
 """
 
 from __future__ import annotations

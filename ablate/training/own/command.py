@@ -3,6 +3,8 @@ its end.
 
 Only what this attempt wrote counts, and only with exit code 0. So the result of an earlier attempt
 is moved aside first, and no process of an earlier attempt lives on (see `processes`).
+
+Used by `training/own/work.py`.
 """
 
 from __future__ import annotations

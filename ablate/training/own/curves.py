@@ -1,4 +1,7 @@
-"""The table of curves that a program writes while it trains: a csv, or JSON lines."""
+"""The table of curves that a program writes while it trains: a csv, or JSON lines.
+
+Used by `training/own/command.py`.
+"""
 
 from __future__ import annotations
 

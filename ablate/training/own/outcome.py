@@ -1,5 +1,8 @@
 """The outcome of a program: the cause of its failure, or the result and the predictions that it
-left."""
+left.
+
+Used by `training/own/command.py`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Each has a tag in its environment that names the run. By it a process is found e
 that started it is dead, and when it has left its parent, its group and its session. A worker that
 was forked is also the parent of whatever its descendants leave behind, so it also finds those that
 have cleared their environment.
+
+Used by `training/own/command.py` and `training/own/work.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The work on one run of the user's own trainer, from its run.json to its result.
 
 The user's files are imported as they were when the run was planned, or not at all.
+
+Used by `training/worker.py`.
 """
 
 from __future__ import annotations
