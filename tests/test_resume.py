@@ -13,12 +13,12 @@ from support.trainings import answer, digits, outcome, train_until
 from ablate.data.cache import prepare_cache
 from ablate.run.run import Run
 from ablate.run.rundir import RunDir
-from ablate.training import calibrate, journal
+from ablate.training import calibrate, journal, sealed_file
 from ablate.training.model import build, sublayers
 from ablate.training.numerics import choose
 from ablate.training.optim import Average, learning_rate, lengths
 from ablate.training.task.classify import prior_loss
-from ablate.training.training import Training
+from ablate.training.training import Training, TrainState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,6 +39,17 @@ def resumed(run: Run, folder: Path, cache: Path, *stops: int) -> dict:
         folder / "b", train_until(run, folder / "b", cache)
     )
     return straight
+
+
+def test_a_checkpoint_is_of_the_step_in_its_name(tmp_path):
+    """A file under another name is none, whichever of both steps is the larger."""
+    progress = json.dumps(vars(TrainState(step=4)))
+    content = sealed_file.to_bytes({"w": torch.ones(2)}, progress=progress, metrics="{}")
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"".join(content))
+    assert journal.read_checkpoint(path, 4).state.step == 4
+    assert journal.read_checkpoint(path, 3) is None
+    assert journal.read_checkpoint(path, 5) is None
 
 
 EVERYTHING = {

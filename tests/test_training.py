@@ -219,7 +219,7 @@ def test_only_the_task_knows_its_metrics_by_name():
     own = {"run/metrics/classify.py", "training/task/classify.py", "analysis/paper.py"}
     # Of another task, which has a loss of its own; the field of predictions; the key train.loss.
     own |= {"run/metrics/contrastive.py", "training/task/contrastive.py"}
-    own |= {"running/rehearse.py", "planning/templates.py"}
+    own |= {"run/parts.py"}
     own |= {"report/live.py"}  # the heading of the training loss, which every task has
     names = {metric.key for metric in TASKS[DEFAULT_TASK].metrics}
     names |= {f"val_{name}" for name in names}

@@ -277,6 +277,7 @@ def test_load_has_reports_alone_and_no_test_scores_of_trials(calm):
     plan, sweep = read(calm), ablate.Store(calm.folder / "runs").sweep("lr")
     frame, whole = sweep.to_pandas(), sweep.to_pandas(trials=True)
     assert sorted(frame.id) == sorted(run for cell in plan.cells for run in cell.ids.values())
+    assert sorted(run.id for run in sweep.runs()) == sorted(frame.id)
     for run in frame.itertuples():
         choice = plan.cell(run.row, "").chosen[run.seed]
         assert frame["optim.lr"][run.Index] == choice.params["optim.lr"]

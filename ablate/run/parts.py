@@ -253,7 +253,7 @@ POSITIONS = PartKind(
     heading="Positions of your own",
     built="shape",
     called="x",
-    returns="patches (B, h*w, D) of the shape of its input",
+    returns="tokens (B, h*w, D) of the shape of the patches",
     keeps_shape=True,
     has_roles=True,
 )

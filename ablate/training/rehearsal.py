@@ -152,8 +152,8 @@ def _moving(output: Tensor, parameters: dict[str, nn.Parameter]) -> set[str]:
     weights = torch.randn(output.shape, generator=Generator().manual_seed(0)).to(output)
     total = (output * weights).sum()
     gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-    named = zip(parameters, gradients, strict=True)
-    return {name for name, gradient in named if gradient is not None and gradient.any()}
+    pairs = zip(parameters, gradients, strict=True)
+    return {name for name, gradient in pairs if gradient is not None and gradient.any()}
 
 
 def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
