@@ -88,6 +88,16 @@ RESOLVED = {
 # The values of a sentence, and what of each value its text has, whichever the words.
 EXAMPLES = [
     (
+        "verdicts",
+        {"words": ["better", "worse"], "margin": 0.5},
+        ["0: better, bold", "0: worse", "analysis.margin=0.5: same"],
+    ),
+    (
+        "few-seeds.alone",
+        {"gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2},
+        ["depth [-50.13, +48.90]"],
+    ),
+    (
         "void",
         {**BASELINE, "diverged": [{"seed": 31, "step": 120}], "collapsed": [47], "looks": False},
         ["S/4", "base", "31", "120", "47"],
@@ -196,7 +206,7 @@ EXAMPLES = [
             "verdicts": [{"n": 3, "sweeps": ["one"]}],
             "means": [{"n": 2, "sweeps": ["two", "three"]}],
         },
-        ["Ti: ", "n = 3 (sweep one)", "n = 2 (sweeps two, three)", "9 %", "variant of a column"],
+        ["Ti: ", "sweep one (n = 3)", "two (n = 2), three (n = 2)", "9 %", "variant of a column"],
     ),
     (
         "looks.among-variants",

@@ -46,7 +46,7 @@ seeds: 3
 EVERY = "trainer.level=0,1,2,3,4,5,6,7,8,9"
 BEST = "trainer.level=0,9"
 INLINE = "launcher=inline"
-ALSO = "Verdicts on these runs were also read at n = {}, so the chance of a false verdict on some "
+ALSO = "Verdicts on these runs were also read in {}, so the chance of a false verdict on some "
 COUNTED = "All variants that were read are counted."
 
 
@@ -108,16 +108,16 @@ def verdicts(shell: Shell, *words: str) -> set[str]:
 
 def test_fewer_seeds_after_more(read):
     told = sweep(read, "fewer", EVERY, seeds=3)
-    assert ALSO.format("5 (sweep all)") in told
+    assert ALSO.format("sweep all (n = 5)") in told
     assert re.search(r"on some variant is about [4-8] %\.", told)
     assert len(verdicts(read, "fewer")) == 9
     assert verdicts(read, "fewer", "--strict") == set()
     assert len(verdicts(read, "all", "--strict")) == 9  # the most seeds
-    assert ALSO.format("3 (sweep fewer)") in flat(read("table", "all").out)
+    assert ALSO.format("sweep fewer (n = 3)") in flat(read("table", "all").out)
 
 
 def test_fewer_seeds_of_the_same_name(read):
-    assert ALSO.format("5 (sweep all)") in sweep(read, "all", EVERY, "--replace", seeds=3)
+    assert ALSO.format("sweep all (n = 5)") in sweep(read, "all", EVERY, "--replace", seeds=3)
 
 
 # --- Another sweep of the same runs -------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_the_best_row_alone_is_judged_among_nine(read):
 def test_the_best_row_alone_with_more_seeds(read):
     told = sweep(read, "longer", BEST, seeds=8)
     assert among_nine("all") in told
-    assert ALSO.format("5 (sweep all)") in told
+    assert ALSO.format("sweep all (n = 5)") in told
 
 
 def test_a_row_that_was_not_read_before_is_a_family_of_its_own(read):
@@ -163,7 +163,7 @@ def test_looks_that_give_out_seeds_count_what_was_read_and_are_counted(read):
     fixed = sweep(read, "fixed", BEST, seeds=6)
     others = sorted({look["columns"][""]["n"] for look in looks} - {5})
     told = "".join(f", {n} (sweep u)" for n in others)
-    assert ALSO.format(f"5 (sweeps all, u){told}") in fixed
+    assert ALSO.format(f"sweeps all (n = 5), u (n = 5){told}") in fixed
 
 
 def recorded(shell: Shell) -> list[dict]:
@@ -190,7 +190,7 @@ def test_an_edited_file(gauge):
         assert note in told
     (gauge.folder / "pictures.yaml").write_text(FILE.replace("seeds: 3", "seeds: 4"))
     told = flat(gauge("sweep", "pictures.yaml", INLINE).out)
-    assert ALSO.format("3 (sweep photos)") in told
+    assert ALSO.format("sweep photos (n = 3)") in told
 
 
 # --- An unfinished table ------------------------------------------------------------------------
@@ -221,12 +221,12 @@ def unfinished(begun, tmp_path) -> Shell:
 def test_an_unfinished_table_that_is_stopped(unfinished):
     stopped = sweep(unfinished, "stopped", EVERY, seeds=4)
     assert (
-        "Means of these runs were also seen at n = 3 (sweep g), before all had a result, so the "
+        "Means of these runs were also seen in sweep g (n = 3), before all had a result, so the "
         "chance of a false verdict" in stopped
     )
     fewer = sweep(unfinished, "few rows", BEST, "--retry", "failed", seeds=5)
     assert among_nine("g", "stopped") in fewer
-    assert ALSO.format("4 (sweep stopped), and means at n = 3 (sweep g), 4 (sweep g)") in fewer
+    assert ALSO.format("sweep stopped (n = 4), and means in sweep g (n = 3, 4)") in fewer
 
 
 def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(unfinished):
@@ -253,5 +253,5 @@ def test_a_bundle_and_a_merged_store_know_what_was_read(read):
         there("merge", f"../{source}", "--store", source)
         told = flat(there("table", "best", "--store", source).out)
         assert among_nine("all") in told
-        assert ALSO.format("5 (sweep all)") in told
+        assert ALSO.format("sweep all (n = 5)") in told
         assert "nothing wrong" in there("verify", "best", "--store", source).out

@@ -227,7 +227,7 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
     below = render_table(table, "latex").split(r"\smallskip\raggedright")[-1]
     assert r"by $-$0.5 of 2. Others: less." in below
-    assert r"\item \texttt{norm=x} stays." in below
+    assert r"\texttt{norm=x} stays." in below
     assert "ablate sweep" not in below
 
 

@@ -83,7 +83,7 @@ def test_a_sheet_is_judged_as_a_sweep(run, bring):
     for (data, row), entry in found.items():
         values = [y[data, row, seed] for seed in range(5)]
         assert entry["accuracy"]["mean"] == pytest.approx(np.mean(values), abs=1e-9)
-    assert found["pets", "dpn"]["verdict"] == found["cars", "dpn"]["verdict"] == "helps"
+    assert found["pets", "dpn"]["verdict"] == found["cars", "dpn"]["verdict"] == "better"
     assert found["pets", "wd"]["verdict"] == "can't tell"
     text = run("table", "paper2")
     assert "Trained elsewhere, not verified; n = 5." in text
@@ -496,14 +496,14 @@ def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, bring):
     bring([*some, {**some[0], "method": "one"}], "--column", "data", of=NAMED)
     found = entries(table(run, "paper2"))
     assert [found["pets", row]["gain"]["n"] for row in ("dpn", "wd", "one")] == [5, 3, 1]
-    assert found["pets", "dpn"]["verdict"] == "helps"
+    assert found["pets", "dpn"]["verdict"] == "better"
     assert found["pets", "one"]["verdict"] is None
     text = run("table", "paper2", "--notes", "full")
     assert "Columns are not averaged" in text
     assert "Average" not in text.replace("averaged", "")
     for words in (("verify", "paper2"), ("plan", "paper2", "--detect", "1"), ("report", "paper2")):
         run(*words)
-    assert "helps" in run("table", "paper2", "--rows", "base,dpn")
+    assert "better" in run("table", "paper2", "--rows", "base,dpn")
 
 
 def test_two_rows_without_seeds_are_judged_by_welch(run, bring):

@@ -57,7 +57,7 @@ def whole(made) -> list[str]:
     return read(made, "all")
 
 
-OF_LOOKS = ("were also read at n", "were also seen at n", "were first read")
+OF_LOOKS = ("were also read in sweep", "were also seen in sweep", "were first read")
 
 
 def but_looks(text: str) -> str:

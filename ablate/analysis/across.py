@@ -11,7 +11,14 @@ from typing import Any
 from ablate.analysis import stats
 from ablate.analysis.english.captions import noisy_words
 from ablate.analysis.evidence import Evidence
-from ablate.analysis.judging import Detail, gain_alpha, hide_empty, shown_gain, verdict_of
+from ablate.analysis.judging import (
+    Detail,
+    gain_alpha,
+    hide_empty,
+    shown_gain,
+    verdict_of,
+    verdict_words,
+)
 from ablate.analysis.summary import Summary, SummaryLine, p_values
 from ablate.planning import Column, Plan, wide_places
 
@@ -94,9 +101,10 @@ class Arrays:
         **fields: Any,
     ) -> SummaryLine:
         """Make a line. `judgeable`: it may have a verdict; `margin`: it is judged with the margin;
-        `words`: see `verdict_of`; `fields`: other fields of the line."""
+        `words`: see `verdict_of`, by default the plan's; `fields`: other fields of the line."""
         metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
-        word = verdict_of(gain.gain, limit, self.judge and judgeable, metric.neutral, words=words)
+        words = words or verdict_words(self.plan)
+        word = verdict_of(gain.gain, limit, self.judge and judgeable, words)
         return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **fields)
 
 

@@ -14,9 +14,10 @@ from ablate.analysis import stats, trained_on
 from ablate.analysis.english import captions as english
 from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
-from ablate.analysis.judging import Detail, gain_alpha
+from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
+from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
@@ -37,11 +38,16 @@ def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn], detail: Detail) -> Iterator[Sentence]:
-    """Explain the numbers of a table. `detail`: what is shown of gains."""
+def caption(
+    plan: Plan, columns: Sequence[TableColumn], detail: Detail, has_verdicts: bool
+) -> Iterator[Sentence]:
+    """Explain the numbers of a table. `detail`: what is shown of the gains of rows;
+    `has_verdicts`: whether a row or an effect has one."""
     has_intervals = detail >= Detail.INTERVALS
     reading, computation = _metric(plan, columns, has_intervals)
     yield reading
+    if has_verdicts:
+        yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
     if has_intervals:
         yield from _resolution(plan, columns)
     yield computation
@@ -245,6 +251,24 @@ def _warnings(
         if column.void and not column.on:
             block = [score for score in cells if score.cell.column == column.label]
             yield from _void(plan, column, block, detail)
+
+
+def two_seed_notes(
+    plan: Plan, columns: Sequence[TableColumn], blocks: Sequence[Summary]
+) -> Iterator[Sentence]:
+    """Name the gains of two seeds that have the interval of these alone, which is very wide."""
+    if plan.n != 2:
+        return
+    gains = [(entry.row, entry.gain) for column in columns for entry in column.entries]
+    gains += [(line.label, line.gain) for block in blocks for line in block.lines]
+    alone: dict[str, dict[str, Any]] = {}
+    for label, gain in gains:
+        has_interval = gain is not None and gain.low is not None and gain.df is not None
+        if gain is not None and has_interval and gain.n == 2 and (gain.df or 0) <= 1:
+            alone.setdefault(label, {"label": label, "low": gain.low, "high": gain.high})
+    if alone:
+        decimals = plan.metric.decimals
+        yield sentence("few-seeds.alone", gains=[*alone.values()], decimals=decimals)
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:

@@ -14,6 +14,8 @@ NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is 
 PREDICATES = {
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
+    "better": ("is better", "are better"),
+    "worse": ("is worse", "are worse"),
     "higher": ("is higher", "are higher"),
     "lower": ("is lower", "are lower"),
     "same within": ("is the same within {}", "are the same within {}"),
@@ -22,7 +24,7 @@ PREDICATES = {
     "unstable": ("is unstable", "are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
-EFFECT_VERDICTS = ("helps", "hurts", "higher", "lower")
+EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower")
 
 
 def table_headline(table: Table) -> str:
@@ -122,7 +124,7 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
     if any(entry.verdict for entry in table.entries):
         verdicts = Counter(entry.verdict or "" for entry in entries)
         bounded = {word: verdicts[word] for word in verdicts if word.startswith(BOUNDED)}
-        better, worse = ("higher", "lower") if table.metric_of().neutral else ("helps", "hurts")
+        better, worse = _effect_words(table)
         win_count = verdicts[better]
         other_counts = {worse: verdicts[worse], **bounded, "no verdict": verdicts[""]}
     else:
@@ -135,6 +137,14 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
         }
     details = ", ".join(f"{outcome} in {count}" for outcome, count in other_counts.items() if count)
     return f"{better} in {win_count} of {len(entries)}" + (f" ({details})" if details else "")
+
+
+def _effect_words(table: Table) -> tuple[str, str]:
+    """Return the verdicts of the table on a gain above 0 and below 0."""
+    if table.metric_of().neutral:
+        return stats.NEUTRAL
+    is_compared = any(entry.verdict in stats.COMPARED for entry in table.entries)
+    return stats.COMPARED if is_compared else stats.BETTER
 
 
 def _bracketed(table: Table, entry: Entry) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ablate.analysis import stats
-from ablate.analysis.judging import Detail, is_partial, verdict_of
+from ablate.analysis.judging import Detail, is_partial, verdict_of, verdict_words
 from ablate.analysis.scores import Scores
 from ablate.analysis.sequential import RowCourse
 from ablate.planning import Plan
@@ -45,8 +45,8 @@ class JudgedRow:
 
     @property
     def verdict(self) -> str | None:
-        gain, margin, neutral = self.gain, self.plan.analysis.margin, self.plan.metric.neutral
-        verdict = verdict_of(gain.gain, margin, self.judgeable, neutral) if gain else None
+        gain, margin, words = self.gain, self.plan.analysis.margin, verdict_words(self.plan)
+        verdict = verdict_of(gain.gain, margin, self.judgeable, words) if gain else None
         if gain and verdict == stats.CANT_TELL and gain.stands_out:
             verdict = stats.UNSTABLE
         if self.course is not None:

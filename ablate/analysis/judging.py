@@ -9,7 +9,7 @@ from collections import Counter
 
 from ablate.analysis import stats
 from ablate.analysis.scores import Scores, sets_of
-from ablate.planning import Analysis, Plan
+from ablate.planning import Analysis, Imported, Plan
 from ablate.run import Metric
 from ablate.store import PastLooks
 
@@ -82,22 +82,26 @@ def is_partial(plan: Plan, scores: Scores) -> bool:
     return bool(scores.main.never) or (bool(scores.diverged) and plan.analysis.diverged == "omit")
 
 
+def verdict_words(plan: Plan) -> tuple[str, str]:
+    """Return the words for a gain above 0 and below 0, by the metric and by who trained."""
+    if plan.metric.neutral:
+        return stats.NEUTRAL
+    return stats.COMPARED if isinstance(plan.design, Imported) else stats.BETTER
+
+
 def verdict_of(
     gain: stats.Estimate,
     margin: float | None,
     judgeable: bool,
-    neutral: bool = False,
-    words: tuple[str, str] | None = None,
+    words: tuple[str, str] = stats.BETTER,
 ) -> str | None:
     """Return the verdict on a gain; None if it isn't `judgeable`, has no interval, or has fewer
-    than FEWEST_SEEDS seeds. `neutral`: whether the metric has no better direction; `words`: in
-    place of "helps" and "hurts", if given."""
+    than FEWEST_SEEDS seeds. `words`: of an interval above 0 and of one below 0."""
     if not judgeable or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:
         return stats.CANT_TELL
-    words = words or (stats.NEUTRAL if neutral else stats.BETTER)
     return stats.verdict(gain.low, gain.high, margin, words)
 
 

@@ -123,6 +123,9 @@ def make_table(
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
     has_blocks = bool(below) and row_detail >= Detail.INTERVALS
+    verdicts = [entry.verdict for column in columns for entry in column.entries]
+    verdicts += [line.verdict for block in below for line in block.lines]
+    has_verdicts = any(verdicts)
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -141,11 +144,12 @@ def make_table(
         notes=(
             *notes("warning", captions.withheld_notes(plan, withheld)),
             *captions.warnings(plan, list(cells.values()), columns, detail),
+            *notes("warning", captions.two_seed_notes(plan, columns, below)),
             *notes("warning", look_texts),
             *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
             *notes("warning", paper_notes(columns, extras.paper)),
             *notes("warning", recipe_notes(plan, extras.paper)),
-            *notes("caption", _explanations(evidence, columns, row_detail)),
+            *notes("caption", _explanations(evidence, columns, row_detail, has_verdicts)),
             *(captions.spread_notes(plan, columns) if row_detail >= Detail.INTERVALS else ()),
             *dict.fromkeys(making.notes),
         ),
@@ -182,11 +186,12 @@ def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[lis
 
 
 def _explanations(
-    evidence: Evidence, columns: Sequence[TableColumn], detail: Detail
+    evidence: Evidence, columns: Sequence[TableColumn], detail: Detail, has_verdicts: bool
 ) -> Iterator[Sentence]:
-    """Yield the explanations of the numbers. `detail`: what is shown of the gains of rows."""
+    """Yield the explanations of the numbers. `detail`: what is shown of the gains of rows;
+    `has_verdicts`: see `captions.caption`."""
     plan, cells = evidence.plan, evidence.cells
-    yield from captions.caption(plan, columns, detail)
+    yield from captions.caption(plan, columns, detail, has_verdicts)
     yield from by_column(plan, cells)
     yield from rounding_notes(plan, cells)
     if detail >= Detail.INTERVALS:

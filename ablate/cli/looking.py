@@ -232,7 +232,9 @@ def plot(
 
     *words, kind = selection.words or [""]
     if kind not in FIGURE_KINDS:
-        raise unknown_value("plot", kind, FIGURE_KINDS, "as the last word one of")
+        raise unknown_value(
+            "plot", kind, FIGURE_KINDS, "a figure at the end of the command, one of"
+        )
     if kind != "gain" and (by or highlight):
         raise UserError(f"{'--by' if by else '--highlight'}: is of the figure gain; leave it out")
     form = FigureForm(

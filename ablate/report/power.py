@@ -65,7 +65,7 @@ class Detection:
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {plan.spread}):"
+            f"({' or '.join(map(str, counts))} simultaneous comparisons, spread: {plan.spread}):"
         )
         for forecast in self.columns:
             yield f"  {_in_column(forecast.column, forecast.seeds)}"

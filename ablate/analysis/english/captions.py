@@ -284,10 +284,20 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
         text += f"; with {forecast['seeds']} seeds, under about {significant(forecast['half'])}"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
-            f". {100 * column['share']:.0f} % of the noise comes from the size of the test set "
-            f"({column['size']} {column['examples']})"
+            f". {100 * column['share']:.0f} % of the variance of a gain comes from the size of the "
+            f"test set ({column['size']} {column['examples']})"
         )
     return f"{text}."
+
+
+@writes("verdicts")
+def verdicts(words: Sequence[str], margin: float | None) -> str:
+    """`words`: those for an interval above 0 and below 0; `margin`: None without one."""
+    above, below = words
+    remainder = "else: can't tell"
+    if margin is not None:
+        remainder = f"within analysis.margin={margin:g}: same"
+    return f"Interval above 0: {above}, bold; below 0: {below}; {remainder}."
 
 
 @writes("noise.baseline")
@@ -357,6 +367,20 @@ def few_seeds(n: int) -> str:
     if n == 1:
         return "One run has no interval (n = 1)."
     return "Two seeds are too few for verdicts (n = 2), which are given from three on."
+
+
+@writes("few-seeds.alone")
+def few_seeds_alone(gains: Sequence[Values], decimals: int) -> str:
+    """`gains`: of rows and effects that are judged by their own two seeds, each its `label` and the
+    ends `low` and `high` of its interval."""
+    intervals = [
+        f"{gain['label']} [{gain['low']:+.{decimals}f}, {gain['high']:+.{decimals}f}]"
+        for gain in gains
+    ]
+    return (
+        f"Two seeds alone say almost nothing about noise, so these intervals are very wide: "
+        f"{first_few(intervals)}."
+    )
 
 
 @writes("condition")

@@ -12,7 +12,7 @@ Values = Mapping[str, Any]
 NAMED_CELLS = 4  # cells that a line names
 
 
-@writes("sheet.source")
+@writes("sheet.source", exact=True)
 def sheet_source(files: Sequence[Values]) -> str:
     texts = ", ".join(
         f"{file['name']} ({file['lines']} line{'s'[: file['lines'] > 1]}, "

@@ -55,26 +55,25 @@ def looks_other_readings(
 
 
 def _other_readings(verdicts: Sequence[Values], means: Sequence[Values], subject: str) -> str:
-    """Write where else runs were read: "Verdicts on these runs were also read at n = 3 (sweep
-    corr)"."""
+    """Write where else runs were read: "Verdicts on these runs were also read in sweep corr (n =
+    3)"."""
     if not verdicts:
-        return (
-            f"Means of these runs were also seen at n = {_numbers(means)}, before all had a result"
-        )
-    means_words = f", and means at n = {_numbers(means)}" if means else ""
+        return f"Means of these runs were also seen in {_sweeps(means)}, before all had a result"
+    means_words = f", and means in {_sweeps(means)}" if means else ""
     on = "on" if subject == "verdicts" else "of"
     return (
-        f"{subject.capitalize()} {on} these runs were also read at n = {_numbers(verdicts)}"
-        f"{means_words}"
+        f"{subject.capitalize()} {on} these runs were also read in {_sweeps(verdicts)}{means_words}"
     )
 
 
-def _numbers(readings: Sequence[Values]) -> str:
-    return ", ".join(
-        f"{reading['n']} ({'sweeps' if len(reading['sweeps']) > 1 else 'sweep'} "
-        f"{first_few(reading['sweeps'])})"
-        for reading in readings
-    )
+def _sweeps(readings: Sequence[Values]) -> str:
+    """List the sweeps, each with its numbers of seeds: "sweep corr (n = 3, 5)"."""
+    numbers: dict[str, list[int]] = {}
+    for reading in readings:
+        for name in reading["sweeps"]:
+            numbers.setdefault(name, []).append(reading["n"])
+    parts = [f"{name} (n = {', '.join(map(str, counts))})" for name, counts in numbers.items()]
+    return f"{'sweeps' if len(parts) > 1 else 'sweep'} {first_few(parts)}"
 
 
 @writes("looks.changed")

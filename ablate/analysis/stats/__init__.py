@@ -33,6 +33,7 @@ __all__ = [
     "agreement",
     "BETTER",
     "CANT_TELL",
+    "COMPARED",
     "column_gains",
     "ColumnGains",
     "DID_NOTHING",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from ablate.analysis.stats.gains import (
         BETTER,
         CANT_TELL,
+        COMPARED,
         DID_NOTHING,
         FEWEST_SEEDS,
         MOST_SEEDS,

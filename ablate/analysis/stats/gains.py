@@ -42,6 +42,8 @@ DID_NOTHING = "did nothing"  # the baseline's predictions in every seed
 # Words for an interval above 0 and below: of a gain, of a difference that has no better direction.
 BETTER = ("helps", "hurts")
 NEUTRAL = ("higher", "lower")
+# Metrics have a direction; "helps" would say that a change was made, and made the difference.
+COMPARED = ("better", "worse")  # of results from elsewhere, where it isn't known what was changed
 
 
 def verdict(
@@ -59,7 +61,7 @@ def verdict(
     if margin is not None and low > -margin:
         if high < margin:
             return f"same within {margin:g}"
-        if words == BETTER:
+        if words in (BETTER, COMPARED):
             return f"no worse than {margin:g}"
     return CANT_TELL
 

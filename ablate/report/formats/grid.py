@@ -31,7 +31,7 @@ class GridCell:
 
     text: str
     notes: tuple[int, ...] = ()
-    bold: bool = False  # a gain: only where the verdict is "helps"
+    bold: bool = False  # a gain: only where the verdict is "helps" or "better"
     number: bool = False  # set to the right
     verdict: bool = False  # a word on a gain
 
@@ -111,7 +111,14 @@ class PrintedTable:
     # Of `caption` and `footnotes`: the texts that say how numbers are computed.
     exact: tuple[str, ...] = ()
     headline: str = ""  # the result in a sentence
+    is_of_changes: bool = False  # see `Table.is_of_changes`
     trained_on: str = ""  # in a sentence
+
+    @property
+    def notes_after_first(self) -> bool:
+        """True if the notes follow the first of several tables, which nobody should read without
+        them: effects of changes, above the means of the cells."""
+        return self.is_of_changes and bool(self.notes)
 
     @property
     def heading(self) -> str:
@@ -207,16 +214,20 @@ def _escape_html(text: str) -> str:
 def markdown(sheet: PrintedTable) -> str:
     lines = [f"**{_escape_markdown(sheet.heading)}**", ""]
     lines += [_escape_markdown(sheet.headline), ""] if sheet.headline else []
-    for grid in sheet.grids:
+    for position, grid in enumerate(sheet.grids):
         lines += [*_grid(grid), ""]
+        if position == 0 and sheet.notes_after_first:
+            lines += [*(f"- {_prose(note)}" for note in sheet.notes), ""]
     lines += [f"- {_prose(line)}" for line in below(sheet)]
     return "\n".join(lines) + "\n"
 
 
 def below(sheet: PrintedTable) -> list[str]:
-    """List notes, caption and footnotes: the lines under the grids of a plain text."""
+    """List notes, caption and footnotes: the lines under the grids of a plain text. The notes are
+    left out where they follow the first grid."""
     numbered = [f"{marks((i,))} {text}" for i, text in enumerate(sheet.footnotes, start=1)]
-    return [*sheet.notes, *sheet.caption, *numbered]
+    notes = () if sheet.notes_after_first else sheet.notes
+    return [*notes, *sheet.caption, *numbered]
 
 
 def marks(footnotes: Sequence[int]) -> str:
@@ -289,9 +300,16 @@ def rich(sheet: PrintedTable) -> RenderableType:
 
     parts: list[RenderableType] = [Text(sheet.heading, style="bold")]
     parts += [Text(sheet.headline)] if sheet.headline else []
-    parts += [_rich_table(grid) for grid in sheet.grids]
-    parts += [Text(line) for line in sheet.notes]
-    parts += [Text(line, style="dim") for line in below(sheet)[len(sheet.notes) :]]
+    notes = [Text(line) for line in sheet.notes]
+    for position, grid in enumerate(sheet.grids):
+        parts.append(_rich_table(grid))
+        if position == 0 and sheet.notes_after_first:
+            parts += [*notes, Text()]
+    lines = below(sheet)
+    if not sheet.notes_after_first:
+        parts += notes
+        lines = lines[len(notes) :]
+    parts += [Text(line, style="dim") for line in lines]
     return Group(*parts)
 
 
@@ -333,7 +351,14 @@ def _rich_table(grid: Grid) -> Table:
     return table
 
 
-COLOURS = {"helps": "green", "hurts": "red", "unstable": "yellow", "can't tell": "yellow"}
+COLOURS = {
+    "helps": "green",
+    "hurts": "red",
+    "better": "green",
+    "worse": "red",
+    "unstable": "yellow",
+    "can't tell": "yellow",
+}
 
 
 def _text(cell: GridCell) -> Text:

@@ -22,6 +22,7 @@ from ablate.analysis import (
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     DEFAULT_SHOW,
+    IMPROVED,
     OTHERS_HEADING,
     ShownPart,
     bracket,
@@ -38,6 +39,10 @@ UNFINISHED = " (unfinished)"
 # Of the notes on a table: all; without those on how its numbers are computed; none.
 FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
+EFFECT_HEADINGS = {
+    "pair": "interaction",
+    "shapley": "share",
+}  # of blocks whose numbers are no gains
 BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
 COLUMN_HEADINGS = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 
@@ -88,6 +93,7 @@ def sheet(
         footnotes=(*table.footnotes,),
         exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
         headline=table_headline(whole_table),
+        is_of_changes=table.is_of_changes,
     )
 
 
@@ -242,7 +248,9 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     sampled = any(line.sampled for line in block.lines)
     has_verdicts = any(line.verdict for line in block.lines)
     level = bracket(ci, table.gain_alpha)
-    change = "change of " * (block.kind == "contrast") + table.metric_of().change
+    change = EFFECT_HEADINGS.get(block.kind, table.metric_of().change)
+    if block.kind == "contrast":
+        change = f"change of {change}"
     headings = (
         GridCell("variant" if block.of_rows else BLOCK_LINES[block.kind]),
         GridCell(COLUMN_HEADINGS.get(block.kind, "")),
@@ -258,7 +266,7 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),
-            GridCell(gain, bold=line.verdict == "helps", number=True),
+            GridCell(gain, bold=line.verdict in IMPROVED, number=True),
             GridCell(sample, number=True),
             GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
@@ -289,7 +297,7 @@ def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
             gain = interval(effect.gain, table.metric_of(), True, ci) if effect else ""
             word = (effect.verdict or "") if effect else ""
             cells += [
-                GridCell(gain, bold=word == "helps", number=True),
+                GridCell(gain, bold=word in IMPROVED, number=True),
                 GridCell(str(effect.gain.n) if effect else "", number=True),
             ]
             cells += [GridCell(word)] * has_verdicts

@@ -33,6 +33,7 @@ SHOW = (
 )
 INTERVALS = ("ci", "pm")  # [+0.21, +1.03], and its half: 0.62 ± 0.41
 DEFAULT_SHOW = ("accuracy", "gain", "ci", "n", "verdict")
+IMPROVED = ("helps", "better")  # verdicts whose gains are bold
 OTHERS_HEADING = "others"  # heads what is in no family or group, below what is in one
 
 
@@ -61,7 +62,7 @@ class ShownPart:
     is_verdict: bool = False
 
     def cell(self, entry: Entry) -> GridCell:
-        bold = self.is_gain and entry.verdict == "helps"
+        bold = self.is_gain and entry.verdict in IMPROVED
         return GridCell(self.text(entry), bold=bold, number=self.number, verdict=self.is_verdict)
 
 
