@@ -340,7 +340,7 @@ def _means(
     the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
-    rows = {}
+    rows: dict[str, str] = {}
     for row in plan.rows:
         rows |= dict.fromkeys((row.label, *row.aliases), row.label)
     return {on: means[rows[cell]] for cell, on in plan_changes.rows.items() if rows[cell] in means}
