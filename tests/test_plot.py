@@ -32,7 +32,7 @@ from ablate.report.plot import (
 from ablate.report.plot.form import cell_name
 from ablate.report.plot.gains import limits
 from ablate.report.plot.probes import uniform
-from ablate.report.plot.style import Drawing, styled
+from ablate.report.plot.style import Drawing, Subject, styled
 from ablate.run.metrics import TASKS
 from ablate.run.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.shared.errors import UserError
@@ -270,7 +270,7 @@ def test_many_columns_go_on_in_the_next_line(plan, table, store):
 def test_long_words_stay_inside_of_the_figure(plan, table):
     words = "hundreds of random models " * 20
     with styled("long"):
-        sheet = Drawing(plan, table, FigureForm(), "gain", words, (1, 1), (6, 6))
+        sheet = Drawing(Subject(plan, table, FigureForm(), "gain", words), (1, 1), (6, 6))
         sheet.foot(words)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
         for text in sheet.figure.texts:

@@ -54,7 +54,6 @@ __all__ = [
     "sequential_of",  # the method for the looks at a column
     "judge_changes",  # judge what each change does in a column
     "cell_rows",  # the row of each cell, by its label
-    "effects_by_seed",  # what each change gains with each seed
     "latest_decisions",  # what the newest look decided for each row
     "recorded_decisions",  # what every recorded look decided
     "GOES_ON",  # the decision that a row needs more seeds
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
         seeds_command,
         withheld_notes,
     )
-    from ablate.analysis.change_gains import cell_rows, effects_by_seed, judge_changes
+    from ablate.analysis.change_gains import cell_rows, judge_changes
     from ablate.analysis.english.words import (
         confidence_level,
         first_few,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import joined_note, noisy
-from ablate.analysis.table import Table
 from ablate.planning import MAIN_EFFECT, Changes, Plan
 
 BY_IMAGES = "noise from examples that are right with one seed and wrong with another"
@@ -93,22 +92,21 @@ def effect_weights(changes: Changes) -> dict[tuple[str, str], stats.Floats]:
 
 
 def effects_by_seed(
-    plan: Plan, table: Table, column: str
+    plan: Plan, changes: Changes, y: stats.Floats
 ) -> dict[tuple[str, str], dict[int, float]]:
     """Compute what each change gains with each seed that all cells of the effect have finished, by
-    (name of the change, part of it). Means over seeds are the gains of the table's block of
-    changes, where no cell lacks a seed."""
-    if plan.changes is None:
-        return {}
-    sign = table.metric_of().sign
-    values = {entry.row: entry.values for entry in table.entries if entry.column == column}
-    index = cell_rows(plan, plan.changes)
-    cells = [values.get(plan.rows[row].label, {}) for row in index.values()]
+    (name of the change, part of it), from y (R, S) of the rows of the plan."""
+    import numpy as np
+
+    index = cell_rows(plan, changes)
+    weights = effect_weights(changes)
+    rows, merged = merge_cells(index, [*weights.values()])
     effects = {}
-    for place, weights in effect_weights(plan.changes).items():
-        weighted = [(w, cell) for w, cell in zip(weights, cells, strict=True) if w]
-        seeds = [s for s in plan.counted_seeds if all(s in cell for _, cell in weighted)]
-        effects[place] = {s: sign * sum(float(w) * cell[s] for w, cell in weighted) for s in seeds}
+    for place, row_weights in zip(weights, merged, strict=True):
+        used = row_weights != 0
+        by_seed = row_weights[used] @ y[rows][used]
+        finished = np.flatnonzero(~np.isnan(by_seed))
+        effects[place] = {plan.seeds[s]: float(by_seed[s]) for s in finished}
     return effects
 
 

@@ -18,6 +18,7 @@ from ablate.analysis.change_gains import (
     JudgedChanges,
     basis_note,
     cell_rows,
+    effects_by_seed,
     judge_changes,
     merge_cells,
     to_array,
@@ -142,10 +143,18 @@ def _changes_block(
             right[0] if right else None,
         )
     is_complete = not arrays.omitted[c][[*index.values()]].any()
-    lines = [
-        arrays.line(name, column, gain, judgeable=is_complete, part=part)
-        for (name, part), gain in judged_changes.gains.items()
-    ]
+    seeds = effects_by_seed(arrays.plan, changes, arrays.y[c])
+    lines = []
+    for (name, part), gain in judged_changes.gains.items():
+        line = arrays.line(
+            name,
+            column,
+            gain,
+            judgeable=is_complete,
+            part=part,
+            by_seed=seeds[name, part],
+        )
+        lines.append(line)
     lines.sort(key=lambda line: changes.names.index(line.label))
     if course is not None:
         verdicts = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ablate.analysis import stats
 from ablate.planning import effect_label
@@ -42,6 +43,7 @@ class SummaryLine:
     sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
     part: str = ""
+    by_seed: Mapping[int, float] = field(default_factory=dict)  # what a change gains with each seed
     code: str = ""  # of an effect: which code version alone trained a level of its factors
 
     @property

@@ -55,6 +55,9 @@ def table_tree(table: Table) -> dict[str, Any]:
             name: {key: getattr(metric, key) for key in keys}
             for name, metric in table.choice.user_metrics.items()
         }
+    for block in tree["blocks"]:
+        for line in block["lines"]:
+            del line["by_seed"]  # of figures
     for column in tree["columns"]:
         column["footnotes"] = table.marks(None, column["label"])
         del column["arch"], column["wide"]  # parts of its label

@@ -11,7 +11,7 @@ from matplotlib.transforms import ScaledTranslation
 from ablate.analysis import Table, confidence_level
 from ablate.planning import Plan, value_text
 from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, ink_of, inks
-from ablate.report.plot.style import Drawing
+from ablate.report.plot.style import Drawing, Subject
 
 ACROSS = 3  # rows in a line
 WIDE = 30  # times the least number: from there on an axis counts in powers
@@ -32,7 +32,13 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     alone = len(lines) == 1
     metric = table.metric_of()
     sheet = Drawing.of_panels(
-        *(plan, table, form, "across", f"{metric.name} over {key}"),
+        Subject(
+            plan,
+            table,
+            form,
+            "across",
+            f"{metric.name} over {key}",
+        ),
         titles=[""] if alone else rows,
         most_across=ACROSS,
         panel=(3.4, 3.6),

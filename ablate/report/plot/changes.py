@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,14 +16,12 @@ from ablate.analysis import (
     Summary,
     SummaryLine,
     Table,
-    cell_rows,
     confidence_level,
-    effects_by_seed,
 )
-from ablate.planning import Changes, Plan, effect_label
-from ablate.report.plot.form import BLACK, GREY, FigureForm, Nothing, RunDirs, ink_of
+from ablate.planning import Changes, Plan
+from ablate.report.plot.form import BLACK, GREY, FigureForm, Ink, Nothing, RunDirs, ink_of
 from ablate.report.plot.gains import NO_INTERVAL, limits_of
-from ablate.report.plot.style import Drawing
+from ablate.report.plot.style import Drawing, Subject
 from ablate.run import Metric
 
 FEW_PAIRS, ACROSS, MOST_ACROSS = 9, 3, 5  # panels of so few pairs, and of more, in a line
@@ -37,82 +35,110 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
     simultaneous interval, its seeds and its verdict."""
     plan_changes, blocks = _blocks(plan, table)
     metric = table.metric_of()
-    headings = {column.label: column.heading for column in table.columns}
-    places = [(name, part) for name in plan_changes.names for part in plan_changes.parts]
     lines = [line for block in blocks for line in block.lines]
-    shows_numbers = form.style == "page"
+    names = list(dict.fromkeys(line.full_label for line in lines))
+    headings = {column.label: column.heading for column in table.columns}
     sheet = Drawing.of_lines(
-        *(plan, table, form, "changes"),
-        heading=f"{metric.change.capitalize()} of each change: {metric.name}",
+        Subject(
+            plan,
+            table,
+            form,
+            "changes",
+            f"{metric.change.capitalize()} of each change: {metric.name}",
+        ),
         titles=[headings[block.name] for block in blocks],
-        names=[effect_label(name, part) for name, part in places],
-        words=[_numbers(metric, line) if shows_numbers else line.verdict or "" for line in lines],
+        names=names,
+        words=[_words(metric, line, form) for line in lines],
         x=f"{metric.change}, {metric.points}",
     )
-    seeds_by_column = {block.name: effects_by_seed(plan, table, block.name) for block in blocks}
-    reaches = [
-        _reach(line, seeds_by_column[block.name]) for block in blocks for line in block.lines
-    ]
-    ends = limits_of([line.gain.mean for line in lines], reaches)
-    cut = []
+    ends = limits_of([line.gain.mean for line in lines], list(map(_reach, lines)))
     for (axes,), block in zip(sheet.panels, blocks, strict=True):
         axes.set_xlim(*ends)
         axes.axvline(0, color=BLACK, linewidth=0.8)
-        seeds = seeds_by_column[block.name]
         for line in block.lines:
-            place, gain = (line.label, line.part), line.gain
-            y, ink = places.index(place), ink_of(plan_changes.parts.index(line.part) + 1)
-            if _has_interval(line):
-                axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
-            low, high = _reach(line, seeds)
-            arrows = ((CARETLEFT, ends[0], low < ends[0]), (CARETRIGHT, ends[1], high > ends[1]))
-            for arrow, end, is_cut in arrows:
-                if is_cut:
-                    axes.plot([end], [y], marker=arrow, color=ink.colour, clip_on=False)
-            if low < ends[0] or high > ends[1]:
-                cut.append(f"{line.full_label} {_numbers(metric, line)}")
-            (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
-            sheet.tell(point, f"{line.full_label}: {_numbers(metric, line)}")
-            by_seed = seeds[place]
-            dots = sheet.dots(axes, [*by_seed.values()], [y] * len(by_seed), ink.colour, (0, -1))
-            texts = (f"{seed}: {metric.text(v, sign=True)}" for seed, v in by_seed.items())
-            sheet.tell(dots, f"{line.full_label}, by seed: {', '.join(texts)}")
-            words = _numbers(metric, line) if shows_numbers else line.verdict or ""
-            sheet.write_right(axes, y, words)
-    contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
-    bars = (
-        f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, simultaneous "
-        f"over {contrasts} comparisons. "
-        if any(map(_has_interval, lines))
-        else "No effect has an interval. "
-    )
-    meanings = dict.fromkeys(f"{block.note[0].upper()}{block.note[1:]}." for block in blocks)
-    sheet.foot(
-        f"{bars}Dots: single seeds. {' '.join(meanings)}",
-        f"Cut at the arrows: {'; '.join(cut)}." if cut else "",
-        *table.texts("warning"),
-    )
+            y = names.index(line.full_label)
+            ink = ink_of(plan_changes.parts.index(line.part) + 1)
+            _draw_change(sheet, axes, metric, line, y, ink)
+            sheet.write_right(axes, y, _words(metric, line, form))
+    sheet.foot(*_foot(table, blocks, ends))
     return sheet
 
 
-def _reach(
-    line: SummaryLine, seeds: Mapping[tuple[str, str], Mapping[int, float]]
-) -> tuple[float, float]:
+def _draw_change(
+    sheet: Drawing,
+    axes: Axes,
+    metric: Metric,
+    line: SummaryLine,
+    y: int,
+    ink: Ink,
+) -> None:
+    """Draw the interval, the mean and the seeds of an effect, at a height; an arrow where an end
+    lies beyond what is shown."""
+    gain, title = line.gain, line.full_label
+    if gain.low is not None and gain.high is not None:
+        axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
+    low, high = _reach(line)
+    left_end, right_end = axes.get_xlim()
+    if low < left_end:
+        axes.plot([left_end], [y], marker=CARETLEFT, color=ink.colour, clip_on=False)
+    if high > right_end:
+        axes.plot([right_end], [y], marker=CARETRIGHT, color=ink.colour, clip_on=False)
+    (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
+    sheet.tell(point, f"{title}: {_numbers(metric, line)}")
+    effects = list(line.by_seed.values())
+    dots = sheet.dots(axes, effects, [y] * len(effects), ink.colour, (0, -1))
+    texts = []
+    for seed, effect in line.by_seed.items():
+        texts.append(f"{seed}: {metric.text(effect, sign=True)}")
+    sheet.tell(dots, f"{title}, by seed: {', '.join(texts)}")
+
+
+def _foot(table: Table, blocks: Sequence[Summary], ends: tuple[float, float]) -> list[str]:
+    """Write the caption: what the marks are, what each effect is, and the notes of the table."""
+    metric = table.metric_of()
+    has_bars = False
+    cut_texts = []
+    for block in blocks:
+        for line in block.lines:
+            has_bars = has_bars or _has_interval(line)
+            low, high = _reach(line)
+            if low < ends[0] or high > ends[1]:
+                cut_texts.append(f"{line.full_label} {_numbers(metric, line)}")
+    contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
+    level = confidence_level(table.gain_alpha)
+    text = "No effect has an interval."
+    if has_bars:
+        text = (
+            f"Bars: {level} intervals over training seeds, simultaneous over {contrasts} "
+            f"comparisons."
+        )
+    meanings = dict.fromkeys(f"{block.note[0].upper()}{block.note[1:]}." for block in blocks)
+    lines = [" ".join([text, "Dots: single seeds.", *meanings])]
+    if cut_texts:
+        lines.append(f"Cut at the arrows: {'; '.join(cut_texts)}.")
+    lines.extend(table.texts("warning"))
+    return lines
+
+
+def _reach(line: SummaryLine) -> tuple[float, float]:
     """Return the ends of an effect's drawing: of its interval and its seeds."""
     gain = line.gain
-    ends = [gain.mean, *seeds[line.label, line.part].values()]
-    ends += [end for end in (gain.low, gain.high) if end is not None]
+    ends = list(line.by_seed.values())
+    ends.append(gain.mean)
+    if gain.low is not None and gain.high is not None:
+        ends.append(gain.low)
+        ends.append(gain.high)
     return min(ends), max(ends)
 
 
 class Pair(NamedTuple):
-    """Two changes, and what the table says of them. `effect`: None where it says nothing; `others`:
-    pairs that no cell tells from this one."""
+    """Two changes, and what the table says of them. `effect`: None where it says nothing;
+    `aliases`: pairs that no cell tells from this one."""
 
     change: str
     other_change: str
     effect: SummaryLine | None
-    others: tuple[str, ...]
+    aliases: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -121,9 +147,9 @@ class Pair(NamedTuple):
     @property
     def title(self) -> str:
         """The name, and that of the pair that no cell tells from it, or how many such there are."""
-        if len(self.others) > 1:
-            return f"{self.name} or {len(self.others)} other pairs"
-        return " or ".join([self.name, *self.others])
+        if len(self.aliases) > 1:
+            return f"{self.name} or {len(self.aliases)} other pairs"
+        return " or ".join([self.name, *self.aliases])
 
     @property
     def is_resolved(self) -> bool:
@@ -146,7 +172,13 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
     means = _means(plan, table, plan_changes, label)
     all_pairs = _pairs(table, plan_changes, label)
     sheet = Drawing.of_panels(
-        *(plan, table, form, "pairs", f"Pairs of changes: {metric.name}"),
+        Subject(
+            plan,
+            table,
+            form,
+            "pairs",
+            f"Pairs of changes: {metric.name}",
+        ),
         titles=[""] * len(all_pairs),
         most_across=ACROSS if len(all_pairs) <= FEW_PAIRS else MOST_ACROSS,
         panel=(2.8, 2.5) if len(all_pairs) <= FEW_PAIRS else (2.0, 2.2),
@@ -231,10 +263,15 @@ def _draw_pair(
 def _cut_bars(sheet: Drawing) -> bool:
     """Give the panels a scale on which means fill at least ROOM of it, whatever the intervals, with
     an arrow at each end that lies beyond; return whether there is one."""
-    lines = [line for (axes,) in sheet.panels for line in axes.lines]
-    bars = [line for line in lines if [*line.get_xdata()] == [EXPECTED] * 2]
-    means = [y for line in lines if line not in bars for y in line.get_ydata()]
-    ends = [y for bar in bars for y in bar.get_ydata()]
+    bars, means, ends = [], [], []
+    for (axes,) in sheet.panels:
+        for line in axes.lines:
+            xs, ys = list(line.get_xdata()), list(line.get_ydata())
+            if xs == [EXPECTED] * 2:
+                bars.append(line)
+                ends.extend(ys)
+            else:
+                means.extend(ys)
     beyond = (max(means) - min(means)) * (1 / ROOM - 1) / 2 or 1.0
     low = max(min(means + ends), min(means) - beyond)
     high = min(max(means + ends), max(means) + beyond)
@@ -255,18 +292,26 @@ def _pairs(table: Table, plan_changes: Changes, column: str) -> list[Pair]:
     for block in table.blocks:
         if block.kind == "pair" and block.name == column:
             effects |= {name: line for line in block.lines for name in line.label.split(" or ")}
-    made = []
+    all_pairs = []
     for change, other_change in itertools.combinations(plan_changes.names, 2):
         name = f"{change} x {other_change}"
         effect = effects.get(name)
         alike = effect.label.split(" or ") if effect is not None else []
-        made.append(Pair(change, other_change, effect, tuple(x for x in alike if x != name)))
-    return made
+        aliases = tuple(alias for alias in alike if alias != name)
+        all_pairs.append(Pair(change, other_change, effect, aliases))
+    return all_pairs
 
 
 def _numbers(metric: Metric, line: SummaryLine) -> str:
     """Write an effect as tables print it, and its verdict."""
     return f"{_interval_text(metric, line)} {line.verdict or ''}".rstrip()
+
+
+def _words(metric: Metric, line: SummaryLine, form: FigureForm) -> str:
+    """Write what stands at the right of an effect: elsewhere than on a page the verdict alone."""
+    if form.style == "page":
+        return _numbers(metric, line)
+    return line.verdict or ""
 
 
 def _interval_text(metric: Metric, line: SummaryLine) -> str:
@@ -295,5 +340,7 @@ def _means(
     the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
-    rows = {cell: plan.rows[row].label for cell, row in cell_rows(plan, plan_changes).items()}
+    rows: dict[str, str] = {}
+    for row in plan.rows:
+        rows |= dict.fromkeys((row.label, *row.aliases), row.label)
     return {on: means[rows[cell]] for cell, on in plan_changes.rows.items() if rows[cell] in means}

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from ablate.analysis import Table, stats
 from ablate.planning import Plan
 from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, in_order, inks
-from ablate.report.plot.style import Drawing
+from ablate.report.plot.style import Drawing, Subject
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
@@ -46,7 +46,13 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     quantities = [quantity for quantity in candidates if quantity[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
     sheet = Drawing.of_panels(
-        *(plan, table, form, "curves", "Learning curves"),
+        Subject(
+            plan,
+            table,
+            form,
+            "curves",
+            "Learning curves",
+        ),
         titles=[plan.heading(column) for column in columns],
         most_across=ACROSS,
         panel=(4.4 if len(columns) == 1 else 2.8, 2.1 * len(quantities)),
@@ -54,7 +60,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         x=clock,
         y=[name for _, name, _ in quantities],
     )
-    rows = [*dict.fromkeys(row for row, _ in epochs_by_cell)]
+    rows = list(dict.fromkeys(row for row, _ in epochs_by_cell))
     banded = len(rows) <= BANDS
     for part, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in epochs_by_cell.items():
@@ -103,9 +109,15 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     if not scores:
         raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.repeat_command()}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    rows = [*dict.fromkeys(row for row, _ in scores)]
+    rows = list(dict.fromkeys(row for row, _ in scores))
     sheet = Drawing.of_panels(
-        *(plan, table, form, "tuning", "Best score of a search by its number of trials"),
+        Subject(
+            plan,
+            table,
+            form,
+            "tuning",
+            "Best score of a search by its number of trials",
+        ),
         titles=[plan.heading(column) for column in columns],
         most_across=ACROSS,
         panel=(3.4, 3.6),

@@ -215,9 +215,26 @@ def cell_name(row: str, column: str) -> str:
 
 
 COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8700F0"),
-    *("#692D0F", "#2D1E96", "#5A3C5A", "#C3B469", "#9678FF", "#E1004B", "#960087"),
-    *("#3C693C", "#A5C3A5", "#963C00", "#961ED2", "#D200B4", "#7896F0"),
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8700F0",
+    "#692D0F",
+    "#2D1E96",
+    "#5A3C5A",
+    "#C3B469",
+    "#9678FF",
+    "#E1004B",
+    "#960087",
+    "#3C693C",
+    "#A5C3A5",
+    "#963C00",
+    "#961ED2",
+    "#D200B4",
+    "#7896F0",
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
@@ -246,8 +263,8 @@ class Ink:
     def marked_line(self, points: int, place: int) -> dict[str, Any]:
         """... and for a line of so many points with about MARKS marks, which stand at other points
         than those of the line before it. `place`: of the line among those of its panel."""
-        every = max(1, round(points / MARKS))
-        return self.line() | self.mark(markevery=(place % every, every))
+        step = max(1, round(points / MARKS))
+        return self.line() | self.mark(markevery=(place % step, step))
 
     def band(self) -> dict[str, Any]:
         """... and of `Axes.fill_between`."""

@@ -23,7 +23,7 @@ from ablate.report.plot.form import (
     cell_name,
     inks,
 )
-from ablate.report.plot.style import Drawing
+from ablate.report.plot.style import Drawing, Subject
 
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 ROW_WIDTH = 0.1  # inches of a row in a column: its mark, and the dots of its seeds
@@ -46,7 +46,16 @@ def gain(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing
     width = max(6, 3.2 + _column_width(headings, len(rows)) * across)
     height = max(4.2, 1.6 + 0.18 * len(rows)) + 2.6 * (lines - 1)
     sheet = Drawing(
-        plan, table, form, "gain", _heading(table), (lines, 1), (width, height), wide=is_wide
+        Subject(
+            plan,
+            table,
+            form,
+            "gain",
+            _heading(table),
+        ),
+        panels=(lines, 1),
+        size=(width, height),
+        wide=is_wide,
     )
     ends = limits(table, entries)
     for line, (axes,) in enumerate(sheet.panels):
@@ -76,7 +85,13 @@ def _gain_of_one_column(
 ) -> Drawing:
     """Draw the gains of a single column, row by row."""
     sheet = Drawing.of_lines(
-        *(plan, table, form, "gain", _heading(table)),
+        Subject(
+            plan,
+            table,
+            form,
+            "gain",
+            _heading(table),
+        ),
         titles=[table.columns[0].heading],
         names=rows,
         words=(),
@@ -103,10 +118,10 @@ def _column_width(headings: Sequence[str], rows: int) -> float:
 def _columns_across(form: FigureForm, headings: Sequence[str], rows: int) -> tuple[bool, int]:
     """Return whether columns need both columns of a paper, and how many stand side by side: as many
     in each panel as in the others, where that takes no further panel."""
-    needed = _column_width(headings, rows)
+    width = _column_width(headings, rows)
     rooms = form.rooms_for_columns()
-    room = next((room for room in rooms if len(headings) * needed <= room), rooms[-1])
-    lines = -(-len(headings) // max(1, int(room // needed)))
+    room = next((room for room in rooms if len(headings) * width <= room), rooms[-1])
+    lines = -(-len(headings) // max(1, int(room // width)))
     return room > rooms[0], -(-len(headings) // lines)
 
 
@@ -122,10 +137,16 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         for entry in entries
     }
     sheet = Drawing.of_lines(
-        *(plan, table, form, "forest", _heading(table)),
+        Subject(
+            plan,
+            table,
+            form,
+            "forest",
+            _heading(table),
+        ),
         titles=[column.heading for column in table.columns],
         names=rows,
-        words=[*words.values()],
+        words=list(words.values()),
         x=_axis(table),
     )
     ends = limits(table, entries)

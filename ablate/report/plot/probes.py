@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from ablate.analysis import Table
 from ablate.planning import Plan
 from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, cell_name, inks, probed
-from ablate.report.plot.style import Drawing
+from ablate.report.plot.style import Drawing, Subject
 from ablate.run import (
     FIRST_SCALE,
     GRADNORM_STEPS,
@@ -33,7 +33,17 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dra
     columns = [c.label for c in plan.columns if c.label in {column for _, column in arrays_by_cell}]
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
-    sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
+    sheet = Drawing(
+        Subject(
+            plan,
+            table,
+            form,
+            "gradnorm",
+            heading,
+        ),
+        panels=(len(columns), 2),
+        size=size,
+    )
     for (row, column), by_seed in arrays_by_cell.items():
         depth_axes, step_axes = sheet.axes[columns.index(column)]
         profiles = [gradnorm_profile(arrays) for arrays in by_seed.values()]
@@ -95,7 +105,13 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Dr
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in arrays_by_cell}]
     ink = inks(plan)
     sheet = Drawing.of_panels(
-        *(plan, table, form, "attention", "Attention distance of every head"),
+        Subject(
+            plan,
+            table,
+            form,
+            "attention",
+            "Attention distance of every head",
+        ),
         titles=[plan.heading(column) for column in columns],
         most_across=ACROSS,
         panel=(4, 4.2),
@@ -151,7 +167,17 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     heading = "Learned scale of the norm before the patch embedding"
     most_channels = max(scale.shape[-1] for _, scale in scales_by_cell.values())
     size = (3.3 + 0.9 * most_channels, 1.2 + 2.1 * len(scales_by_cell))
-    sheet = Drawing(plan, table, form, "scales", heading, (len(scales_by_cell), 1), size)
+    sheet = Drawing(
+        Subject(
+            plan,
+            table,
+            form,
+            "scales",
+            heading,
+        ),
+        panels=(len(scales_by_cell), 1),
+        size=size,
+    )
     lines = ["By place in a patch; the initial scale is 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, scales_by_cell.items(), strict=True):
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in scale_summary(scale).items())
@@ -175,13 +201,15 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     most_layers = max(len(norms) for _, norms in norms_by_cell.values())
     size = (max(5.5, 1.8 + 0.75 * most_layers), 1.2 + 1.35 * len(norms_by_cell))
     sheet = Drawing(
-        plan,
-        table,
-        form,
-        "tokens",
-        "Length of tokens by layer and place",
-        (len(norms_by_cell), 1),
-        size,
+        Subject(
+            plan,
+            table,
+            form,
+            "tokens",
+            "Length of tokens by layer and place",
+        ),
+        panels=(len(norms_by_cell), 1),
+        size=size,
     )
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, norms_by_cell.items(), strict=True):
         means = [f"{mean:.3g}" for mean in norms.mean((1, 2))]

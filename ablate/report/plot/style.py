@@ -8,6 +8,7 @@ import itertools
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -69,25 +70,32 @@ def styled(name: str, style: str = "page") -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Subject:
+    """The subject of a figure of a kind, in this form. `heading`: names it."""
+
+    plan: Plan
+    table: Table
+    form: FigureForm
+    kind: str
+    heading: str
+
+
 class Drawing:
     """A figure: panels, and marks with titles that a pointer shows (SVG)."""
 
     def __init__(
         self,
-        plan: Plan,
-        table: Table,
-        form: FigureForm,
-        kind: str,
-        heading: str,
+        subject: Subject,
         panels: tuple[int, int],
         size: Size,
         wide: bool = False,
     ) -> None:
-        """Prepare a figure. `heading`: its subject; `panels`: rows and columns; `size`: of a page,
-        in inches; `wide`: whether it takes both columns of a paper, as several panels side by side
-        do. The sweep's title is the first line below; an unfinished sweep says so above, in any
-        form."""
-        self.kind, self._form = kind, form
+        """Prepare a figure. `panels`: rows and columns; `size`: of a page, in inches; `wide`:
+        whether it takes both columns of a paper, as several panels side by side do. The sweep's
+        title is the first line below; an unfinished sweep says so above, in any form."""
+        plan, table, form, heading = subject.plan, subject.table, subject.form, subject.heading
+        self.kind, self._form = subject.kind, form
         size = form.inches(size, panels[1] + wide)
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
         self.figure = Figure(figsize=size, layout="constrained")
@@ -112,11 +120,7 @@ class Drawing:
     @classmethod
     def of_panels(
         cls,
-        plan: Plan,
-        table: Table,
-        form: FigureForm,
-        kind: str,
-        heading: str,
+        subject: Subject,
         titles: Sequence[str],
         most_across: int,
         panel: Size,
@@ -127,9 +131,9 @@ class Drawing:
         """Prepare a figure with a panel for each title, of the size `panel`, `most_across` side by
         side on a page, next to an `edge`. `x`, `y`: names of axes; with several `y` each has a part
         of the panel, one below the other."""
-        lines, across = form.across(len(titles), most_across)
+        lines, across = subject.form.across(len(titles), most_across)
         size = edge[0] + panel[0] * across, edge[1] + panel[1] * lines
-        sheet = cls(plan, table, form, kind, heading, (len(y) * lines, across), size)
+        sheet = cls(subject, (len(y) * lines, across), size)
         places = [(n // across * len(y), n % across) for n in range(lines * across)]
         columns = [[sheet.axes[down + i][column] for i in range(len(y))] for down, column in places]
         for spare in itertools.chain(*columns[len(titles) :]):
@@ -145,11 +149,7 @@ class Drawing:
     @classmethod
     def of_lines(
         cls,
-        plan: Plan,
-        table: Table,
-        form: FigureForm,
-        kind: str,
-        heading: str,
+        subject: Subject,
         titles: Sequence[str],
         names: Sequence[str],
         words: Sequence[str],
@@ -158,15 +158,21 @@ class Drawing:
         """Prepare a forest: a panel for each title, two side by side where a page has room for
         them, and in each a line for every one of the names, the first on top. `words`: all that
         `write_right` will write."""
+        form = subject.form
         letter = matplotlib.rcParams["font.size"] * font_scalings[_line_size(form)]
-        left = max(_inches(form.wrapped_name(name), letter) for name in names)
+        name_width = max(_inches(form.wrapped_name(name), letter) for name in names)
         right = max((_inches(text, letter) for text in words), default=0.0)
-        edge = 0.3 + left, 1.0
+        edge = 0.3 + name_width, 1.0
         scale = SCALE if len(titles) > 1 else max(SCALE, LEAST_WIDTH - edge[0] - right)
         panel = scale + right + 0.2, 0.8 + form.line_height(names) * len(names)
         fit = form.style != "page" or edge[0] + 2 * panel[0] <= WIDEST
         sheet = cls.of_panels(
-            *(plan, table, form, kind, heading, titles, 2 if fit else 1), panel, edge, x=x
+            subject,
+            titles,
+            most_across=2 if fit else 1,
+            panel=panel,
+            edge=edge,
+            x=x,
         )
         sheet._name_lines(names)
         return sheet
@@ -174,7 +180,9 @@ class Drawing:
     def write_right(self, axes: Axes, line: float, text: str) -> None:
         """Write a text at the right of a line of a forest."""
         axes.text(
-            *(1.02, line, text),
+            1.02,
+            line,
+            text,
             transform=axes.get_yaxis_transform(),
             va="center_baseline",
             fontsize=_line_size(self._form),
@@ -218,7 +226,13 @@ class Drawing:
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)
             self._notes = self.figure.text(
-                *(0.01, 0.01, text), ha="left", va="bottom", fontsize="small", color=GREY
+                0.01,
+                0.01,
+                text,
+                ha="left",
+                va="bottom",
+                fontsize="small",
+                color=GREY,
             )
             self._grow(self._notes, LINES)
 
@@ -247,22 +261,25 @@ class Drawing:
         width = max(_inches(name, letter) for name in names) + (handle + 1.5) * letter / 72
         height = sum(_height(name, letter, 1.3) for name in names)
         inches = self.figure.get_size_inches()
-        how: dict[str, Any] = {
-            **{"fontsize": "small", "handlelength": length, "borderpad": 0, "borderaxespad": 0.2}
+        options: dict[str, Any] = {
+            "fontsize": "small",
+            "handlelength": length,
+            "borderpad": 0,
+            "borderaxespad": 0.2,
         }
         share = inches / (len(self.axes[0]), len(self.axes))
         if self._spare and width < share[0] and height < len(self.panels[0]) * share[1]:
-            legend = self._spare[0].legend(self.names.values(), names, loc="upper left", **how)
+            legend = self._spare[0].legend(self.names.values(), names, loc="upper left", **options)
             legend.set_in_layout(False)
             return
         if width <= SIDE[0] * inches[0] and height <= SIDE[1] * inches[1]:
             self._legend = self.figure.legend(
-                self.names.values(), names, loc="center right", labelspacing=0.2, **how
+                self.names.values(), names, loc="center right", labelspacing=0.2, **options
             )
             return
         across = min(len(names), max(1, int((inches[0] - 0.1) / (width + 1.5 * letter / 72))))
-        how |= {"ncols": across, "columnspacing": 1.5, "labelspacing": 0.3}
-        self._legend = self.figure.legend(self.names.values(), names, loc="lower center", **how)
+        options |= {"ncols": across, "columnspacing": 1.5, "labelspacing": 0.3}
+        self._legend = self.figure.legend(self.names.values(), names, loc="lower center", **options)
         self._legend_is_below = True
         if self._form.size is None:
             self.figure.set_figheight(inches[1] + height / across + 0.1)
