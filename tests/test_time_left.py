@@ -76,7 +76,7 @@ def ratios(course: Course, work: dict, slots: int) -> list[float]:
     first, last = ends[len(ends) // 10], ends[len(ends) * 9 // 10]
     moments = [first + (last - first) * n / 40 for n in range(41)]
     return [
-        left_s(course.runs, course.progress(now), course.times(now), work, slots=slots, now=now)
+        left_s(course.runs, course.progress(now), course.times(now), work, slots=slots, moment=now)
         / (course.end - now)
         for now in moments
     ]
@@ -96,7 +96,9 @@ def test_without_the_work_of_cells_it_is_right_once_each_has_ended():
     course, _ = simulate((1, 8), 2, seed=0)
     each_once = max(course.spans[run.id][1] for run in course.runs[: 2 * len(ROWS)])
     for now in (each_once, (each_once + course.end) / 2):
-        seconds = left_s(course.runs, course.progress(now), course.times(now), {}, slots=2, now=now)
+        seconds = left_s(
+            course.runs, course.progress(now), course.times(now), {}, slots=2, moment=now
+        )
         assert 1 / 1.5 <= seconds / (course.end - now) <= 1.5
 
 
@@ -104,16 +106,16 @@ def test_nothing_is_foreseen_from_nothing():
     course, work = simulate((4,), 2, seed=0)
     start, _ = course.spans[course.runs[0].id]
     seen = course.progress(start + 1), course.times(start + 1)
-    assert left_s(course.runs, *seen, work, slots=2, now=start + 1) is None
+    assert left_s(course.runs, *seen, work, slots=2, moment=start + 1) is None
 
 
 def test_runs_that_nobody_will_train_take_no_time():
     course, work = simulate((4,), 1, seed=0)
     now = course.spans[course.runs[3].id][1]
     progress, times = course.progress(now), course.times(now)
-    whole = left_s(course.runs, progress, times, work, slots=1, now=now)
+    whole = left_s(course.runs, progress, times, work, slots=1, moment=now)
     for run, status in zip(course.runs[-3:], ("skipped", "failed", "oom"), strict=True):
         progress.states[run.id] = RunState(status)
-    rest = left_s(course.runs, progress, times, work, slots=1, now=now)
+    rest = left_s(course.runs, progress, times, work, slots=1, moment=now)
     open_runs = len(course.runs) - 4
     assert rest / whole == pytest.approx((open_runs - 3) / open_runs, rel=0.05)

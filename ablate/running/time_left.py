@@ -43,15 +43,16 @@ class TimeLeft:
     def seconds(self, plan: Plan, progress: SweepProgress, ledger: Ledger) -> float | None:
         """Return the seconds left; None where nothing is trained or too little is known. The
         estimate is made once a second at most."""
-        now = time.time()
+        moment = time.time()
         if plan is not self._plan:
             self._plan, self._runs = plan, list(plan.runs())
             self._work = known_work(plan, self._store)
-        elif now - self._read_at < READ_EVERY_S:
+        elif moment - self._read_at < READ_EVERY_S:
             return self._answer
-        self._read_at = now
-        recent = [(at, count) for at, count in self._workers if now - at <= REMEMBERED_S]
-        self._workers = [*recent, (now, len(progress.workers))]
+        self._read_at = moment
+        self._workers.append((moment, len(progress.workers)))
+        while moment - self._workers[0][0] > REMEMBERED_S:
+            del self._workers[0]
         self._answer = None
         if progress.workers:
             self._answer = left_s(
@@ -60,7 +61,7 @@ class TimeLeft:
                 ledger.run_times(plan.name),
                 self._work,
                 slots=max(count for _, count in self._workers),
-                now=now,
+                moment=moment,
                 to_come=plan.to_come,
             )
         return self._answer
@@ -73,7 +74,7 @@ def left_s(
     work: Mapping[CellPlace, float],
     *,
     slots: int,
-    now: float,
+    moment: float,
     to_come: float = 0,
 ) -> float | None:
     """Return the seconds left on so many slots; None while no run has ended or is far enough.
@@ -81,20 +82,27 @@ def left_s(
     `work`: the multiply-adds of a training of each cell, as far as they are known. `to_come`: runs
     that a search will still ask for.
     """
-    workers = {worker.run.id: worker for worker in progress.workers}
-    measured = _measured(runs, progress.states, times, workers, now)
+    workers = {}
+    for worker in progress.workers:
+        workers[worker.run.id] = worker
+    measured = _measured(runs, progress.states, times, workers, moment)
     if not measured:
         return None
-    by_work = _Line.fitted(
-        [(work[cell], seconds) for cell, seconds in measured.items() if cell in work]
-    )
+    points = []
+    for cell, seconds in measured.items():
+        if cell in work:
+            points.append((work[cell], seconds))
+    by_work = _Line.fitted(points)
     mean = fmean(measured.values())
     running, remaining = [], []
     for run in runs:
         cell = _place(run)
-        seconds = measured.get(cell)
-        if seconds is None:
-            seconds = by_work.at(work[cell]) if by_work and cell in work else mean
+        if cell in measured:
+            seconds = measured[cell]
+        elif by_work and cell in work:
+            seconds = by_work.seconds(work[cell])
+        else:
+            seconds = mean
         if run.id in workers:
             running.append(seconds * (1 - _share_done(workers[run.id].notes)))
         elif _is_open(progress, run):
@@ -137,7 +145,7 @@ def _measured(
     states: Mapping[str, RunState],
     times: RunTimes,
     workers: Mapping[str, Worker],
-    now: float,
+    moment: float,
 ) -> dict[CellPlace, float]:
     """Return the mean seconds of a run of each cell: of its runs that have ended; without one, as
     its running ones foresee it."""
@@ -153,7 +161,7 @@ def _measured(
         elif run.id in workers and not workers[run.id].notes.from_step:  # from no checkpoint
             share = _share_done(workers[run.id].notes)
             if share >= LEAST_SHARE:
-                foreseen[_place(run)].append((now - start) / share)
+                foreseen[_place(run)].append((moment - start) / share)
     return {cell: fmean(seconds) for cell, seconds in {**foreseen, **ended}.items()}
 
 
@@ -163,7 +171,7 @@ class _Line:
     def __init__(self, start: float, rate: float) -> None:
         self._start, self._rate = start, rate
 
-    def at(self, work: float) -> float:
+    def seconds(self, work: float) -> float:
         return self._start + self._rate * work
 
     @classmethod

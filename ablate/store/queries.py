@@ -117,11 +117,11 @@ class Queries:
         query = """SELECT event.run, kind, at FROM planned JOIN event ON event.run = planned.run
             WHERE sweep = ? ORDER BY number"""
         times: dict[str, tuple[float, float | None]] = {}
-        for run, kind, at in self.rows((str, str, float), query, (sweep,)):
+        for run, kind, timestamp in self.rows((str, str, float), query, (sweep,)):
             if kind == "started":
-                times[run] = at, None
+                times[run] = timestamp, None
             elif run in times and times[run][1] is None:
-                times[run] = times[run][0], at
+                times[run] = times[run][0], timestamp
         return times
 
     def knew(self, sweep: str) -> bool:

@@ -214,16 +214,18 @@ class SweepAnswers:
         JSON where the tag is `cached_tag`. Raises UnknownRun."""
         with self._lock:
             groups = [self._cell(cell) for cell in cells[:MOST_CURVES]]
-        return self._drawn(groups, cached_tag)
+        return self._read_curves(groups, cached_tag)
 
     def run_curves(self, ids: Sequence[str], cached_tag: str) -> tuple[str, bytes]:
         """Return (tag, JSON) of the curves of runs, as `cell_curves` does. Raises UnknownRun."""
         with self._lock:
             groups = [[self._run(run)] for run in ids[:MOST_CURVES]]
-        return self._drawn(groups, cached_tag)
+        return self._read_curves(groups, cached_tag)
 
-    def _drawn(self, groups: Sequence[Sequence[PlannedRun]], cached_tag: str) -> tuple[str, bytes]:
-        tag, curves = self._curves.read(groups, cached_tag)
+    def _read_curves(
+        self, groups: Sequence[Sequence[PlannedRun]], cached_tag: str
+    ) -> tuple[str, bytes]:
+        tag, curves = self._curves.curves_of(groups, cached_tag)
         return tag, b"" if curves is None else _json(curves)
 
     def log(self, run: str) -> bytes:
@@ -334,9 +336,9 @@ class StoreAnswers:
             return self._answers[name]
 
 
-def _since(at: float) -> str:
+def _since(moment: float) -> str:
     """Write how long ago a sweep was driven: "3 min 5 s ago"; "" where nobody knows."""
-    return f"{duration(max(0.0, time.time() - at))} ago" if at else ""
+    return f"{duration(max(0.0, time.time() - moment))} ago" if moment else ""
 
 
 def _json(tree: Any) -> bytes:

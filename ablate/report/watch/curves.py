@@ -29,37 +29,38 @@ class CurveReader:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def read(
+    def curves_of(
         self, groups: Sequence[Sequence[PlannedRun]], cached_tag: str
     ) -> tuple[str, list[Curves] | None]:
         """Return (tag, the curves of each group), None for the curves where the tag is
         `cached_tag`. A group of one run has its values; of several runs, the mean, the least and
         the greatest over those that reached an epoch."""
-        lines = {
-            run.id: metrics_lines(self._store.rundir(run.id)) for group in groups for run in group
-        }
-        ends = [
-            [(run.id, len(lines[run.id]), lines[run.id][-1:]) for run in group] for group in groups
-        ]
+        lines: dict[str, Lines] = {}
+        ends = []
+        for group in groups:
+            for run in group:
+                lines[run.id] = metrics_lines(self._store.rundir(run.id))
+                ends.append((run.id, len(lines[run.id]), lines[run.id][-1:]))
+            ends.append(("", 0, []))  # the end of the group
         tag = hashlib.sha256(json.dumps(ends).encode()).hexdigest()[:16]
         if tag == cached_tag:
             return tag, None
-        curves = [
-            _curves(first_metric(group[0]), [lines[run.id] for run in group]) for group in groups
-        ]
+        curves = []
+        for group in groups:
+            curves.append(_curves(first_metric(group[0]), [lines[run.id] for run in group]))
         return tag, curves
 
 
 def _curves(metric: Metric, runs: Sequence[Lines]) -> Curves:
     """Return {by, n, loss, score} of the runs; `loss` and `score` are {x, mean} and, of several
     runs, low and high."""
-    begun = [lines for lines in runs if lines]
-    clock = "epoch" if begun and "epoch" in begun[0][-1] else "step"
+    started_runs = [lines for lines in runs if lines]
+    clock = "epoch" if started_runs and "epoch" in started_runs[0][-1] else "step"
     return {
         "by": clock,
-        "n": len(begun),
-        "loss": _course(begun, clock, "train_loss", 1.0),
-        "score": _course(begun, clock, f"val_{metric.key}", metric.scale),
+        "n": len(started_runs),
+        "loss": _course(started_runs, clock, "train_loss", 1.0),
+        "score": _course(started_runs, clock, f"val_{metric.key}", metric.scale),
     }
 
 
@@ -94,8 +95,7 @@ def _short(value: float) -> float:
 def on_dark(colour: str) -> str:
     """Return a colour of figures, "#0072B2", as it is drawn on the dark page: of the same hue, and
     as light as LEAST_CONTRAST takes."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
+    hue, lightness, saturation = colorsys.rgb_to_hls(*_parts(colour))
     while _contrast(colour, DARK_PAGE) < LEAST_CONTRAST:
         lightness = min(1.0, lightness + 0.02)
         parts = colorsys.hls_to_rgb(hue, lightness, saturation)
@@ -103,14 +103,24 @@ def on_dark(colour: str) -> str:
     return colour
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(foreground: str, background: str) -> float:
     """Return the contrast of two colours: WCAG 2.1, section 1.4.3."""
-    lights = sorted((_luminance(one), _luminance(other)))
+    lights = sorted((_luminance(foreground), _luminance(background)))
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 
 def _luminance(colour: str) -> float:
     """Return the relative luminance of a colour of sRGB: WCAG 2.1, its glossary."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else math.pow((p + 0.055) / 1.055, 2.4) for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = _parts(colour)
+    return 0.2126 * _linear(red) + 0.7152 * _linear(green) + 0.0722 * _linear(blue)
+
+
+def _linear(part: float) -> float:
+    if part <= 0.04045:
+        return part / 12.92
+    return math.pow((part + 0.055) / 1.055, 2.4)
+
+
+def _parts(colour: str) -> tuple[float, float, float]:
+    """Return red, green and blue of "#rrggbb", each from 0 to 1."""
+    return int(colour[1:3], 16) / 255, int(colour[3:5], 16) / 255, int(colour[5:7], 16) / 255

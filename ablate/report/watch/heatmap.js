@@ -1,5 +1,5 @@
 // The map of a sweep: rows by columns, each cell with the states of its runs and their mean score.
-// A sweep of one column has its seeds beside the mean instead.
+// A sweep of one column has a column for the mean, and one for each seed.
 
 import { byId, element, scoreText } from "./dom.js";
 

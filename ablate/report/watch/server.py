@@ -122,7 +122,7 @@ class _Request(BaseHTTPRequestHandler):
         self._send_tagged(*self.answers.runs())
 
     def curves(self, query: dict[str, str]) -> None:
-        cells, ids = (_listed(query.get(key, "")) for key in ("cells", "runs"))
+        cells, ids = (_split_list(query.get(key, "")) for key in ("cells", "runs"))
         if cells:
             self._send_tagged(*self.answers.cell_curves(cells, self._cached_tag))
         else:
@@ -170,7 +170,7 @@ def _file(name: str) -> bytes:
     return Path(__file__).with_name(name).read_bytes()
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
