@@ -33,6 +33,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from ablate import api
 
+        api.explain_in_scripts()
         return getattr(api, name)
     raise AttributeError(f"module 'ablate' has no attribute {name!r}")
 

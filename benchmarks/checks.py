@@ -96,7 +96,7 @@ def table(trees: dict[str, Path], place: Path, runs: int) -> None:
 
     def once(tree: Path) -> float:
         store = place / f"table-{tree.name}-{runs}"
-        words = ["table", "--format", "csv", "--store", str(store)]
+        words = ["table", "--format", "tidy", "--store", str(store)]
         return cpu_s(tree, COMMAND, *words, folder=place)
 
     compare(f"table of {runs:,} runs", once, trees)

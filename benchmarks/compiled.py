@@ -22,7 +22,7 @@ from dataclasses import replace
 import torch
 from step import as_a_worker, small
 
-from ablate.shared.run import Run
+from ablate.run.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.training import Training

@@ -53,7 +53,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from ablate.planning.compose import resolve_run
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
 from ablate.training.calibrate import random_split
 from ablate.training.training import Training
 

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save
 
 from ablate.planning.compose import resolve_run
-from ablate.shared.build import build_run
-from ablate.shared.rundir import Metrics, RunDir
+from ablate.run.build import build_run
+from ablate.run.rundir import Metrics, RunDir
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.journal import save_checkpoint
 from ablate.training.training import Training

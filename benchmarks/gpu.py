@@ -48,11 +48,11 @@ from torch import Tensor, nn
 
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_run
+from ablate.run import choices
+from ablate.run.build import build_run
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
 from ablate.running.gpus import find
-from ablate.shared import choices
-from ablate.shared.build import build_run
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
 from ablate.training.bfloat16 import round_weights
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of

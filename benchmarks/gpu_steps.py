@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from ablate.planning.compose import resolve_run
+from ablate.run.build import build_run
 from ablate.running.devices import PEAKS
-from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
 from ablate.training.model.count import describe
 from ablate.training.numerics import choose

@@ -46,8 +46,8 @@ from ablate.data.augment import randaugment
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, changes_of, in_blocks
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.sections import Augment, Data
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.sections import Augment, Data
 from ablate.training.device import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))

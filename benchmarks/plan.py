@@ -26,7 +26,7 @@ from hydra import compose
 
 from ablate.planning import expand
 from ablate.planning.conf import hydra_on_conf
-from ablate.shared import choices
+from ablate.run import choices
 
 
 def seconds(call: Callable[[], object], repeats: int) -> float:

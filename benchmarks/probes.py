@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from step import as_a_worker, small
 
-from ablate.shared.run import Run
+from ablate.run.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.probes.gradnorm import INTERVAL

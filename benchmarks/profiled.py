@@ -17,8 +17,8 @@ from gpu import DEVICE, compute_as_a_worker
 from step import ours, small
 
 from ablate.planning.compose import resolve_run
+from ablate.run.spec import RunSpec
 from ablate.running.work import launches_of_step
-from ablate.shared.spec import RunSpec
 from ablate.training.model.count import describe
 
 STEPS = 20

@@ -53,8 +53,8 @@ from torch.utils.data import DataLoader
 
 from ablate.data import source
 from ablate.planning.compose import resolve_run
-from ablate.shared import sections
-from ablate.shared.build import build_run
+from ablate.run import sections
+from ablate.run.build import build_run
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.model.export import to_timm

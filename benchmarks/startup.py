@@ -22,8 +22,8 @@ import typer
 
 from ablate import cli
 from ablate.planning.compose import resolve_run
+from ablate.run.rundir import RunDir
 from ablate.running.launchers.local import Local
-from ablate.shared.rundir import RunDir
 
 BARE = """
 import typer

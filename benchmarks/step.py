@@ -27,8 +27,8 @@ from torch import nn
 
 from ablate.data.image_changes import normalise
 from ablate.planning.compose import resolve_run
-from ablate.shared.build import build_run
-from ablate.shared.run import Run
+from ablate.run.build import build_run
+from ablate.run.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.model.export import timm_arguments

@@ -75,7 +75,7 @@ def main() -> None:
             commands = {
                 "read": [sys.executable, "-c", READ, "runs"],
                 "status": [ABLATE, "status"],
-                "table": [ABLATE, "table", "--format", "csv"],
+                "table": [ABLATE, "table", "--format", "tidy"],
                 "sweep": [ABLATE, "sweep", *words(runs)],
             }
             took: dict[str, list[float]] = {name: [] for name in commands}

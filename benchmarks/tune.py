@@ -17,7 +17,7 @@ from typing import Any
 
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.search import Search
-from ablate.shared.spec import RunSpec
+from ablate.run.spec import RunSpec
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from ablate.planning import compose
-from ablate.shared import choices
-from ablate.shared.build import build_run
+from ablate.run import choices
+from ablate.run.build import build_run
 from ablate.training import model
 
 # As the launcher sets them, before a process starts: memory that was freed is kept.

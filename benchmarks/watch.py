@@ -36,7 +36,7 @@ RUNS, DONE, EPOCHS = 1000, 500, 100
 WORDS = ["stem=none,dpn", "block.attn=pre,post", "model.arch=mu/4", "data=digits", "recipe=quick"]
 WORKER = """
 import itertools, json, os, pathlib, sys, time
-from ablate.shared.rundir import RunDir
+from ablate.run.rundir import RunDir
 run = RunDir(pathlib.Path(sys.argv[1]))
 assert run.lock.acquire()
 run.lock.note(pid=os.getpid(), slot="cpu:0", phase="train", total=10**6, from_step=0,

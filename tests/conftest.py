@@ -197,8 +197,8 @@ class Shell:
         return _expected(code, self._done(self.number, ended))
 
     def facts(self, *words: str) -> list[dict[str, str]]:
-        """The lines of `ablate table WORDS --format csv`."""
-        return records(self("table", *words, "--format", "csv").out)
+        """The lines of `ablate table WORDS --format tidy`."""
+        return records(self("table", *words, "--format", "tidy").out)
 
     @contextlib.contextmanager
     def _files(self) -> Iterator[list]:

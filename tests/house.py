@@ -208,7 +208,8 @@ class House:
     @property
     def long_signatures(self) -> list[str]:
         """Functions with more than MOST_PARAMETERS parameters, `self` aside. A kernel of a GPU
-        takes its pointers and sizes one by one."""
+        takes its pointers and sizes one by one, and so does `forward(ctx, ...)` of an autograd
+        function its tensors: torch knows their gradients by their positions."""
         functions = []
         for node in self._nodes():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -216,6 +217,8 @@ class House:
                     continue
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 names = {argument.arg for argument in arguments} - {"self", "cls"}
+                if node.name == "forward" and "ctx" in names:
+                    continue
                 if len(names) > MOST_PARAMETERS:
                     functions.append(node.name)
         return functions

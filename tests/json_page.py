@@ -24,7 +24,7 @@ from ablate.analysis.english import SENTENCES
 from ablate.audit import merge
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
-from ablate.shared import metrics
+from ablate.run import metrics
 from ablate.store.events import Status
 from ablate.store.progress import BLOCKED
 

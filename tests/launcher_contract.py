@@ -13,13 +13,13 @@ import pytest
 
 from ablate.planning.compose import resolve_run
 from ablate.planning.launcher import launcher_settings
+from ablate.run.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.running import launchers
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Launcher
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json, write_whole
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED
 

@@ -18,7 +18,7 @@ from ablate.data.picture import BrokenImage
 from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
 from ablate.store.store import Store
 from ablate.training import worker
 from ablate.training.attempt import EXIT_ROTTEN
@@ -182,8 +182,8 @@ def test_a_second_training_and_a_bundle_have_them(driven):
     assert "predictions-few.npy: the same bits" in driven("verify", "--rerun", "none#0").out
     driven("export", "out", "--anonymous")
     assert "/sets" not in Path("out/sweep.json").read_text()
-    bundled = driven("table", "--from", "out", "--format", "csv")
-    assert bundled.out == driven("table", "--format", "csv").out
+    bundled = driven("table", "--from", "out", "--format", "tidy")
+    assert bundled.out == driven("table", "--format", "tidy").out
     assert "nothing wrong" in driven("verify", "out").out
 
 

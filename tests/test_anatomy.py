@@ -3,6 +3,7 @@ that the tool writes."""
 
 import re
 
+import guides
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,7 +12,10 @@ from pages import PAGES, README
 from ablate.analysis import english, stats
 
 PAGE = PAGES["docs/anatomy.md"]
-EXPLAINING = ("docs/anatomy.md", "docs/statistics.md", "docs/designs.md")
+EXPLAINING = (
+    *("docs/anatomy.md", "docs/statistics.md", "docs/designs.md"),
+    *(page for page in PAGES if page.startswith(guides.FOLDERS)),
+)
 CONTRASTS, SEEDS, IMAGES, ALPHA = 3, 12, 500, 0.05
 # Phrases that readers stumbled over.
 UNCLEAR = (
@@ -128,7 +132,8 @@ def test_the_worked_example_follows_from_its_own_numbers():
 def test_the_half_widths_of_more_seeds_and_images_follow_from_the_worked_example():
     """F falls with the number of images, the variance of u2 with the number of seeds."""
     _, value = worked_example()
-    head, *lines = PAGE[PAGE.index("| | 500 test images |") :].split("\n\n")[0].splitlines()
+    page = PAGES["docs/concepts/how-many-seeds.md"]
+    head, *lines = page[page.index("| | 500 test images |") :].split("\n\n")[0].splitlines()
     sizes = [int(size.replace(",", "")) for size in re.findall(r"[\d,]+\d", head)]
     assert sizes[0] == IMAGES
     for line in lines[1:]:

@@ -1,6 +1,9 @@
 """`import ablate`: a sweep, its runs and its table from Python, beside what the commands say."""
 
+import contextlib
+import io
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -10,9 +13,9 @@ from typing import Any
 
 import pytest
 from pages import PAGES
+from scipy import stats
 
 import ablate
-from ablate.planning.design import Fixed, Looks
 from ablate.report.formats.layout import UNFINISHED
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store as OpenStore
@@ -23,7 +26,8 @@ SHORT = {"train": {"epochs": 2}, "launcher": "inline"}
 
 def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, capsys):
     sweep = ablate.Sweep(*WORDS, seeds=3, **SHORT)
-    assert isinstance(sweep.design, Fixed)
+    assert sweep.design.looks == ()
+    assert sweep.design.seeds == (0, 1, 2)
     assert {run.status for run in sweep.train().runs()} == {"finished"}
     capsys.readouterr()
 
@@ -61,8 +65,14 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, cap
     bundle = ablate.Store(here / "out")
     assert len(bundle.sweeps) == 1
     assert bundle.sweep().table().to_pandas().equals(sweep.table().to_pandas())
-    with pytest.raises(UserError, match="give Sweep the words"):  # opened by its name alone
-        store.sweep().train()
+    before = written()  # those of the bundle, too
+    assert store.sweep().train().status().finished.to_list() == [3, 3]
+    assert written() == before
+
+
+def cells_of(noun: Any) -> list[str]:
+    """The texts of the table that a notebook shows."""
+    return re.findall(r"<t[hd]>(.*?)</t[hd]>", noun._repr_html_())
 
 
 def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
@@ -72,7 +82,12 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
 
     for code, names in (
         ("import ablate\nablate.", {*ablate.__all__}),
-        ("import ablate\nablate.Sweep('x').", {"train", "table", "status", "plot", "report"}),
+        (
+            "import ablate\nablate.Sweep('x').",
+            {"plan", "train", "table", "status", "plot", "report"},
+        ),
+        ("import ablate\nablate.Sweep('x').plan().", {"data", "to_pandas"}),
+        ("import ablate\nablate.Sweep('x').train().table().", {"render", "to_pandas"}),
     ):
         line = code.splitlines()[1]
         assert names <= {c.name for c in jedi.Script(code).complete(2, len(line))}
@@ -87,12 +102,14 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
         for column in ("digits", "mnist")
     }
     assert (status.sum(axis="columns") == 2).all()
-    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", sweep._repr_html_())
-    assert cells[-3:] == ["dpn", "2 finished", "2 planned"]
-    assert re.findall(r"<t[hd]>(.*?)</t[hd]>", one_column._repr_html_())[-2:] == [
-        "dpn",
-        "2 finished",
-    ]
+    assert cells_of(sweep)[-3:] == ["dpn", "2 finished", "2 planned"]
+    assert cells_of(one_column)[-2:] == ["dpn", "2 finished"]
+    assert cells_of(ablate.Store())[5:] == [one_column.name, "2", "1", "2", "4 finished"]
+    assert cells_of(one_column.design)[2:] == ["none", "none", "dpn", "dpn"]
+    run = one_column.runs()[0]
+    assert cells_of(run)[2:4] == ["status", "finished"]
+    assert f"top1 {run.metrics['top1']:.4g}" in repr(run)
+    assert repr(one_column.table()) == str(one_column.table())
 
     figure = one_column.plot("curves")
     assert figure._repr_svg_().startswith("<?xml")
@@ -108,13 +125,13 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     shell("export", "bundle")
     bundle = ablate.Store(here / "bundle").sweep()
     assert bundle.status().finished.to_list() == [2, 2]
-    for draw in (bundle.plot, bundle.report):
+    for draw in (bundle.plot, bundle.report, bundle.plan, bundle.train):
         with pytest.raises(UserError) as caught:
             draw()
         assert str(here / "bundle") in str(caught.value)
 
     more = ablate.Sweep(*WORDS, seeds=3, **SHORT)
-    OpenStore(here / "runs").order("skip", [more.plan.cells[1].ids[2]])
+    OpenStore(here / "runs").order("skip", [more._plan.cells[1].ids[2]])
     assert more.train().status().loc["dpn"].to_dict("records") == [{"finished": 2, "skipped": 1}]
     assert UNFINISHED not in more.report(here / "page.html").read_text()
     assert UNFINISHED not in str(more.table())
@@ -125,24 +142,68 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     assert shown == [f"UserError: {result.error_in_exec}"]
 
 
-def test_the_page_is_right(here):
-    [code] = re.findall(r"```python\n(.*?)```", PAGES["docs/python.md"], re.DOTALL)
+def test_a_plan_is_what_the_command_prints_and_trains_nothing(here, shell):
+    sweep = ablate.Sweep(*WORDS, seeds=2, **SHORT)
+    forecast = sweep.plan()
+    assert not (here / "runs" / "ledger.db").exists()
+    printed = shell("plan", *sweep._plan.words).out
+    assert repr(forecast) + "\n" == printed
+    tree = json.loads(shell("plan", *sweep._plan.words, "--format", "json").out)
+    assert forecast.data["variants"] == tree["variants"]
+    assert cells_of(forecast)[:2] == ["variant", "parameters"]
+    frame = forecast.to_pandas().set_index("row")
+    assert frame.parameters.to_dict() == {v["row"]: v["parameters"] for v in tree["variants"]}
+    assert frame.left.to_list() == [2, 2]
+    assert sweep.train().plan().to_pandas().left.to_list() == [0, 0]
+    assert ablate.Store().sweep().plan().to_pandas().left.to_list() == [0, 0]
+
+
+def test_the_table_has_the_columns_and_dtypes_that_its_help_lists(here):
+    frame = ablate.Sweep(*WORDS, seeds=3, **SHORT).train().table().to_pandas()
+    listed: dict[str, str] = {}
+    help_lines = re.findall(r"\| (`.*`) \| (\w+) \|", ablate.Table.to_pandas.__doc__)
+    for names, dtype in help_lines:
+        listed |= dict.fromkeys(re.findall(r"`(\w+)`", names), dtype)
+    assert {name: str(dtype) for name, dtype in frame.dtypes.items()}.items() == listed.items()
+    baseline, dpn = frame.to_dict("records")
+    assert dpn["verdict"]
+    assert frame.verdict.isna().to_list() == [True, False]
+    assert math.isnan(baseline["gain"])
+    half = stats.t.ppf(1 - 0.05 / 2, dpn["gain_df"]) * dpn["gain_sd"] / dpn["gain_n"] ** 0.5
+    assert dpn["gain_high"] - dpn["gain"] == pytest.approx(half)
+    assert dpn["gain"] - dpn["gain_low"] == pytest.approx(half)
+
+
+def words_of(text: str) -> list[list[str]]:
+    """The words of each line, without numbers, times and what is estimated: these depend on the
+    machine."""
+    lines = (line for line in text.splitlines() if not line.startswith("left: "))
+    words = (re.findall(r"[A-Za-z_']+", line) for line in lines)
+    return [[w for w in line if w not in ("h", "min", "s")] for line in words if line]
+
+
+def test_the_page_shows_what_its_code_prints(here):
     names: dict[str, Any] = {}
-    exec(code.replace("seeds=3", 'seeds=3, launcher="inline"'), names)
-    assert list(names["gains"].row) == ["none", "dpn"]
-    assert len(names["runs"]) == 6
-    assert ablate.__all__ == sorted(
-        re.findall(r"^\| `([A-Z]\w+)", PAGES["docs/python.md"], re.MULTILINE)
-    )
+    page = PAGES["docs/python.md"]
+    blocks = re.findall(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", page, re.DOTALL)
+    assert len(blocks) > 5
+    for code, shown in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+        assert words_of(printed.getvalue()) == words_of(shown), code
+    assert ablate.__all__ == sorted(re.findall(r"^\| `([A-Z]\w+)", page, re.MULTILINE))
+    columns = ablate.Table.to_pandas.__doc__
+    for line in re.findall(r"^\| (`.*`) \| (\w+) \|", page, re.MULTILINE):
+        assert " | ".join(line) in columns
 
 
 def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     sweep = ablate.Sweep("stem=none,dpn", data="digits", until=8, optim={"lr": 1e-3})
-    assert isinstance(sweep.design, Looks)
-    assert "optim.lr=0.001" in sweep.plan.words
+    assert sweep.design.looks == (5, 8)
+    assert "optim.lr=0.001" in sweep._plan.words
     keys = {"stem": ("none", "dpn"), "probe": ["gradnorm"], "block": {"attn": ("pre", "post")}}
     words = ("stem=none,dpn", "probe=[gradnorm]", "block.attn=pre,post")
-    plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k).plan for w, k in (((), keys), (words, {})))
+    plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k)._plan for w, k in (((), keys), (words, {})))
     assert (plan.cells, plan.seeds) == (same.cells, (3, 5))
     assert [row.label for row in plan.rows][:2] == ["none · pre", "none · post"]
     with pytest.raises(UserError, match="did you mean"):
@@ -189,8 +250,8 @@ def test_values_reach_the_training_as_they_are(users, shell):
     assert [run.config["trainer"]["note"] for run in sweep.runs()] == [*NOTES]
 
     again = ablate.Sweep("trainer=parrot", seeds=1, **ODD).train()
-    assert ids(again.plan) == ids(sweep.plan)
-    shell("sweep", *sweep.plan.words)  # the printed command is of the same runs
+    assert ids(again._plan) == ids(sweep._plan)
+    shell("sweep", *sweep._plan.words)  # the printed command is of the same runs
     assert seen(folder) == trained
     with pytest.raises(UserError) as caught:  # a number is no text
         ablate.Sweep("trainer=parrot", seeds=1, trainer={"note": ("none", 1e-3)})
@@ -210,7 +271,7 @@ def test_changes_of_python_are_values(users, shell):
         *(["it's a:b, c", ["none"]], ["none", ["a b", "1"]], ["it's a:b, c", ["a b", "1"]]),
     ]
     assert {run.config["trainer"]["lr"] for run in sweep.runs() if "odd" in run.row} == {0.2}
-    shell("sweep", *sweep.plan.words)
+    shell("sweep", *sweep._plan.words)
     assert len(seen(folder)) == 4
     for name in ("a: b", " a"):
         with pytest.raises(UserError) as caught:
@@ -228,9 +289,9 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     second = [(1, note, ["1", "a b", "x,y"]) for note in NOTES]
     assert seen(folder)[len(NOTES) :] == second
     third = ablate.Sweep("odd", seeds=3)
-    assert ids(third.plan) > ids(first.plan)
-    assert len(ids(third.plan)) == 3 * len(NOTES)
-    assert (third.name, third.plan.declared.name) == ("odd", first.plan.declared.name)
+    assert ids(third._plan) > ids(first._plan)
+    assert len(ids(third._plan)) == 3 * len(NOTES)
+    assert (third.name, third._plan.declared.name) == ("odd", first._plan.declared.name)
 
     # The name takes no other settings: the line names the place, the value and the command.
     with pytest.raises(UserError) as caught:
@@ -242,7 +303,7 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     [command] = re.findall("`ablate sweep (.*)`", line)
     planned = json.loads(shell("plan", *shlex.split(command), "--format", "json").out)
     runs = {run for row in planned["variants"] for run in row["runs"].values()}
-    assert runs == ids(ablate.Sweep("odd").plan)
+    assert runs == ids(ablate.Sweep("odd")._plan)
 
 
 def test_a_text_with_commas_is_one_value_and_the_line_says_so(here):
@@ -256,6 +317,69 @@ def test_a_text_with_commas_is_one_value_and_the_line_says_so(here):
         (line,) = str(caught.value).splitlines()
         assert line.startswith(f"{value}: ")
         assert "tuple" in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"stem": ["none", "dpn"]}, "stem"),
+        ({"data": ["digits", "mnist"]}, "data"),
+        ({"train": {"epochs": [2, 3]}}, "train.epochs"),
+        ({"optim": {"lr": [1e-3, 1e-4]}}, "optim.lr"),
+        ({"block": {"attn": ["pre", "post"]}}, "block.attn"),
+    ],
+)
+def test_a_list_that_means_several_values_is_answered_by_the_word_tuple(here, keys, place):
+    with pytest.raises(UserError) as caught:
+        ablate.Sweep(**{"data": "digits"} | keys)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(place)
+    assert "tuple" in line
+
+
+def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
+    sweep = ablate.Sweep(*WORDS, seeds=2, **SHORT).train()
+    table = sweep.table()
+    for call, place, value in (
+        (lambda: ablate.Sweep(5), "Sweep", "5"),
+        (lambda: sweep.plot(stile="paper"), "Sweep.plot", "'style'"),
+        (lambda: sweep.to_pandas(curve=True), "Sweep.to_pandas", "'curves'"),
+        (lambda: table.render(note="full"), "Table.render", "'notes'"),
+        (lambda: table.render(show=("gain", "params")), "show", "'params'"),
+        (lambda: ablate.Store().add_runs(1), "Store.add_runs", "metrics"),
+        (lambda: sweep.train(retry="fail"), "--retry", "'failed'"),
+    ):
+        with pytest.raises(UserError) as caught:
+            call()
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(place)
+        assert value in line
+    (here / "file").touch()
+    with pytest.raises(Failure) as caught:
+        ablate.Sweep(*WORDS, store="file", **SHORT).train()
+    assert str(caught.value).startswith("file")
+
+
+SWEEP = f"import ablate; sweep = ablate.Sweep({', '.join(map(repr, WORDS))}, seeds=1, **{SHORT})"
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err"),
+    [
+        (f"{SWEEP}.train(); print(len(sweep.runs()))", r"2\n", ""),  # silent without a terminal
+        ("import ablate; ablate.Sweep('stem=none,dpm')", "", r"UserError: stem: .*'dpn'.*\n"),
+        ("import ablate; ablate.Store('no').sweep()", "", r"UserError: .* no: .*\n"),
+        ("import ablate; ablate.Store; 1 / 0", "", r"Traceback(.|\n)*ZeroDivisionError: .*\n"),
+    ],
+)
+@pytest.mark.parametrize("way", ["-c", "file"])
+def test_a_script_ends_by_one_line(here, way, code, out, err):
+    (here / "script.py").write_text(code)
+    words = ["-c", code] if way == "-c" else ["script.py"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert re.fullmatch(out, done.stdout)
+    assert re.fullmatch(err, done.stderr), done.stderr
+    assert done.returncode == bool(err)
 
 
 def test_runs_that_fail_are_a_failure(users):

@@ -14,12 +14,12 @@ import pytest
 from support.plans import small_plan
 
 from ablate.planning.plan import Plan
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running import attempts, driver_lock
 from ablate.running.board import Folders
 from ablate.running.driver_lock import hold_driver_lock
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.gc import KeptSweeps, Rubbish, collect_rubbish, find_rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put

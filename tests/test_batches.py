@@ -16,7 +16,7 @@ from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import BLOCK, ImageView, changes_of, in_blocks, normalise, shake_once
 from ablate.data.splits import Split
-from ablate.shared.sections import Augment
+from ablate.run.sections import Augment
 
 NONE = Augment(flip=False, crop_pad=0)
 ALL = {"crop_area": 0.3, "flip": True, "crop_pad": 1, "rotate": 20.0, "jitter": 0.4, "randaug": 2}

@@ -17,9 +17,9 @@ from PIL import Image
 
 from ablate.data.cache import prepare_cache
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared.metrics.contrastive import contrastive_scores
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
+from ablate.run.metrics.contrastive import contrastive_scores
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import answers
 from ablate.training.attempt import TrainingStopped

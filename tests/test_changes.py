@@ -247,7 +247,7 @@ def test_the_name_of_a_driven_sweep_stands_for_its_words(trained):
     out = trained("sweep", "full").out
     assert "sweep: full" in out
     assert "finished:" not in out
-    made = ablate.Sweep("full", store=trained.folder / "runs").plan
+    made = ablate.Sweep("full", store=trained.folder / "runs")._plan
     assert {row.label for row in made.rows} == {*runs[0]}
     for beside, says in (
         (["optim.lr=0.1"], "optim.lr=0.1"),
@@ -374,7 +374,7 @@ def test_looks_give_all_cells_seeds_until_each_change_is_told(trained):
         """What it said, and how many seeds its cells have."""
         some = (*words("dpn", "rms", design="factorial"), "--until", "7", *more)
         out = trained("sweep", *some, "launcher=inline", "--as", name).out
-        plan = ablate.Store(trained.folder / "runs").sweep(name).plan
+        plan = ablate.Store(trained.folder / "runs").sweep(name)._plan
         return out, {len(cell.ids) for cell in plan.cells}
 
     out, seeds = looked("few", "--margin", "60")
@@ -396,7 +396,7 @@ def test_a_sweep_of_changes_in_python(trained):
     keys = {"train": {"steps": 40, "batch": 64}, "model": {"width": 16, "heads": 2}}
     store = trained.folder / "runs"
     design = {"changes": changes, "design": "factorial", "data": "digits", **keys}
-    made = ablate.Sweep(store=store, seeds=3, **design).plan
-    there = ablate.Store(store).sweep("full").plan
+    made = ablate.Sweep(store=store, seeds=3, **design)._plan
+    there = ablate.Store(store).sweep("full")._plan
     ids = {run for cell in there.cells for run in cell.ids.values()}
     assert {run for cell in made.cells for run in cell.ids.values()} < ids

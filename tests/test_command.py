@@ -31,8 +31,8 @@ from support.programs import (
 from yaml import safe_load
 
 from ablate.planning import expand
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
 from ablate.training.own import outcome, processes
 
 INLINE = "launcher=inline"

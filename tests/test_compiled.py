@@ -15,9 +15,9 @@ from conftest import Shell, wait_for
 from support.processes import kill, workers
 from support.trainings import digits, outcome, train_until
 
-from ablate.shared import choices
+from ablate.run import choices
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
 from ablate.training import numerics
 from ablate.training.calibrate import random_split
 from ablate.training.numerics import check_compile, missing
@@ -189,7 +189,7 @@ def test_killed_workers_go_on_with_compiled_steps(tmp_path_factory):
         assert killed
         kill(killed)
     assert shell.end(driver, timeout=1200).code == 0
-    tables = [each("table", "killed", "--format", "csv").out for each in (calm, shell)]
+    tables = [each("table", "killed", "--format", "tidy").out for each in (calm, shell)]
     assert tables[0] == tables[1]
     assert tables[0].count("\n") > 2
     results = [RunDir(path.parent) for path in shell.folder.glob("runs/runs/*/result.json")]

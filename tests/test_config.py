@@ -14,8 +14,8 @@ from support.runs import GOLDEN_RUN
 from ablate.planning.compose import Composer, resolve_run
 from ablate.planning.conf import compose_config, shipped_folder
 from ablate.planning.settings import SettingsLayer, parse_word
-from ablate.shared import choices
-from ablate.shared.build import build_run
+from ablate.run import choices
+from ablate.run.build import build_run
 from ablate.shared.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("here")

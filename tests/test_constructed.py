@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ablate.data.draws import draw_key
-from ablate.shared import sections
+from ablate.run import sections
+from ablate.run.run import Run
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
 from ablate.training.model import build
 from ablate.training.model.init import overruled
 

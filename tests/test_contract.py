@@ -6,6 +6,7 @@ has besides stands in a file of its own, test_own_parts.py or another.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -15,13 +16,23 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+import parts_page
 import pytest
+import typer
 from conftest import Shell
+from pages import PAGES
 
+from ablate import cli
 from ablate.audit import export
 from ablate.planning import compose, templates
 from ablate.planning.analysis_keys import read_own_metric
-from ablate.shared import RunSpec, parts, validated_run
+from ablate.run import (
+    RunSpec,
+    parts,
+    sections,
+    validated_run,
+)
+from ablate.run.schema import field_keys
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.answers import answer_describe
@@ -57,40 +68,33 @@ class Kind:
     version: str = ""
 
 
+# A shipped choice that does the same as the smallest part of a kind.
+SHIPPED = {
+    "norm": "norm=identity",
+    "model": None,
+    "optimizer": "optim.name=torch.optim:SGD",
+    "schedule": "optim.schedule=constant",
+    "activation": "model.act=relu",
+    "posemb": "model.posemb=none",
+}
+
+
+def case(kind: parts.PartKind) -> Kind:
+    """The smallest part of a kind."""
+    path = f"own_{kind.name}:Part"
+    word = f"{kind.key}=[{path}]" if kind.several else f"{kind.key}={path}"
+    if kind is parts.PROBE:
+        return Kind(kind.key, word, "", "", "own_probes.versions")
+    version, _ = kind.computed
+    place = kind.key if kind.is_section else f"{kind.section}.{kind.settings}"
+    if kind.several:
+        place += ".Part"
+    shipped = SHIPPED.get(kind.name, "")
+    return Kind(kind.key, word, place, shipped, f"{kind.section}.{version}")
+
+
 KINDS = {
-    "norm": Kind("norm", "norm=own_norm:Part", "norm", "norm=identity", "norm.version"),
-    "stem": Kind("stem", "stem=own_stem:Part", "stem", "", "stem.version"),
-    "block": Kind("block", "block=own_block:Part", "block", "", "block.version"),
-    "model": Kind("model", "model=own_model:Part", "model", None, "model.version"),
-    "probe": Kind("probe", "probe=[own_probe:Part]", "", "", "own_probes.versions"),
-    "optimizer": Kind(
-        *("optim.name", "optim.name=own_optimizer:Part", "optim.settings"),
-        *("optim.name=torch.optim:SGD", "optim.version"),
-    ),
-    "schedule": Kind(
-        *("optim.schedule", "optim.schedule=own_schedule:Part", "optim.schedule_settings"),
-        *("optim.schedule=constant", "optim.schedule_version"),
-    ),
-    "loss": Kind(
-        *("train.loss", "train.loss=own_loss:Part", "train.loss_settings"),
-        *("", "train.loss_version"),
-    ),
-    "activation": Kind(
-        *("model.act", "model.act=own_activation:Part", "model.act_settings"),
-        *("model.act=relu", "model.act_version"),
-    ),
-    "attention": Kind(
-        *("model.attention", "model.attention=own_attention:Part", "model.attention_settings"),
-        *("", "model.attention_version"),
-    ),
-    "posemb": Kind(
-        *("model.posemb", "model.posemb=own_posemb:Part", "model.posemb_settings"),
-        *("model.posemb=none", "model.posemb_version"),
-    ),
-    "augmentation": Kind(
-        *("augment.extra", "augment.extra=[own_augmentation:Part]"),
-        *("augment.extra_settings.Part", "", "augment.extra_version"),
-    ),
+    **{kind.name: case(kind) for kind in parts.PART_KINDS},
     "metric": Kind("analysis.metric", "analysis.metric=own_metric:Part"),
     "trainer": Kind("trainer", "trainer=own_trainer", "trainer"),
 }
@@ -163,10 +167,59 @@ METRIC, TRAINER, INLINE = KINDS["metric"].word, KINDS["trainer"].word, "launcher
 WITH_SETTINGS = [new for new, kind in KINDS.items() if kind.place]
 
 
-def test_every_kind_has_a_case():
-    """A row of the table of kinds, a template of `ablate new`."""
-    assert {kind.key for kind in KINDS.values()} - {"analysis.metric", "trainer"} == SECTIONS
+# --- The table ----------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_case_and_a_line_of_help():
+    assert KINDS.keys() == TEXTS.keys()
     assert {*templates.KINDS} - {"sweep", "recipe", "data"} == KINDS.keys()
+    command = typer.main.get_command(cli.app).commands["new"]
+    text = next(param.help for param in command.params if param.name == "kind")
+    assert re.findall(r"\w+(?=,|\.| or)", text) == [*templates.KINDS]
+
+
+@pytest.mark.parametrize("kind", parts.PART_KINDS, ids=lambda kind: kind.name)
+def test_a_template_is_as_the_table_says(kind):
+    """Its arguments, and a class where a function will not do."""
+    text = (templates.FOLDER / f"{kind.name}.py.txt").read_text()
+    tree = ast.parse(text.replace("$Name", "Own").replace("$name", "own"))
+    [part] = [node for node in tree.body if getattr(node, "name", "").lower() == "own"]
+    assert f"$name:${'Name' if part.name == 'Own' else 'name'}" in kind.example
+    if isinstance(part, ast.FunctionDef):
+        assert kind.function
+        assert ", ".join(argument.arg for argument in part.args.args) == kind.called
+        return
+    methods = {node.name: node.args for node in part.body if isinstance(node, ast.FunctionDef)}
+
+    def arguments(method: str) -> list[str]:
+        return [argument.arg for argument in methods[method].args[1:]]
+
+    built = [*filter(None, kind.built.split(", ")), *(name for name, _ in kind.passed)]
+    assert arguments("__init__") == built
+    assert ", ".join(arguments(kind.method)) == kind.called
+
+
+@pytest.mark.parametrize("kind", parts.FIELD_KINDS, ids=lambda kind: kind.name)
+def test_a_section_has_the_fields_of_each_kind(kind):
+    keys = field_keys(sections.SECTIONS[kind.section])
+    assert {*kind.fields} <= keys.keys()
+    assert all(keys[name].line.endswith("computed") for name in kind.computed)
+    assert [keys[name].place for name in kind.computed] == [False, True]
+
+
+def test_the_page_has_each_door_once_and_a_section_for_each():
+    text = PAGES[parts_page.PAGE]
+    assert parts_page.written(text) == text, "python tests/parts_page.py writes it"
+    drawing = text.partition("```text\n")[2].partition("```")[0]
+    marked = re.findall(rf"{parts_page.MARK} ([\w.]+)", drawing)
+    assert sorted(marked) == sorted(kind.key for kind in parts.PART_KINDS)
+    for key in marked:
+        assert len(re.findall(rf"(?<![\w.]){re.escape(key)}(?![\w.])", drawing)) == 1, key
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert {kind.heading for kind in parts.PART_KINDS} <= {*headings}
+
+
+# --- The smallest part of each kind -------------------------------------------------------------
 
 
 def write(folder: Path, new: str, text: str = "", settings: str = SETTINGS) -> Path:
@@ -413,8 +466,8 @@ def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, mon
     trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
     for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:
         file.write_text(trap)
-    table = there("table", "--from", "out", "--format", "csv", *shown).out
-    assert table == driven("table", "parts", "--format", "csv", *shown).out
+    table = there("table", "--from", "out", "--format", "tidy", *shown).out
+    assert table == driven("table", "parts", "--format", "tidy", *shown).out
     there("verify", "out", code=1)  # its code was edited
     assert not [*tmp_path.rglob("ran")]
 

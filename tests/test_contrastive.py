@@ -24,11 +24,11 @@ from ablate.data.cache import prepare_cache
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared import RunSpec
-from ablate.shared.metrics.contrastive import contrastive_scores
-from ablate.shared.rundir import RunDir
-from ablate.shared.schema import read_section
-from ablate.shared.sections import Data, Text
+from ablate.run import RunSpec
+from ablate.run.metrics.contrastive import contrastive_scores
+from ablate.run.rundir import RunDir
+from ablate.run.schema import read_section
+from ablate.run.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
@@ -565,7 +565,7 @@ def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
     time when a run has a checkpoint that it had not before, so that nothing hangs on the time."""
     short = ("seeds=1", "from.train.steps=250", "train.steps=300")
     shell(*SMALL[:-1], *short, "launcher=inline")
-    calm = shell("table", "--format", "csv").out
+    calm = shell("table", "--format", "tidy").out
     again = Shell(shell.folder / "again")
     again.folder.mkdir()
     often = ("launcher.checkpoint_s=0.1", "launcher.attempts=1000")
@@ -587,4 +587,4 @@ def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
         kill(workers(again.folder))
     assert killed == 3
     again.end(again.start(*SMALL, *short, *often), timeout=600)
-    assert again("table", "--format", "csv").out == calm
+    assert again("table", "--format", "tidy").out == calm

@@ -11,8 +11,10 @@ import pytest
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
-from ablate.report.planned import planned_runs, show_plan
-from ablate.report.text import device_time
+from ablate.report.planned import PlanForecast, planned_runs
+from ablate.report.text import device_time, duration
+from ablate.run.build import build_run
+from ablate.run.spec import RunSpec
 from ablate.running import estimate
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
@@ -20,9 +22,7 @@ from ablate.running.gpus import GpuSet
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model.count import describe
 
@@ -67,7 +67,7 @@ def told(tmp_path):
 
 def shown(plan, costs, **settings) -> None:
     settings = launcher_settings({"name": "local", **settings})
-    show_plan(plan, {}, costs, Rehearsals({}, []), settings, [])
+    PlanForecast(plan, {}, costs, Rehearsals({}, []), settings, []).show()
 
 
 def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
@@ -176,6 +176,27 @@ def test_small_runs_take_what_their_launches_take_which_is_a_lower_bound(told, c
 )
 def test_device_hours_have_no_exponent(hours, text):
     assert device_time(hours * 3600) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"),
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.7, "1 min 0 s"),
+        (90, "1 min 30 s"),
+        (119.7, "2 min 0 s"),
+        (3599.8, "1 h 0 min"),
+        (3 * 3600 + 59 * 60 + 59, "3 h 59 min"),
+        (47 * 3600 + 7 * 60, "47 h 7 min"),
+        (48 * 3600, "2.0 days"),
+        (100 * 86400, "100 days"),
+        (math.inf, "inf days"),
+    ],
+)
+def test_a_duration_has_no_more_of_a_unit_than_the_next_one_has(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():

@@ -29,8 +29,8 @@ from support.images import folders
 import ablate
 from ablate import cli
 from ablate.report import plot
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training import attempt, worker
@@ -114,7 +114,7 @@ class Whole:
         assert self.tables["tiny"].code == 0
         assert ask("export", "tiny", str(self.bundle), "--store", str(self.store.root)).code == 0
         self.frame = ablate.Store(self.bundle).sweep().to_pandas()
-        self.exported = ask("table", "--from", str(self.bundle), "--format", "csv")
+        self.exported = ask("table", "--from", str(self.bundle), "--format", "tidy")
         self.stop(next(self.plan("half").runs()).id)
         with Ledger.driving(self.store) as ledger:  # open: what it appends is in the -wal
             ledger.plan(self.plan("tiny"))
@@ -146,7 +146,7 @@ class Whole:
         return ask("sweep", *SWEEPS[name], "--store", str(store.root))
 
     def table(self, name: str, store: Store) -> Said:
-        words = ("--show", "accuracy,gain,ci,verdict,params,auc", "--format", "csv")
+        words = ("--show", "accuracy,gain,ci,verdict,params,auc", "--format", "tidy")
         return ask("table", name, *words, "--store", str(store.root))
 
     def report(self, store: Store) -> tuple[str, Said]:
@@ -357,7 +357,15 @@ EXPORTED = {
         name: name
         for name in (
             *("sweep.json", "events.json", "looks.jsonl", "environment.json", "manifest.json"),
-            *("table.csv", "table.html", "table.json", "table.md", "table.tex", "runs.csv"),
+            *(
+                "table.csv",
+                "table.tidy.csv",
+                "table.html",
+                "table.json",
+                "table.md",
+                "table.tex",
+                "runs.csv",
+            ),
             *("curves.parquet", "report.html", "README.txt"),
         )
     },
@@ -380,7 +388,7 @@ def test_a_damaged_bundle_is_named_and_prints_no_wrong_number(whole, name, times
             if not spoil(path, damage, moment):
                 continue
             where = f"{name} {damage.__name__} #{number}: {path}"
-            said = ask("table", "--from", str(out), "--format", "csv")
+            said = ask("table", "--from", str(out), "--format", "tidy")
             assert is_honest(said, whole.exported, path), f"{where}: {said}"
             checked = ask("verify", str(out))
             assert checked.code == 1, f"{where}: {checked}"

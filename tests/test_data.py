@@ -36,9 +36,9 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import augment, normalise
 from ablate.data.picture import Array, Example, decode, squeeze
 from ablate.planning.compose import resolve_data
-from ablate.shared.decoded import SPLITS
-from ablate.shared.schema import read_section
-from ablate.shared.sections import Augment, Data
+from ablate.run.decoded import SPLITS
+from ablate.run.schema import read_section
+from ablate.run.sections import Augment, Data
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from support.images import folders
 
 from ablate.data.cache import prepare_cache
 from ablate.data.splits import open_cached
+from ablate.run import decoded
+from ablate.run.rundir import RunDir
 from ablate.running.launchers.fork import check_data
-from ablate.shared import decoded
 from ablate.shared.files import to_json
-from ablate.shared.rundir import RunDir
 
 DATA = describe(**DIGITS)
 WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "train.steps=4")

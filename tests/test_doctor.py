@@ -21,13 +21,13 @@ from ablate.audit.doctor import check_store, machine, resume_check, stored
 from ablate.cli import keeping
 from ablate.data.cache import prepare_cache
 from ablate.planning import compose
+from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import slots
-from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.store import Store
 from ablate.training import resume_check as training
@@ -292,7 +292,7 @@ def test_a_broken_ledger_is_named_with_its_remedy(damage, store):
 
 def test_repair_makes_the_same_table(store):
     shell = Shell(store.root.parent)
-    table = shell("table", "fixture", "--format", "csv").out
+    table = shell("table", "fixture", "--format", "tidy").out
     break_middle(store.ledger)
     first, *lost, last = shell("doctor", "--repair").out.partition("\nok ")[0].splitlines()
     kept = r"the old ledger is kept as runs/ledger.db.broken-\d{4}-\d\d-\d\dT[\d-]{8}"
@@ -302,7 +302,7 @@ def test_repair_makes_the_same_table(store):
     assert re.fullmatch(rebuilt, last)
     others = shell("doctor", "--repair").out.splitlines()[2:]
     assert {line.split()[0] for line in others} == {"ok"}
-    assert shell("table", "fixture", "--format", "csv").out == table
+    assert shell("table", "fixture", "--format", "tidy").out == table
 
 
 def test_repair_waits_for_no_driver_and_needs_a_store(store):

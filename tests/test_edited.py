@@ -20,10 +20,10 @@ from support.stores import NAME, WORDS, leave_run
 import ablate
 from ablate.audit.doctor import check_store
 from ablate.planning.expand import plan_from_words as make_plan
+from ablate.run.rundir import RunDir
 from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
-from ablate.shared.rundir import RunDir
 from ablate.store.events import sealed_events
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, result_detail
@@ -85,7 +85,7 @@ def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask):
     table = json.loads(text)
     assert (code, table["complete"], '"verdict": "' in text) == (0, False, False)
     assert any(said in note["values"].get("run", "") for note in table["notes"])
-    assert f"{100 * edited:.2f}" not in ask("table", "--format", "csv")[1]
+    assert f"{100 * edited:.2f}" not in ask("table", "--format", "tidy")[1]
     for words in (("table",), ("status",), ("plot", "forest"), ("plot", "curves")):
         assert said in " ".join(ask(*words)[1].split()).replace("- ", "-")
     assert f"runs/{run.id}/result.json was edited" in ask("show", run.label)[1]

@@ -35,12 +35,12 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.picture import BrokenImage
 from ablate.data.splits import Split, open_cached
+from ablate.run import RunSpec, decoded
+from ablate.run.decoded import SPLITS
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.rundir import RunDir
+from ablate.run.sections import Augment, Data
 from ablate.running.launchers.fork import check_data
-from ablate.shared import RunSpec, decoded
-from ablate.shared.decoded import SPLITS
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Augment, Data
 from ablate.training import attempt, worker
 from ablate.training.attempt import EXIT_ROTTEN, EXIT_STOPPED
 

@@ -241,9 +241,9 @@ def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(unfinished)
 def test_a_bundle_and_a_merged_store_know_what_was_read(read):
     sweep(read, "best", BEST, seeds=3)
     read("export", "best", "out")
-    words = ("--format", "csv")
+    words = ("--format", "tidy")
     bundled = read("table", "--from", "out", *words).out
-    assert bundled == (read.folder / "out/table.csv").read_text()
+    assert bundled == (read.folder / "out/table.tidy.csv").read_text()
     assert bundled == read("table", "best", *words).out
     assert among_nine("all") in bundled
     assert "nothing wrong" in read("verify", "out").out

@@ -21,7 +21,7 @@ import ablate
 from ablate.audit import bundle_check, export
 from ablate.audit.bundle import Bundle
 from ablate.planning.declared import word_of
-from ablate.report.formats import FORMATS
+from ablate.report.formats import FORMAT_ENDINGS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger
@@ -84,7 +84,7 @@ def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
     out = exported.folder / "out"
     there = contents(out)
     plan = Store(exported.folder / "runs").read_plan("tiny")
-    tables = {f"table.{name}" for name in {*FORMATS, "tex"} - {"rich", "latex"}}
+    tables = {f"table.{ending}" for ending in FORMAT_ENDINGS}
     single = {"runs.csv", "curves.parquet", "sweep.json", "looks.jsonl", "environment.json"}
     assert tables | single | {"events.json", "README.txt", "report.html"} <= there.keys()
     for run in plan.runs():
@@ -104,9 +104,9 @@ def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
 
 def test_tables_and_report_are_those_of_the_store(exported):
     out = exported.folder / "out"
-    for name in ("csv", "md"):
+    for name, ending in (("csv", "csv"), ("tidy", "tidy.csv"), ("md", "md")):
         printed = exported("table", "tiny", "--format", name, "--notes", "full").out
-        assert (out / f"table.{name}").read_text() == printed
+        assert (out / f"table.{ending}").read_text() == printed
     told = json.loads(exported("table", "tiny", "--format", "json").out)
     assert told.pop("version")  # a bundle has one of its own
     assert json.loads((out / "table.json").read_text()) == told
@@ -143,11 +143,11 @@ def test_rows_whose_searches_share_trials(shell):
 
 
 def test_the_table_is_made_again_from_the_raw_files_alone(out, shell):
-    made = (out / "table.csv").read_bytes()
+    made = (out / "table.tidy.csv").read_bytes()
     for path in {*out.glob("table.*"), *out.glob("*.csv"), out / "report.html"}:
         path.unlink()
     before = files(shell.folder)
-    done = shell("table", "--from", "out", "--format", "csv")
+    done = shell("table", "--from", "out", "--format", "tidy")
     assert done.out.encode() == made
     assert files(shell.folder) - before == {"1.out", "1.err"}  # a reviewer looks, writes nothing
 
@@ -247,9 +247,9 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
 @pytest.mark.parametrize(
     ("name", "before", "may"),
     [
-        ("table.csv", r",\w+\.low,", True),
-        ("table.csv", r",\w+\.sd,", False),
-        ("table.csv", r",loss\.run,", False),
+        ("table.tidy.csv", r",\w+\.low,", True),
+        ("table.tidy.csv", r",\w+\.sd,", False),
+        ("table.tidy.csv", r",loss\.run,", False),
         ("table.json", r'"high": ', True),
         ("table.json", r'"sd": ', False),
         ("runs.csv", r",finished,[\d.]+,[\d.]+,", False),

@@ -77,7 +77,7 @@ def test_registers(shell):
 TASK = '''
 """Which half of the classes an image is of, as the control half knows it."""
 
-from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.run.metrics.metric import Metric, TaskChoice
 
 
 def score(table, classes):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ablate.run.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM
 from ablate.training import answers, faults, worker
 from ablate.training.faults import FAULTS, line, reason_of
 

@@ -38,7 +38,7 @@ def undisturbed(tmp_path_factory) -> Shell:
 
 @pytest.fixture
 def calm(undisturbed) -> str:
-    return undisturbed("table", "faults", "--format", "csv").out
+    return undisturbed("table", "faults", "--format", "tidy").out
 
 
 # --- A full disk --------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def calm(undisturbed) -> str:
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size=20m none runs && cp -r "$1" runs/cache && shift
 head -c 20m /dev/zero > runs/ballast 2> /dev/null || true
-"$@" && ablate table faults --format csv > table.csv
+"$@" && ablate table faults --format tidy > table.csv
 """
 
 
@@ -210,7 +210,7 @@ def test_a_lost_ledger_is_made_again_from_the_folders(kept, calm, first):
         path.unlink()
     if first == "sweep":
         assert "finished:" not in kept(*WORDS).out
-    assert kept("table", "faults", "--format", "csv").out == calm
+    assert kept("table", "faults", "--format", "tidy").out == calm
     with Ledger.reading(Store(kept.folder / "runs")) as ledger:
         assert ledger.broken_seals() == []
         for run in ledger.states():
@@ -230,7 +230,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
             assert re.fullmatch(".*ledger.db.*`ablate doctor --repair`.*\n", said)
         with store.driver.hold():
             assert repair_ledger(store).backup.read_bytes() == content
-    assert kept("table", "faults", "--format", "csv").out == calm
+    assert kept("table", "faults", "--format", "tidy").out == calm
 
 
 # --- The store itself ---------------------------------------------------------------------------

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from ablate.data import batches
-from ablate.data.batches import RING, Batches, Feed
+from ablate.data.batches import RING, Batches, Delivery, Feed
 from ablate.data.draws import Draws
 from ablate.data.splits import Split
-from ablate.shared.sections import Augment
+from ablate.run.sections import Augment
 
 CPU = torch.device("cpu")
 
@@ -136,8 +136,8 @@ def test_threads_and_links_change_no_bit_of_a_training(monkeypatch):
     plain = Batches(split, 20, spec, Draws(0))
     for threads in (1, 2):
         monkeypatch.setattr(batches, "gathering_threads", lambda device, n=threads: n)
-        fed = Batches(split, 20, spec, Draws(0), ahead=True)
-        resumed = Batches(split, 20, spec, Draws(0), ahead=True)
+        fed = Batches(split, 20, spec, Draws(0), delivery=Delivery(ahead=True))
+        resumed = Batches(split, 20, spec, Draws(0), delivery=Delivery(ahead=True))
         for step in (0, 1, 2, 5, 6, 0):
             for other in (fed, resumed) if step == 5 else (fed,):
                 assert all(map(torch.equal, plain.at(step), other.at(step)))

@@ -22,10 +22,10 @@ from ablate.data.splits import Split, open_cached
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.search import Search, apply_settings
 from ablate.planning.tuning import default_of
-from ablate.shared.build import build_run
-from ablate.shared.metrics.fewshot import FEWSHOT, FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
+from ablate.run.build import build_run
+from ablate.run.metrics.fewshot import FEWSHOT, FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.task.fewshot import POOL, classify, draw, pool, ridge

@@ -17,11 +17,11 @@ from datasets import ReadInstruction
 from support.data_sections import PLAIN
 
 from ablate.planning.data_section import complete
-from ablate.shared import dataset
-from ablate.shared import fingerprint as module
-from ablate.shared.dataset import Listing, class_folders, list_local, local_splits, parse_slice
+from ablate.run import dataset
+from ablate.run import fingerprint as module
+from ablate.run.dataset import Listing, class_folders, list_local, local_splits, parse_slice
+from ablate.run.fingerprint import data_fingerprint
 from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import data_fingerprint
 
 
 def taken(path: Path | str, memo: Path | None = None, **settings: Any) -> str:
@@ -278,6 +278,6 @@ def test_splits_and_classes(tables, images, tmp_path):
 
 
 def test_it_is_the_standard_library_alone():
-    code = "import ablate.shared.fingerprint, sys; print({'torch', 'numpy'} & set(sys.modules))"
+    code = "import ablate.run.fingerprint, sys; print({'torch', 'numpy'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"

@@ -214,8 +214,10 @@ def points_of(form):
         row: line
         for row, mean in means.items()
         for line in axes.lines
-        if [*line.get_ydata()] == [mean] and line.get_marker() != "o"
+        if [mean] in ([*line.get_xdata()], [*line.get_ydata()]) and line.get_marker() != "o"
     }
+    if not sheet.figure.legends:  # the names are on the axis
+        return found, [label.get_text() for label in axes.get_yticklabels()]
     (legend,) = sheet.figure.legends
     return found, [text.get_text() for text in legend.get_texts()]
 

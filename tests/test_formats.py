@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,16 @@ from ablate.analysis.note import FOOTNOTES
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT_SHOW, check_show, grid, render_table
 from ablate.report.formats.latex import escape
+from ablate.run.metrics import TASKS
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
 
 GOLDEN = Path(__file__).parent / "golden"
-ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
-WORDS = [format for format in ENDINGS if format not in ("csv", "json")]
+ENDINGS = {
+    **{"rich": "txt", "md": "md", "latex": "tex", "html": "html"},
+    **{"csv": "csv", "tidy": "tidy.csv", "json": "json"},
+}
+DATA = ("csv", "tidy", "json")
+WORDS = [format for format in ENDINGS if format not in DATA]
 
 
 # --- As agreed ----------------------------------------------------------------------------------
@@ -52,10 +57,19 @@ def test_what_programs_read_is_as_agreed():
     assert near(json.loads(golden("json")), json.loads((GOLDEN / "table.json").read_text()))
 
     def lines(text):
-        rows = records(text)
-        return [{**row, "value": float(row["value"]) if row["value"] else ""} for row in rows]
+        return [{key: number(cell) for key, cell in row.items()} for row in records(text)]
 
-    assert near(lines(golden("csv")), lines((GOLDEN / "table.csv").read_text()))
+    for format in ("csv", "tidy"):
+        expected = (GOLDEN / f"table.{ENDINGS[format]}").read_text()
+        assert near(lines(golden(format)), lines(expected)), format
+
+
+def number(cell):
+    """Return the cell of a CSV as a number, if it is one."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
 
 
 # --- The two layers of notes ---------------------------------------------------------------------
@@ -98,7 +112,7 @@ def test_the_report_folds_how_numbers_are_computed():
 # --- Each format --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ENDINGS)
+@pytest.mark.parametrize("format", [*WORDS, "tidy", "json"])
 def test_an_unfinished_table_says_so_and_what_is_missing(format):
     text = " ".join(text_of(tabulate(*planted_sweep(complete=False)), format).split())
     assert "UNFINISHED: 1 of 42 runs missing (1 of as good)" in text
@@ -106,6 +120,60 @@ def test_an_unfinished_table_says_so_and_what_is_missing(format):
         assert "(unfinished)" in text
         assert "1/3 missing" in text
     assert not any(bold in text for bold in (r"\textbf{", "<strong>+", "**+"))  # no word yet
+
+
+def test_csv_is_the_table_with_numbers_in_full():
+    """The oracle is the JSON of the same table; the columns are those that the page documents."""
+    table = whole()
+    lines = records(render_table(table, "csv"))
+    assert [*lines[0]] == [
+        *("row", "column", "metric", "mean", "low", "high"),
+        *("gain", "gain_low", "gain_high", "n", "verdict"),
+    ]
+    places = [(line["row"], line["column"], line["metric"]) for line in lines]
+    assert len({*places}) == len(places)
+    data = json.loads(render_table(table, "json"))
+    expected = []
+    for entry in (entry for column in data["columns"] for entry in column["entries"]):
+        place = {"row": entry["row"], "column": entry["column"]}
+        gain = entry["gain"] if entry["row"] != data["baseline"] else None
+        n = (entry["gain"] or entry["accuracy"])["n"]
+        expected.append(
+            {
+                **{**place, "metric": data["metric"], **ends(entry["accuracy"])},
+                **{**ends(gain, "gain", "gain_"), "n": str(n), "verdict": entry["verdict"] or ""},
+            }
+        )
+        for name, other in entry["others"].items():
+            expected.append(
+                {
+                    **{**place, "metric": name, **ends(other["estimate"])},
+                    **{**ends(None, "gain", "gain_"), "verdict": ""},
+                    "n": str(other["estimate"]["n"]),
+                }
+            )
+    place_of = itemgetter("row", "column", "metric")
+    assert sorted(lines[: len(expected)], key=place_of) == sorted(expected, key=place_of)
+    effects = [line for block in data["blocks"] for line in block["lines"]]
+    for line, effect in zip(lines[len(expected) :], effects, strict=True):
+        assert (line["row"], line["mean"]) == (effect["label"], "")
+        assert {key: line[key] for key in GAIN} == ends(effect["gain"], "gain", "gain_")
+
+
+GAIN = ("gain", "gain_low", "gain_high")
+
+
+def ends(estimate, mean="mean", prefix=""):
+    """Return the cells of a CSV for an estimate, empty for numbers that are not known."""
+    parts = {mean: "mean", f"{prefix}low": "low", f"{prefix}high": "high"}
+    numbers = {key: (estimate or {}).get(part) for key, part in parts.items()}
+    return {key: "" if value is None else repr(value) for key, value in numbers.items()}
+
+
+def test_csv_of_an_unfinished_table_has_no_interval_of_a_gain_and_no_verdict():
+    lines = records(render_table(tabulate(*planted_sweep(complete=False)), "csv"))
+    assert any(line["gain"] for line in lines)
+    assert not any(line[key] for line in lines for key in ("gain_low", "gain_high", "verdict"))
 
 
 def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
@@ -129,7 +197,7 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
     lures = tuple(note("footnote", lure, ("pre", "")) for lure in LURES)
     table = replace(tabulate(plan, results), title=LURES[-1], notes=lures)
-    read = {row["row"] for row in records(render_table(table, "csv"))}
+    read = {row["row"] for row in records(render_table(table, "tidy"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
 
     from markdown_it import MarkdownIt
@@ -157,8 +225,8 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     table = replace(whole(), notes=tuple(note("warning", text) for text in texts))
     code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
     assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
-    below = render_table(table, "latex").split(r"\begin{tablenotes}")[-1]
-    assert r"\item by $-$0.5 of 2. Others: less." in below
+    below = render_table(table, "latex").split(r"\smallskip\raggedright")[-1]
+    assert r"by $-$0.5 of 2. Others: less." in below
     assert r"\item \texttt{norm=x} stays." in below
     assert "ablate sweep" not in below
 
@@ -242,7 +310,7 @@ def test_no_number_is_cut_however_narrow_the_terminal():
 
 def test_times_are_only_there_when_asked():
     plain = tabulate(*planted_sweep())
-    assert not any("60.0" in render_table(plain, format) for format in ("csv", "json"))
+    assert not any("60.0" in render_table(plain, format) for format in DATA)
     text = render_table(whole(), "md", show=("cost",))
     assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text
 
@@ -339,8 +407,8 @@ def test_the_command_shows_what_is_asked(stored):
     assert "3/3 never" in text
     assert re.search(r"\| [\d.]+ k \| [\d.]+ k \|", text)  # asked of a worker
     latex = stored("table", "--format", "latex", "--transpose").out
-    assert "& pre & post" in latex.splitlines()[8]
-    assert ",cost." not in stored("table", "--format", "csv").out
+    assert "& pre & post" in latex.splitlines()[9]
+    assert ",cost." not in stored("table", "--format", "tidy").out
     assert "--show: expected one of" in stored("table", "--show", "speed", code=2).err
     assert "names no published table" in stored("table", "--against", "paper", code=2).err
 

@@ -63,7 +63,7 @@ def edit(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-@pytest.mark.parametrize("format", ["rich", "md", "latex", "html", "csv", "json"])
+@pytest.mark.parametrize("format", ["rich", "md", "latex", "html", "csv", "tidy", "json"])
 def test_a_strangers_bundle_is_printed_as_text(gauge, format):
     bundle = exported(gauge)
     edit(bundle.plan_path(""), title=ODD)

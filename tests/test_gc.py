@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell, contents
 
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock
-from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.gc import Rubbish, collect_rubbish, find_rubbish, kept_sweeps
 from ablate.store.ledger import Ledger
@@ -87,7 +87,7 @@ def test_nothing_goes_while_sweeps_refer_to_all(store, shell):
 
 def test_a_forgotten_sweep_takes_its_own_runs_and_they_can_be_trained_again(store, shell):
     run, (shared,) = own(store), ids(store, "left") & ids(store, "right")
-    table = shell("table", "right", "--format", "csv").out
+    table = shell("table", "right", "--format", "tidy").out
     kept_files = {r: contents(store.rundir(r).path) for r in ids(store, "left")}
     with Ledger.reading(store) as ledger:
         events = {r: ledger.events(r) for r in (run, shared)}
@@ -111,7 +111,7 @@ def test_a_forgotten_sweep_takes_its_own_runs_and_they_can_be_trained_again(stor
 
     again = shell(*RIGHT, "launcher=inline").out
     assert again.count("finished:") == again.count("finished: post#0") == 1
-    assert shell("table", "right", "--format", "csv").out == table
+    assert shell("table", "right", "--format", "tidy").out == table
 
 
 def test_unknown_sweeps_and_stores_are_named(store, shell, tmp_path):

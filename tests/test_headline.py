@@ -127,5 +127,5 @@ def test_it_stands_above_the_grid():
     assert lines[4].startswith("| variant |")
     page = render_table(table, "html")
     assert page.index("<h2>") < page.index("<p>On digits, against base") < page.index("<table>")
-    for format in ("latex", "csv", "json"):
+    for format in ("latex", "csv", "tidy", "json"):
         assert "against base" not in render_table(table, format)

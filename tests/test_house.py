@@ -19,20 +19,20 @@ from ablate.training import worker
 PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
 MOST_NOUNS = 25
-TABLES = {"shared/choices.py"}  # of data
+TABLES = {"run/choices.py"}  # of data
 # What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
 # it only falls.
 BOUNDS = {
-    "names across rooms": 667,
+    "names across rooms": 655,
     "names that say nothing, %": 0.4,
     "expressions a line": 4.46,
     "packed expressions a thousand lines": 110.9,
     "docstrings that begin with a pronoun": 0,
-    "functions of more than seven parameters": 11,
+    "functions of more than seven parameters": 8,
     "sentences that tests pin": 878,
 }
 # Modules of a room that import one another in a circle; a bound only falls.
-CIRCLES = {"audit": 2, "planning": 4, "shared": 3, "store": 2, "training": 4}
+CIRCLES = {"audit": 2, "planning": 4, "run": 3, "store": 2, "training": 4}
 # In a string it is the program of another process.
 IMPORTS_OF_TESTS = re.compile(r"^\s*(?:from|import)\s+(?:tests\.)?test_\w+", re.MULTILINE)
 
@@ -53,7 +53,7 @@ def test_each_class_is_named_once(trees):
     owners = Counter(
         node.name
         for file, tree in trees.items()
-        if file != "api/nouns.py"  # the nouns of Python are the faces of these
+        if not file.startswith("api/")  # the nouns of Python are the faces of these
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -190,7 +190,7 @@ def test_the_digest_is_the_hash_of_what_a_worker_loads(tmp_path, monkeypatch):
         file.write_bytes(content + b"\n")
         moved[file.relative_to(package).as_posix()] = worker._digest() != digest
         file.write_bytes(content)
-    rooms = ("data", "shared", "training")
+    rooms = ("data", "run", "shared", "training")
     assert moved == {name: name.split("/")[0] in rooms for name in moved}
     assert sum(moved.values()) > 5
     (package / "training" / "later.py").touch()

@@ -36,7 +36,7 @@ def undisturbed(tmp_path_factory) -> Shell:
 @pytest.fixture
 def calm(undisturbed) -> str:
     """Its table."""
-    return undisturbed("table", "killed", "--format", "csv").out
+    return undisturbed("table", "killed", "--format", "tidy").out
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def events(shell: Shell) -> list[tuple[str, str]]:
 def check(shell: Shell, calm: str, runs: int = 4) -> Counter[str]:
     """The table equals the calm one; every run finished once, and every start is accounted for. How
     often what happened."""
-    assert shell("table", "killed", "--format", "csv").out == calm
+    assert shell("table", "killed", "--format", "tidy").out == calm
     told = events(shell)
     finished = Counter(run for run, kind in told if kind == "finished")
     assert len(finished) == runs
@@ -116,7 +116,7 @@ def test_kills_of_driver_workers_or_both_at_any_moment(shell, tmp_path_factory, 
     calm(*words, INLINE)
     disturb(shell, words, random.Random(kills), kills)
     shell(*words, INLINE)
-    check(shell, calm("table", "killed", "--format", "csv").out, runs=2 * seeds)
+    check(shell, calm("table", "killed", "--format", "tidy").out, runs=2 * seeds)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_hanging_worker_is_killed_and_its_run_started_once_more(shell, calm):
     thaw(others)
     assert "no sign of life for 4 s" in succeeded(shell.end(driver)).out
     assert not Path(f"/proc/{victim}").exists()
-    assert shell("table", "killed", "--format", "csv").out == calm
+    assert shell("table", "killed", "--format", "tidy").out == calm
     assert [kind for _, kind in events(shell)].count("hung") == 1
 
 

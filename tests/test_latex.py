@@ -70,7 +70,8 @@ def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
         pytest.skip("needs IEEEtran: Debian's texlive-publishers")
     body = "\n\\clearpage\n".join(parts())
     packages = sorted(set(re.findall(r"^% (\\usepackage.*)$", body, re.M)))
-    assert len(packages) == 2  # T1 for the letters of one table
+    # T1 for the letters of one table.
+    assert packages == [r"\usepackage[T1]{fontenc}", r"\usepackage{booktabs}"]
     head = rf"\documentclass{paper}{''.join(packages)}"
     log = compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
     assert re.findall(r"Overfull \\hbox.*\n.*", log) == []
@@ -136,7 +137,7 @@ def test_a_pdf_has_the_letters(tmp_path):
 
 def test_the_head_names_the_encoding_that_letters_need():
     """T1 where a letter needs it, and only there."""
-    booktabs, encoding = r"% \usepackage{booktabs,threeparttable}", r"% \usepackage[T1]{fontenc}"
+    booktabs, encoding = r"% \usepackage{booktabs}", r"% \usepackage[T1]{fontenc}"
     without = render_table(long(), "latex", floated=LatexFloat(caption="größer, Łódź 10⁻³"))
     assert without.splitlines()[0] == booktabs
     assert encoding not in without
@@ -174,7 +175,7 @@ def test_a_table_is_as_wide_as_a_column_else_as_the_page():
     assert r"\begin{tabular*}{225pt}{@{\extracolsep{\fill}}l" in first
     assert r"\begin{table*}" not in narrow
     assert r"\begin{table*}" in golden("latex")  # intervals of two metrics
-    assert narrow.splitlines()[0] == r"% \usepackage{booktabs,threeparttable}"
+    assert narrow.splitlines()[0] == r"% \usepackage{booktabs}"
 
 
 def grid(*texts):
@@ -210,7 +211,7 @@ def test_label_caption_and_notes():
     assert r"\label" not in plain
     assert r"\caption{A planted sweep. Trained on digits, 1,197 images at 8 px" in plain
     [confound] = notes_of(table, "confound")
-    assert rf"\item[2] {escape(confound.text)}" in plain
+    assert rf"\textsuperscript{{2}} {escape(confound.text)}\par" in plain
     text = render_table(
         table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %"), notes="short"
     )
@@ -229,7 +230,7 @@ def test_label_caption_and_notes():
     [reading] = notes_of(table, "reading")
     assert escape(reading.text) in floats[-1]
     bare = render_table(table, "latex", show=NARROW, notes="none")
-    assert "tablenotes" not in bare
+    assert r"\smallskip\raggedright" not in bare
     assert r"\textsuperscript" not in bare
 
 

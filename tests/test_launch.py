@@ -25,13 +25,13 @@ from launcher_contract import (
 )
 
 from ablate.planning.compose import resolve_run
+from ablate.run.rundir import STOPPED, RunDir
 from ablate.running import launchers
 from ablate.running.launchers import Slot
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import MALLOC, Inline, Local, slots
 from ablate.running.launchers.server import importing
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import STOPPED, RunDir
 from ablate.store.folder import HostLock
 
 

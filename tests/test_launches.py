@@ -18,10 +18,10 @@ from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words
+from ablate.run.build import build_run
+from ablate.run.run import Run
 from ablate.running import devices, estimate
 from ablate.running.work import launches_of_step
-from ablate.shared.build import build_run
-from ablate.shared.run import Run
 from ablate.store.store import Store
 from ablate.training import answers, training
 from ablate.training.model import sublayers

@@ -15,10 +15,10 @@ from conftest import Shell, contents, records
 
 from ablate.audit import bundle_check, lean
 from ablate.audit.bundle import Bundle
+from ablate.run.metrics.classify import CLASSIFY
+from ablate.run.metrics.probed import PROBE_METRICS, gradnorm_profile
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
-from ablate.shared.metrics.classify import CLASSIFY
-from ablate.shared.metrics.probed import PROBE_METRICS, gradnorm_profile
 
 SWEEP = ("sweep", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.steps=30", "seeds=3")
 PROBES = "probe=[gradnorm,attention]"
@@ -85,7 +85,7 @@ def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
     plan, _ = Bundle(exported.folder / "out").read_sealed()
     assert plan.spread == "images"  # which the classes are for
     full = ("--notes", "full")
-    for more in (("csv",), ("md", "--show", "gain,verdict", *full), ("json",)):
+    for more in (("csv",), ("tidy",), ("md", "--show", "gain,verdict", *full), ("json",)):
         said, known = (exported("table", "--from", f, "--format", *more) for f in ("out", "whole"))
         assert said.out == known.out
 
@@ -170,8 +170,8 @@ def test_a_table_of_top_5_has_all_that_it_needs(exported):
     words = ("tiny", "analysis.metric=top5")
     exported("export", *words, "five", "--lean")
     assert exported("verify", "five").out.splitlines()[-1].endswith("nothing wrong")
-    said = exported("table", "--from", "five", "--format", "csv").out
-    assert said == exported("table", *words, "--format", "csv").out
+    said = exported("table", "--from", "five", "--format", "tidy").out
+    assert said == exported("table", *words, "--format", "tidy").out
     assert Bundle(exported.folder / "five").read_sealed()[0].spread == "images"
 
 

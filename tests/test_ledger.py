@@ -16,8 +16,8 @@ from support.plans import record_plan, small_plan
 
 from ablate.planning.plan import Plan
 from ablate.planning.settings import sweep_file_name
+from ablate.run.rundir import FINAL_STATUSES
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import FINAL_STATUSES
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -22,9 +22,9 @@ from ablate.report.live import (
     workers_table,
 )
 from ablate.report.status import show_grid
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.progress import SweepProgress, Worker
 
 LOSSES = (8.0, 2.0, 1.0)

@@ -20,10 +20,10 @@ from support.plans import record_plan, small_plan
 from ablate.audit.doctor import stored
 from ablate.report.show import describe_run, follow_log
 from ablate.report.status import show_status
+from ablate.run.rundir import RunDir, to_json, write_whole
 from ablate.running.driver_lock import stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.gc import KeptSweeps, find_rubbish
 from ablate.store.ledger import Ledger
 from ablate.store.progress import observe_progress

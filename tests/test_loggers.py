@@ -21,13 +21,13 @@ from support.processes import kill, workers
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.logger import LOGGERS, read_logger_words, split_logger_words
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running import loggers
 from ablate.running.loggers import Feeders, check_loggers_installed
 from ablate.running.loggers.pages import bring, page_of
 from ablate.shared.errors import UserError
 from ablate.shared.files import Lock
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 
 # Two runs, in words that leave time for a kill; and in words that don't.
 ROWS = ("sweep", "block.attn=pre,post", "--as", "k")

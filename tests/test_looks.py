@@ -118,7 +118,7 @@ def test_an_unfinished_table_has_means_and_leaves_one_peek_for_each_number_of_se
     plan = store.read_plan("fixture")
     for seed in (2, 1):
         store.rundir(plan.cells[1].ids[seed]).result.unlink()
-        for words in (("table",), ("table", "--format", "csv"), ("report",)):
+        for words in (("table",), ("table", "--format", "tidy"), ("report",)):
             run(*words)
         printed = capsys.readouterr().out
         assert "UNFINISHED" in printed
@@ -214,16 +214,16 @@ def test_a_store_that_can_not_be_written_has_its_means_and_no_intervals(tmp_path
     fixed = "mount --bind runs runs", "mount -o remount,ro,bind runs"
     if alone(*fixed).returncode:
         pytest.skip("needs a mount that is read-only: `unshare -rm` may not here")
-    done = alone(*fixed, f"{ABLATE} table --format csv", f"{ABLATE} export out > /dev/null")
+    done = alone(*fixed, f"{ABLATE} table --format tidy", f"{ABLATE} export out > /dev/null")
     assert done.returncode == 0, done.stderr
     assert f'note,,"{WITHHELD} (the store is not writable)."' in done.stdout
     assert ",gain," in done.stdout
     assert not any(f",{what}," in done.stdout for what in ("gain.low", "gain.p", "verdict"))
     assert told(store) == []
     again = subprocess.check_output(
-        [ABLATE, "table", "--from", "out", "--format", "csv"], cwd=tmp_path
+        [ABLATE, "table", "--from", "out", "--format", "tidy"], cwd=tmp_path
     )
-    assert again == (tmp_path / "out" / "table.csv").read_bytes()
+    assert again == (tmp_path / "out" / "table.tidy.csv").read_bytes()
     assert WITHHELD in again.decode()
 
 
@@ -267,7 +267,7 @@ def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, sh
     printed = shown(*changed, "--notes", "full")
     assert f"Changed after verdicts were first read, at n = 3: {said}" in printed
     assert "paired t" in printed
-    printed = shown(*changed, "--strict", format="csv")
+    printed = shown(*changed, "--strict", format="tidy")
     assert said in printed
     assert english.write("looks.strict", {}) in printed
     assert ",verdict," not in printed
@@ -305,9 +305,9 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     run("export", "out")
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     capsys.readouterr()
-    run("table", "--from", "out", "--format", "csv")
+    run("table", "--from", "out", "--format", "tidy")
     printed = capsys.readouterr().out
-    assert printed == Path("out/table.csv").read_text()
+    assert printed == Path("out/table.tidy.csv").read_text()
     assert ",verdict," in printed
     assert "analysis.margin: 2.0 -> none" in printed
     assert {path: path.read_bytes() for path in before} == before
@@ -316,7 +316,7 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     tree["analysis"]["alpha"] = 0.5
     Path("out/sweep.json").write_text(json.dumps(tree))
     Bundle(Path("out")).write_manifest()
-    run("table", "--from", "out", "--format", "csv")
+    run("table", "--from", "out", "--format", "tidy")
     printed = capsys.readouterr().out
     assert "the bundle has other verdicts" in printed
     assert not any(f",{what}," in printed for what in ("gain.low", "verdict"))

@@ -50,8 +50,8 @@ from ablate.data.picture_crop import FLIP, PLACE, UNIFORMS, MaskedCrops, nearest
 from ablate.data.source import fraction_rows
 from ablate.data.splits import MaskedSplit
 from ablate.planning.compose import resolve_run
-from ablate.shared import decoded
-from ablate.shared.sections import NO_CLASS, Augment, Data
+from ablate.run import decoded
+from ablate.run.sections import NO_CLASS, Augment, Data
 
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
 

@@ -30,7 +30,7 @@ from ablate.store.store import Store
 
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "launcher=inline", "--as", "tiny")
 SWEEP = ("sweep", "optim.lr=0.003,0.01", *TINY)
-FORMATS = tuple(("table", "tiny", "--format", format) for format in ("csv", "md"))
+FORMATS = tuple(("table", "tiny", "--format", format) for format in ("tidy", "md"))
 READ = (*FORMATS, ("verify", "tiny"))
 
 
@@ -108,7 +108,7 @@ def test_halves_by_rows_share_the_baseline_that_both_trained(shell):
     shell("sweep", "optim.lr=0.003,0.03", *TINY[:-1], "rows", "seeds=2", "--store", "rows")
     assert "runs: 2 brought, 2 here already" in merge(shell, "rows", "one")
     assert [trained(shell, *words, store) for store in ("one", "fresh")] == [0, 6]
-    for format in ("csv", "md"):
+    for format in ("tidy", "md"):
         table = ("table", "three", "--format", format, "--store")
         assert but_looks(shell(*table, "one").out) == but_looks(shell(*table, "fresh").out)
 

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.data.draws import Draws
-from ablate.shared import choices, sections
+from ablate.run import choices, sections
 from ablate.training.model import build, sublayers
 from ablate.training.model.count import SHAPES, _Counter, aten, describe
 from ablate.training.model.drop import Drop, DropPath, StepKey

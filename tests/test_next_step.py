@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from support.drivers import Elsewhere, Quiet
 from support.plans import small_plan
 
+from ablate.run import rundir
+from ablate.run.rundir import FINAL_STATUSES, RunDir
 from ablate.running import disk
 from ablate.running.driver import Drive
 from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
-from ablate.shared import rundir
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import FINAL_STATUSES, RunDir
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -32,8 +32,8 @@ LIMIT = 3
 
 
 def step(status, *, result=False, refused=False, alive=False, exit=None, **counters) -> NextStep:
-    known = {"result": result, "refused": refused, "alive": alive, "exit": exit}
-    return next_step(RunState(status=status, **counters), **known, attempts=LIMIT)
+    known = {"result": result, "refused": refused, "alive": alive, "exit_reason": exit}
+    return next_step(RunState(status=status, **counters), **known, max_attempts=LIMIT)
 
 
 TABLE = [

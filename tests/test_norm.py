@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate.shared import choices
+from ablate.run import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import norm as norms
 from ablate.training.model.norm import ExcludeCls, Shape

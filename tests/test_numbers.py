@@ -104,7 +104,7 @@ def defined(folder: Path) -> dict[tuple[str, int, str], float]:
 
 def test_the_numbers_of_the_files_are_in_tables_and_frames(driven, monkeypatch):
     expected = defined(driven.folder)
-    lines = csv.DictReader(io.StringIO(driven("table", "--format", "csv", "--show", SHOW).out))
+    lines = csv.DictReader(io.StringIO(driven("table", "--format", "tidy", "--show", SHOW).out))
     found = {
         (line["row"], int(line["seed"]), line["quantity"].removesuffix(".run")): line["value"]
         for line in lines
@@ -190,8 +190,8 @@ def test_they_are_verified_exported_drawn_and_reported(driven, tmp_path, monkeyp
     assert str(driven.folder) not in (tmp_path / "out" / "sweep.json").read_text()
     driven("export", "steep", str(tmp_path / "steep"), "--anonymous")
     for place, sweep in (("out", "mine"), ("steep", "steep")):
-        table = driven("table", sweep, "--format", "csv").out
-        assert there("table", "--from", place, "--format", "csv").out == table
+        table = driven("table", sweep, "--format", "tidy").out
+        assert there("table", "--from", place, "--format", "tidy").out == table
     assert f"note: {ECE}: its values are as exported" in there("verify", "out").out
     runs = pd.read_csv(tmp_path / "out" / "runs.csv")
     assert 100 * runs[ECE][0] == pytest.approx(value)

@@ -11,9 +11,9 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.shared.choices import OPTIMIZERS
+from ablate.run.choices import OPTIMIZERS
+from ablate.run.sections import Optim
 from ablate.shared.errors import UserError
-from ablate.shared.sections import Optim
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,

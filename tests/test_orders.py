@@ -17,10 +17,10 @@ from support.plans import record_plan, small_plan
 from ablate.analysis import english
 from ablate.cli import app
 from ablate.planning.design import Looks
+from ablate.run.rundir import FINAL_STATUSES
+from ablate.run.spec import RunSpec
 from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import FINAL_STATUSES
-from ablate.shared.spec import RunSpec
 from ablate.store.events import RunState, Status
 from ablate.store.find import without_skipped
 from ablate.store.ledger import Ledger
@@ -196,7 +196,7 @@ def in_view(**runs: int) -> str:
 def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_path):
     """It is that of the other seeds, and has its verdicts."""
     untouched = shutil.copytree(GOLDEN / "store", tmp_path / "untouched")
-    rows = table(capsys, "--format", "csv", "--store", str(untouched)).splitlines()
+    rows = table(capsys, "--format", "tidy", "--store", str(untouched)).splitlines()
     accuracy = {row for row in rows if ",top1," in row or "gain" in row}
     assert "UNFINISHED: 2 of 8 runs missing" in table(capsys)
     ask("run", "post#3", "--skip")
@@ -210,7 +210,7 @@ def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_pa
     assert "UNFINISHED" not in found
     assert "had begun" not in found
     assert accuracy
-    assert accuracy <= {*table(capsys, "--format", "csv").splitlines()}
+    assert accuracy <= {*table(capsys, "--format", "tidy").splitlines()}
     ask("verify", "fixture")
     ask("export", "fixture", "out")
     capsys.readouterr()

@@ -13,9 +13,9 @@ from pages import blocks
 from torch import nn
 
 from ablate.planning import compose
-from ablate.shared import plugin
+from ablate.run import plugin
+from ablate.run.run import Run
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.optim import check_optimizer, make_optimizer
 from ablate.training.training import Training

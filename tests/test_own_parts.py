@@ -18,8 +18,8 @@ from torch import nn
 from ablate.data.draws import Draws
 from ablate.data.image_changes import normalise
 from ablate.planning import compose
+from ablate.run.run import Run
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
 from ablate.training import own_augment
 from ablate.training.answers import check_parts
 from ablate.training.calibrate import random_split

@@ -81,7 +81,7 @@ def test_at_paper_scale_values_are_subtracted(tmp_path):
     assert entry.against.gain == pytest.approx(2.0 - 1.1, abs=0.1)
     assert entry.against.agreement is None
     assert "| 79.7 ± 0.20, +1.1 | -7." in render_table(table, "md", show=("gain", "paper"))
-    facts = records(render_table(table, "csv"))
+    facts = records(render_table(table, "tidy"))
     assert any(f["quantity"] == "paper.pm" and f["value"] == "0.2" for f in facts)
 
 
@@ -131,7 +131,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         text = render_table(table, "md", show=("gain", "paper"))
         where = "in our interval" if inside else "outside our interval"
         assert f"| S/16: 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
-        facts = records(render_table(table, "csv"))
+        facts = records(render_table(table, "tidy"))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         [why] = notes_of(table, "paper.not-subtracted")
         assert why.values["columns"] == ["S/4 for S/16"]

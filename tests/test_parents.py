@@ -26,10 +26,10 @@ from ablate.analysis import english
 from ablate.analysis.captions import parent_words
 from ablate.planning.design import ONE_PARENT
 from ablate.planning.expand import plan_from_words as make_plan
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.model.vit import resize
@@ -369,12 +369,12 @@ def test_a_child_of_other_weights_than_its_parent_has_now_is_found(copy):
 
 
 def test_a_parent_removed_by_hand_is_trained_again_and_gc_keeps_it(copy):
-    table = copy("table", "tuned", "--format", "csv").out
+    table = copy("table", "tuned", "--format", "tidy").out
     copy("gc", "--yes")
     for label in ("dpn#0.from", "dpn#0"):
         shutil.rmtree(folder(copy, label).path)
     copy(*SWEEP)
-    assert copy("table", "tuned", "--format", "csv").out == table
+    assert copy("table", "tuned", "--format", "tidy").out == table
 
 
 def test_a_parent_whose_weights_were_edited_is_named(copy):
@@ -436,7 +436,7 @@ def test_killed_between_and_during_parents_and_children(shell, kills):
     words = ("sweep", "stem=none,dpn", "from.train.epochs=4", "train.epochs=4", "model.depth=2")
     words += ("seeds=2", "launcher.checkpoint_s=0.2", "launcher.attempts=1000", "--as", "killed")
     shell(*words, "launcher=inline")
-    calm = shell("table", "killed", "--format", "csv").out
+    calm = shell("table", "killed", "--format", "tidy").out
     for name in ("runs", "sweeps"):
         shutil.rmtree(shell.folder / "runs" / name)
     for path in (shell.folder / "runs").glob("ledger.db*"):
@@ -449,7 +449,7 @@ def test_killed_between_and_during_parents_and_children(shell, kills):
         driver.wait()
     wait_for(lambda: not workers(shell.folder))
     shell(*words, "launcher=inline")
-    assert shell("table", "killed", "--format", "csv").out == calm
+    assert shell("table", "killed", "--format", "tidy").out == calm
 
 
 @pytest.mark.parametrize(("epochs", "said"), [(1.0, "1 epoch"), (1.5, "1.5 epochs")])

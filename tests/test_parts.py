@@ -8,7 +8,7 @@ import torch
 from tiny import close
 from torch import nn
 
-from ablate.shared import choices
+from ablate.run import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.count import describe

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ablate.planning.analysis_keys import attributes
+from ablate.run.own import declared_metric
 from ablate.shared.errors import UserError
-from ablate.shared.own import declared_metric
 
 WORDS = ("sweep", "trainer=p", "trainer.v=0,1", "seeds=2")
 PROGRAM = "import sys\nprint(f'Accuracy: 5{sys.argv[1]}%')\n"

@@ -33,13 +33,13 @@ from ablate.data.picture import FORMATS, BrokenImage, Example, decode
 from ablate.planning.cell import Cell
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
+from ablate.run.decoded import SPLITS
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.rundir import RunDir
+from ablate.run.sections import Data
+from ablate.run.spec import RunSpec
 from ablate.running.disk import retry_on_full_disk
-from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import NoRoom, UserError
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Data
-from ablate.shared.spec import RunSpec
 from ablate.store.store import Store
 
 

@@ -22,13 +22,13 @@ from launcher_contract import BesideContract, end, settings, until
 from support.pilots import CPUS, offer_slots
 from support.plans import small_plan
 
+from ablate.run import decoded
+from ablate.run.rundir import RunDir
 from ablate.running import attempts
 from ablate.running.launchers import pilots, slurm, slurm_jobs
 from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
-from ablate.shared import decoded
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir
 from ablate.store import pilots as exchange
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import check_proof, read_beat, write_proof

@@ -21,13 +21,13 @@ from support.pilots import CPUS, offer_slots
 from support.processes import family
 
 from ablate.planning.compose import resolve_run
+from ablate.run.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.running import attempts
 from ablate.running.launchers import pilots
 from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store.pilots import PilotDir, put, store_token, write_proof
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED

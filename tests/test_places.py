@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ablate.run.rundir import RANK_KILLED, RANK_LOST
 from ablate.running.board import (
     AT_MOST,
     AT_ONCE_S,
@@ -16,7 +17,6 @@ from ablate.running.board import (
 )
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import RANK_KILLED, RANK_LOST
 from ablate.store.events import RunState
 
 FEW = "abcdef"

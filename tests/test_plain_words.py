@@ -28,7 +28,7 @@ WORDS = (
     r"whose (it is|they are)",
 )
 OLD_ENTRIES = {"CHANGELOG.md"}  # which nobody rewrites
-PAGES = ("README.md", "docs/*.md", "docs/json.keys", "conf/**/*.yaml", "sweeps/*.yaml")
+PAGES = ("README.md", "docs/**/*.md", "docs/json.keys", "conf/**/*.yaml", "sweeps/*.yaml")
 SHIPPED = ("ablate/**/*.html", "ablate/**/*.txt", "ablate/**/*.js")
 WHITE = r"[\s#]+"  # a comment goes on in the next line
 BANNED = re.compile(rf"\b({'|'.join(WORDS).replace(' ', WHITE)})\b", re.IGNORECASE)

@@ -33,9 +33,9 @@ from ablate.report.plot.form import cell_name
 from ablate.report.plot.gains import limits
 from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, styled
+from ablate.run.metrics import TASKS
+from ablate.run.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
-from ablate.shared.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.store.store import Store
 
 ELSEWHERE = ("tuning", "changes", "pairs")  # tests/test_tune.py and test_changes.py draw them
@@ -273,7 +273,7 @@ def test_long_words_stay_inside_of_the_figure(plan, table):
         sheet = Drawing(plan, table, FigureForm(), "gain", words, (1, 1), (6, 6))
         sheet.foot(words)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
-        for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
+        for text in sheet.figure.texts:
             box = text.get_window_extent(renderer)
             assert 0 <= box.x0 < box.x1 <= sheet.figure.bbox.width
 

@@ -8,9 +8,9 @@ import pytest
 import tiny
 
 from ablate.planning import compose
-from ablate.shared import plugin, sections
+from ablate.run import plugin, sections
+from ablate.run.parts import UsedPart, is_plugin
 from ablate.shared.errors import UserError
-from ablate.shared.parts import UsedPart, is_plugin
 from ablate.training.plugin import digests, load
 
 SOURCE = """

@@ -106,7 +106,7 @@ def test_intervals_are_computed_again_from_what_a_table_prints(here):
     own."""
     plan, results, predictions, *_ = planted()
     table = tabulate(plan, results, predictions=predictions)
-    Path("table.csv").write_text(render_table(table, "csv"))
+    Path("table.csv").write_text(render_table(table, "tidy"))
     names = {}
     exec(compile(blocks("run")["intervals"], "docs/anatomy.md", "exec"), names)
     gains = {("", entry.row): entry.gain for entry in table.entries if entry.gain}
@@ -262,7 +262,7 @@ def test_the_population_is_in_every_format_where_it_is_asked_for():
         text = render_table(table, format, show=("gain", "population"))
         assert f"[{low:+.2f}, {high:+.2f}]" in text.replace("$-$", "-").replace("−", "-")
         assert population.text in text.replace("\\", "")
-    assert f"{low!r}" in render_table(table, "csv")
+    assert f"{low!r}" in render_table(table, "tidy")
     tree = json.loads(render_table(table, "json"))
     [noisy] = [e for c in tree["columns"] for e in c["entries"] if e["row"] == "noisy"]
     assert noisy["population"]["high"] == high
@@ -297,14 +297,14 @@ def gains(text):
 
 
 def test_the_stores_table_and_the_bundles_are_of_the_files_of_predictions(driven):
-    shown = driven("table", "--format", "csv").out
+    shown = driven("table", "--format", "tidy").out
     right = np.array([[np.load(p)["rank"] == 0 for p in row] for row in files_of(driven)])
     method = family(3, spread="images")
     expected = stats.column_gains(right.mean(-1) * 100, 0, method, None, stats.Flips((right,)))
     for row, gain in zip(("dpn", "pre"), expected.rows[1:], strict=True):
         assert gains(shown)[row] == pytest.approx((gain.gain.low, gain.gain.high))
     driven("export", "out")
-    assert driven("table", "--from", "out", "--format", "csv").out == shown
+    assert driven("table", "--from", "out", "--format", "tidy").out == shown
     words = ("--show", "gain,population", "--notes", "full")
     both = [driven("table", *where, *words).out for where in ((), ("--from", "out"))]
     assert both[0] == both[1]
@@ -325,7 +325,7 @@ def test_missing_predictions_are_told(copied):
 
 
 def test_damaged_files_are_named_all_at_once_and_retried_to_the_same_bits(copied):
-    before = copied("table", "--format", "csv").out
+    before = copied("table", "--format", "tidy").out
     folders = sorted((copied.folder / "runs" / "runs").iterdir())
     names = ("predictions.npy", "metrics.jsonl", "result.json", "predictions.npy")
     for folder, name in zip(folders, names, strict=False):
@@ -338,7 +338,7 @@ def test_damaged_files_are_named_all_at_once_and_retried_to_the_same_bits(copied
     retried = ("sweep", *SWEEP, "--as", "mine", "--retry", "damaged")
     out = copied(*retried).out
     assert out.count("put aside: ") == len(names) == out.count("finished: ")
-    assert copied("table", "--format", "csv").out == before
+    assert copied("table", "--format", "tidy").out == before
     aside = sorted((copied.folder / "runs" / "damaged").iterdir())
     assert [path.name for path in aside] == [f"{f.name}-1" for f in folders[: len(names)]]
     kept = (aside[0] / "metrics.jsonl").read_bytes()

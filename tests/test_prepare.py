@@ -28,9 +28,9 @@ from support.images import cells, folders, noise, png, take, write_parquet
 
 from ablate.data import building, cache, source
 from ablate.planning.compose import resolve_data
+from ablate.run.sections import Data
 from ablate.shared.errors import Failure
 from ablate.shared.files import Lock, read_sealed
-from ablate.shared.sections import Data
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from ablate.analysis.headline import table_headline
 from ablate.analysis.scores import cell_scores
 from ablate.planning.analysis_keys import is_metric
 from ablate.report.formats import render_table
+from ablate.run.metrics import TASKS
+from ablate.run.metrics.probed import PROBE_METRICS, probe_numbers
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
-from ablate.shared.metrics.probed import PROBE_METRICS, probe_numbers
 
 # --- The numbers by hand ------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from support.trainings import digits, outcome, train_until
 
 from ablate.planning.compose import resolve_run
-from ablate.shared.build import build_run
-from ablate.shared.choices import PROBES
+from ablate.run.build import build_run
+from ablate.run.choices import PROBES
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
 from ablate.training.model import build
 from ablate.training.model.sublayers import Attention
 from ablate.training.probes import Probes

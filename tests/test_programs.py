@@ -19,7 +19,7 @@ from conftest import REPOSITORY, Shell, wait_for
 from support.processes import kill, workers
 from support.programs import RESUMES, TRAIN, attempts, results
 
-from ablate.shared.rundir import RunDir
+from ablate.run.rundir import RunDir
 from ablate.training.own import processes
 
 pytestmark = pytest.mark.faults

@@ -17,8 +17,8 @@ import torch
 from ablate.api import training
 from ablate.api.training import origin
 from ablate.planning.compose import resolve_run
+from ablate.run.rundir import RunDir
 from ablate.shared import system as questions
-from ablate.shared.rundir import RunDir
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 
@@ -164,7 +164,7 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
     packages = noted["packages"]
     assert (packages["torch"], packages["pillow"]) == (torch.__version__, PIL.__version__)
     assert {key: noted[key] for key in noted.keys() & NOTED.keys()} == {**NOTED, "origin": here}
-    assert noted["pid"] == os.getpid()
+    assert (noted["pid"], noted["host"]) == (os.getpid(), os.uname().nodename)
     assert noted["digest"] == digest_of(rundir) == "d1"
     assert noted["fingerprint"] == rundir.read_spec()["data"]["fingerprint"]
     assert json.loads(rundir.lock.path.read_text())["from_step"] == 0

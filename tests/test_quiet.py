@@ -1,12 +1,17 @@
-"""`sweep --quiet`: errors and exit codes, nothing else; a table that nobody sees is no look."""
+"""What `sweep` prints for scripts. `--quiet`: errors and exit codes, nothing else; a table that
+nobody sees is no look. `--format json`: one document on standard output."""
 
+import json
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import ABLATE
 
 WORDS = ("sweep", "stem=none,dpn", "model.depth=1", "model.width=16", "model.heads=2")
 SMALL = (*WORDS, "train.steps=40", "seeds=3", "launcher=inline")
+LEAST = (*WORDS, "train.steps=4", "seeds=2", "launcher=inline")
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +47,39 @@ def test_a_quiet_sweep_asks_nothing(ask):
     assert text.endswith("a sweep of this length needs a confirmation; add --yes\n")
     code, text = ask("sweep", "nope", "--quiet")
     assert (code, text.count("\n")) == (2, 1)
+
+
+def test_standard_output_of_a_sweep_is_one_json_document(ask):
+    """In a process of its own, since workers and libraries may write, too."""
+    command = [ABLATE, *LEAST, "--as", "small", "--format", "json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "finished: dpn#0" in ended.stderr
+    printed = json.loads(ended.stdout)
+    assert looks() == 1
+    code, text = ask("table", "small", "--format", "json")
+    assert code == 0
+    assert printed == json.loads(text)
+    assert printed["complete"]
+
+
+def test_a_sweep_with_failed_runs_prints_its_unfinished_table_as_json(ask):
+    assert ask(*LEAST, "--quiet")[0] == 0
+    with sqlite3.connect("runs/ledger.db") as ledger:
+        ledger.execute("UPDATE run SET status = 'failed'")
+    for path in Path("runs/runs").glob("*/result.json"):
+        path.unlink()
+    command = [ABLATE, *LEAST, "--format", "json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert not json.loads(ended.stdout)["complete"]
+    assert "4 failed" in ended.stderr
+
+
+@pytest.mark.parametrize("option", [("--quiet",), ("--detach", "here")])
+def test_json_needs_a_table(ask, option):
+    code, text = ask(*LEAST, "--format", "json", *option)
+    assert code == 2
+    assert text.count("\n") == 1
+    assert option[0] in text
+    assert "--format json" in text

@@ -21,11 +21,11 @@ from support.ranks import GROUP, QUICK, children, predictions, results_by_run, t
 from support.tables import PLANTED_TWO, make_plan, notes_of, plant, tabulate
 
 from ablate.planning.expand import plan_from_words as planned
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running import world_sizes
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.training import worker
 from ablate.training.calibrate import random_split
 from ablate.training.model.norm import BatchNorm

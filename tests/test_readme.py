@@ -13,11 +13,11 @@ from conftest import REPOSITORY
 from pages import PAGES, README, blocks, commands
 
 from ablate.planning import expand
-from ablate.shared import choices
+from ablate.run import choices
 
 TEXT = PAGES[README]
 LAUNCHERS = "ablate/planning/launcher.py"
-CHOICES, CLASSIFY = "ablate/shared/choices.py", "ablate/shared/metrics/classify.py"
+CHOICES, CLASSIFY = "ablate/run/choices.py", "ablate/run/metrics/classify.py"
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
     "NORMS": (CHOICES, "NORMS: dict[str, Choice] = {\n"),
     "STEMS": (CHOICES, "STEMS: dict[str, Choice] = {\n"),
@@ -71,12 +71,15 @@ def rows(text: str) -> set[str]:
 
 
 def test_how_to_use_norms_of_ones_own(shell):
+    """Those that `ablate new` writes, as the README has it, and those that a page shows."""
+    assert ["new", "norm", "absnorm"] in commands(README)
+    shell("new", "norm", "absnorm")
     names = []
     for page in (README, "docs/extending.md"):
         word = next(w for c in commands(page) for w in c if re.search(r"^norm=.*\w+:\w+", w))
         names.append(word.partition(",")[2])
-        file = f"{names[-1].partition(':')[0]}.py"
-        (shell.folder / file).write_text(blocks("file")[file])
+    file = f"{names[-1].partition(':')[0]}.py"
+    (shell.folder / file).write_text(blocks("file")[file])
     short = ["train.steps=3", "seeds=2", "launcher=inline"]
     norm = f"norm=layernorm,{','.join(names)}"
     done = shell("sweep", norm, "norm.power=2", *short, code=2)

@@ -9,11 +9,11 @@ from ablate.analysis.paper import recipe_notes
 from ablate.planning.cell import recipe_caveats
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words
-from ablate.shared import spec
-from ablate.shared.build import build_run
+from ablate.run import spec
+from ablate.run.build import build_run
+from ablate.run.run import Run
+from ablate.run.schema import added_fields, field_types
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
-from ablate.shared.schema import added_fields, field_types
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 

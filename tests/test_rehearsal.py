@@ -14,10 +14,10 @@ import tiny
 import torch
 
 from ablate.planning import expand
+from ablate.run import plugin, sections
+from ablate.run.source import own_line
 from ablate.running import rehearse as rehearsals
-from ablate.shared import plugin, sections
 from ablate.shared.errors import UserError
-from ablate.shared.source import own_line
 from ablate.store.store import Store
 from ablate.training.answers import answer_rehearse
 from ablate.training.model import build
@@ -29,6 +29,7 @@ from ablate.training.rehearsal import compare_rows, rehearse
 
 SOURCE = '''
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 class Pass(nn.Module):
@@ -43,6 +44,36 @@ class Pass(nn.Module):
 
     def forward(self, x):
         return x
+
+class Nothing(Pass):
+    """Pass, whose weight is used, but times 0."""
+
+    def forward(self, x):
+        return x + 0 * self.weight
+
+class Bias(nn.Module):
+    """Attention with a number for each pair of patches; a class token has none."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.before, patches = shape.cls, shape.grid[0] * shape.grid[1]
+        self.table = nn.Parameter(0.02 * torch.randn(patches, patches))
+
+    def forward(self, q, k, v):
+        bias = F.pad(self.table, (self.before, 0, self.before, 0))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+
+class Marks(nn.Module):
+    """Attention that adds a number to the tokens before the patches alone."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.before, self.mark = shape.cls, nn.Parameter(torch.ones(()))
+
+    def forward(self, q, k, v):
+        contexts = F.scaled_dot_product_attention(q, k, v)
+        before, patches = contexts[:, :, :self.before], contexts[:, :, self.before:]
+        return torch.cat([before + self.mark, patches], 2)
 
 class Root(nn.Module):
     mixes_tokens = False
@@ -172,7 +203,7 @@ def told(run, baseline):
 @pytest.mark.parametrize(
     ("kind", "cls", "settings", "said", "mark"),
     [
-        ("norm", "Wider", {}, r"\(1, 5, 33\) and not \(1, 5, 32\): a norm gives what has", "wider"),
+        ("norm", "Wider", {}, r"\(1, 5, 33\) and not \(1, 5, 32\): expected tokens", "wider"),
         ("norm", "Doubles", {}, "float64 and not float32, the type of its input", "doubles"),
         ("norm", "Pair", {}, "a tuple and not a tensor", "pair"),
         ("block", "Joins", {}, r"\(1, 6, 32\) and not \(1, 5, 32\): .* model.registers", "joins"),
@@ -249,9 +280,11 @@ def test_a_norm_that_does_nothing_changes_nothing(folder):
     plain = tiny.run({"model.depth": 2, "norm": "identity"})
     found = told(with_own("norm", "Pass"), plain)
     assert found["same"]
-    assert found["idle"] == [
-        f"blocks.{block}.{part}.pre.weight" for block in (0, 1) for part in ("attn", "mlp")
-    ]
+    assert found["idle"] == {
+        f"blocks.{block}.{part}.pre.weight": "unused"
+        for block in (0, 1)
+        for part in ("attn", "mlp")
+    }
     assert found["step"] > 0
     assert not told(with_own("norm", "Root"), plain)["same"]
 
@@ -278,7 +311,95 @@ def test_what_is_measured_on_images_is_measured():
 )
 def test_shipped_keys_by_what_they_do_in_the_first_steps(changes, same):
     found = told(tiny.run({"model.depth": 2, **changes}), tiny.run({"model.depth": 2}))
-    assert (found["same"], found["idle"]) == (same, [])
+    assert (found["same"], found["idle"]) == (same, {})
+
+
+TABLE = "blocks.{}.attn.f.core.table"
+NORMS = [f"blocks.0.{part}.pre.weight" for part in ("attn", "mlp")]
+
+
+@pytest.mark.parametrize(
+    ("pool", "depth", "registers", "idle"),
+    [
+        ("tok", 1, 0, {TABLE.format(0): "class token"}),
+        ("tok", 3, 0, {TABLE.format(2): "class token"}),
+        ("gap", 1, 0, {}),
+        ("map", 1, 2, {}),
+    ],
+)
+def test_a_bias_of_patches_moves_nothing_in_the_last_block_before_a_class_token(
+    folder, pool, depth, registers, idle
+):
+    """Which the head reads alone; in the blocks before, the class token sees the patches."""
+    run = tiny.run_with_parts(
+        model__attention="mine:Bias",
+        model__pool=pool,
+        model__depth=depth,
+        model__registers=registers,
+    )
+    assert rehearse(run, 0, NOWHERE, CPU).idle == idle
+
+
+@pytest.mark.parametrize("pool", ["gap", "map"])
+def test_registers_of_the_last_block_are_read_by_no_head(folder, pool):
+    run = tiny.run_with_parts(
+        model__attention="mine:Marks", model__pool=pool, model__depth=2, model__registers=1
+    )
+    assert rehearse(run, 0, NOWHERE, CPU).idle == {"blocks.1.attn.f.core.mark": "patches"}
+
+
+@pytest.mark.parametrize(("cls", "reason"), [("Pass", "unused"), ("Nothing", "zero")])
+def test_a_class_token_is_no_reason_where_no_token_depends_on_the_weight(folder, cls, reason):
+    run = with_own("norm", cls, {"model.depth": 1, "model.pool": "tok"})
+    assert rehearse(run, 0, NOWHERE, CPU).idle == dict.fromkeys(NORMS, reason)
+
+
+def test_a_loss_without_a_gradient_is_no_fault_of_the_tokens_that_are_read(folder):
+    """Here nothing has a gradient, and the tokens depend on everything before them."""
+    (folder / "flat.py").write_text("def Loss(logits, target):\n    return 0 * logits.sum()\n")
+    run = tiny.run_with_parts(train__loss="flat:Loss", model__depth=1, model__pool="tok")
+    assert {*rehearse(run, 0, NOWHERE, CPU).idle.values()} == {"zero"}
+
+
+def test_the_plan_names_the_block_and_the_reason(folder, shell):
+    words = ("model.arch=mu/4", "model.pool=tok", "data=digits", "launcher=inline")
+    (folder / "sweeps").mkdir()
+    (folder / "sweeps" / "idle.yaml").write_text(
+        "seeds: 1\n"
+        "variants:\n"
+        "  - bias of one block: {model.attention: 'mine:Bias', model.depth: 1}\n"
+        "  - bias of three: {model.attention: 'mine:Bias', model.depth: 3}\n"
+        "  - norm of three: {norm: 'mine:Pass', model.depth: 3}\n"
+        "  - mean of one block: {model.attention: 'mine:Bias', model.depth: 1, model.pool: gap}\n"
+    )
+    out = shell("plan", "idle", *words).out
+    lines = [line for line in out.splitlines() if "no gradient" in line]
+    assert len(lines) == 3
+    for line, parts in zip(
+        lines,
+        [
+            ("bias of one block:", TABLE.format(0), "model.pool=tok", "class token"),
+            ("bias of three:", TABLE.format(2), "model.pool=tok", "class token"),
+            ("norm of three:", "blocks.{0-2}.attn.pre.weight", "blocks.{0-2}.mlp.pre.weight"),
+        ],
+        strict=True,
+    ):
+        assert all(part in line for part in parts), line
+    assert not re.search("token|pool", lines[2])
+
+
+@pytest.mark.parametrize(
+    ("names", "paths"),
+    [
+        (["blocks.3.w"], ["blocks.3.w"]),
+        ([f"blocks.{n}.w" for n in (0, 1, 2, 4, 10)], ["blocks.{0-2,4,10}.w"]),
+        (["blocks.0.w", "cls", "blocks.1.w"], ["blocks.{0-1}.w", "cls"]),
+        (["layers.0.1.w", "layers.0.2.w"], ["layers.0.{1-2}.w"]),
+        (["layers.0.1.w", "layers.1.2.w"], ["layers.0.1.w", "layers.1.2.w"]),
+    ],
+)
+def test_names_of_parameters_that_differ_in_one_number_are_one(names, paths):
+    assert rehearsals._alike(names) == paths
 
 
 def test_the_plan_names_rows_and_parameters(folder, shell):
@@ -299,8 +420,8 @@ def test_the_plan_names_rows_and_parameters(folder, shell):
     assert warnings == [
         "warning: same: after 4 steps at the full rate every weight is that of base, bit for "
         "bit: norm=mine:Same changes nothing, or nothing so early",
-        "warning: pass: no gradient reaches blocks.*.attn.pre.weight, blocks.*.mlp.pre.weight in "
-        "4 steps",
+        "warning: pass: no gradient reaches blocks.0.attn.pre.weight, blocks.0.mlp.pre.weight in "
+        "4 steps: the forward pass does not use it",
     ]
     rows = re.findall(r"^ (\S.*?) {2,}.* (\d+\.\dx) ", said, re.M)
     assert [row for row, _ in rows] == ["base", "eps", "end", "none", "pass", "same"]
@@ -360,6 +481,17 @@ def test_a_row_is_tried_once(folder, asked):
     assert asked(*words)[1] == 1
     (folder / "runs" / "cache" / "rehearsed.json").write_text('{"seal": "torn')
     assert asked(*words) == (first, 2)
+
+
+def test_a_row_is_tried_against_each_baseline(asked):
+    """It may be the same as one of them alone."""
+    lines, rows = asked("norm=identity,mine:Pass")
+    assert (["every weight is that of identity" in line for line in lines], rows) == (
+        [True, False],
+        2,
+    )
+    lines, rows = asked("norm=layernorm,mine:Pass")
+    assert (["every weight is that of" in line for line in lines], rows) == ([False], 2)
 
 
 def test_rows_that_can_not_be_tried_are_named_and_tried_again(asked, monkeypatch):

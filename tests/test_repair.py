@@ -269,7 +269,7 @@ def broken(store: Store) -> None:
     "damage", [pytest.param(None, marks=pytest.mark.slow), broken], ids=["whole", "broken"]
 )
 def test_killed_at_each_file_operation_the_store_opens(store, tmp_path, ask, monkeypatch, damage):
-    table = ask("table", "--format", "csv")[1]
+    table = ask("table", "--format", "tidy")[1]
     place = tmp_path / "killed"
     shutil.copytree(store.root, place / "store")
     if damage is not None:
@@ -296,7 +296,7 @@ def test_killed_at_each_file_operation_the_store_opens(store, tmp_path, ask, mon
 def opens(ask: Ask, table: str, whole: bool) -> bool:
     """With every command, or, where the old ledger was not `whole`, with the remedy."""
     store = Store(Path("runs"))
-    code, said = ask("table", "--format", "csv")
+    code, said = ask("table", "--format", "tidy")
     works = code == 0
     assert said == table or not works
     for words in (("status",), ("verify",), WORDS):  # which prints the table
@@ -316,7 +316,7 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
 @pytest.mark.faults
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_store_opens(store, tmp_path, ask, monkeypatch, kills):
-    table = ask("table", "--format", "csv")[1]
+    table = ask("table", "--format", "tidy")[1]
     with Ledger.driving(store) as ledger:  # so that a repair takes its time
         run = next(iter(ledger.states()))
         times = [(run, "retried", {}), (run, "finished", ledger.last_detail("finished")[run])]

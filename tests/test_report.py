@@ -78,7 +78,7 @@ def driven(tmp_path_factory) -> Shell:
     drawn = draw_figures(plan, table, Store(shell.folder / "wide").rundir)
     html = render_page(plan, table, runs, [], drawn)
     (shell.folder / "wide.html").write_text(html)
-    (shell.folder / "wide.csv").write_text(render_table(table, "csv"))
+    (shell.folder / "wide.csv").write_text(render_table(table, "tidy"))
     return shell
 
 
@@ -123,7 +123,7 @@ def read(shell: Shell, name: str) -> Page:
 
 def facts(shell: Shell, name: str) -> list[dict[str, str]]:
     path = shell.folder / f"{name}.csv"
-    text = path.read_text() if path.exists() else shell("table", name, "--format", "csv").out
+    text = path.read_text() if path.exists() else shell("table", name, "--format", "tidy").out
     return records(text)
 
 

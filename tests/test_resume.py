@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from support.trainings import answer, digits, outcome, train_until
 
 from ablate.data.cache import prepare_cache
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
 from ablate.training import calibrate, journal
 from ablate.training.model import build, sublayers
 from ablate.training.numerics import choose

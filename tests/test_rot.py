@@ -18,10 +18,10 @@ import torch
 from damage import DAMAGES, spoil
 from safetensors.torch import load, save
 
-from ablate.shared import decoded
-from ablate.shared.build import build_run
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.rundir import RunDir
+from ablate.run import decoded
+from ablate.run.build import build_run
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.rundir import RunDir
 from ablate.training import journal, sealed_file, worker
 from ablate.training.journal import read_checkpoint
 from ablate.training.loop import Machine, TrainingStopped, train

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from ablate.run.rundir import Metrics, RunDir
 from ablate.shared.files import Lock, write_whole
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import Metrics, RunDir
 
 
 def test_a_reader_never_sees_half_of_a_write(tmp_path):

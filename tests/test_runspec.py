@@ -8,7 +8,7 @@ from support.plans import small_plan
 from support.runs import GOLDEN_RUN
 
 from ablate.planning.plan import Plan
-from ablate.shared.spec import OwnSpec, RunSpec, ShippedSpec
+from ablate.run.spec import OwnSpec, RunSpec, ShippedSpec
 
 METRIC = {
     **{"key": "score", "name": "score", "direction": "more", "unit": "", "decimals": 3},

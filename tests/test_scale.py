@@ -20,13 +20,13 @@ from conftest import Shell
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
+from ablate.run.rundir import EXIT_AWAY, STOPPED, RunDir
+from ablate.run.spec import RunSpec
 from ablate.running.driver import Drive
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Slot
 from ablate.shared.files import to_json
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED

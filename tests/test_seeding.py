@@ -420,7 +420,7 @@ def test_five_kills_decide_as_none_does(calm, tmp_path):
     assert driven(shell).cells == driven(calm).cells
     # The table was of seeds of which more were to come: a peek, beside the same looks.
     assert looks_of(shell) == looks_of(calm)
-    for words in (("table", "few"), ("table", "few", "--format", "csv")):
+    for words in (("table", "few"), ("table", "few", "--format", "tidy")):
         assert shell(*words).out == calm(*words).out
 
 

@@ -41,10 +41,10 @@ from torch import Tensor
 
 from ablate.analysis.paper import published_figures
 from ablate.planning import expand
-from ablate.shared.metrics.segment import SEGMENT, guessed, segmentation_scores
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
-from ablate.shared.sections import NO_CLASS
+from ablate.run.metrics.segment import SEGMENT, guessed, segmentation_scores
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
+from ablate.run.sections import NO_CLASS
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.optim import Lengths, learning_rate

@@ -22,7 +22,7 @@ from support.images import take
 from ablate.data import cache, source
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan_from_words
-from ablate.shared.sections import Data
+from ablate.run.sections import Data
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -104,7 +104,7 @@ def test_parquet_and_folders_give_one_table_whatever_path_cache_and_workers(tmp_
     assert len(slots(here)) == min(len(os.sched_getaffinity(0)), 6)
 
     assert runs(here, "sets") == runs(there, "sets")
-    tables = [shell("table", "--format", "csv").out for shell in (here, there)]
+    tables = [shell("table", "--format", "tidy").out for shell in (here, there)]
     assert tables[0] == tables[1]
     facts = records(tables[0])
     sizes = {f["column"]: f["value"] for f in facts if f["quantity"] == "test.n"}

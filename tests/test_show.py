@@ -33,12 +33,12 @@ from ablate.planning.compose import resolve_run
 from ablate.planning.plan import Plan
 from ablate.report.show import compare_runs, describe_run, follow_log
 from ablate.report.text import sparkline
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running import launchers
 from ablate.running.orders import check_order
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock, to_json
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store.events import RunState
 from ablate.store.find import find_run, sweeps_of_run
 from ablate.store.ledger import Ledger, result_detail
@@ -297,7 +297,8 @@ def test_against_names_what_differs_in_code_and_environment(own):
     attempts = folder.read_attempts()
     attempts[-1]["packages"]["torch"] = "9.9"
     attempts[-1]["origin"]["git"] = {"commit": "abc", "dirty": True, "diff": "diffs/d.diff"}
-    attempts[-1]["origin"]["host"] = "elsewhere"
+    attempts[-1]["host"] = "elsewhere"  # of the worker
+    attempts[-1]["origin"]["host"] = "login"  # of the driver
     folder.write_attempts(attempts)
     reseal(own, folder)
     found = blocks(own("show", "pre#0", "--against", "post#0").out)
@@ -364,7 +365,7 @@ def test_watching_off_a_terminal_is_a_line_a_change_and_the_last_state(story):
 
 WORKER = """
 import itertools, os, pathlib, sys, time
-from ablate.shared.rundir import RunDir
+from ablate.run.rundir import RunDir
 run = RunDir(pathlib.Path(sys.argv[1]))
 assert run.lock.acquire()
 run.write_attempts([{"pid": os.getpid(), "at": time.time(), "from_step": 50, "slot": "gpu:0"}])

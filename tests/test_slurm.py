@@ -135,7 +135,7 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     assert done.code == 0, done.out + done.err
     ours, theirs = (Store(one.folder / "runs") for one in (shell, calm))
     if runs == 4:
-        words = ("table", "s", "--format", "csv")
+        words = ("table", "s", "--format", "tidy")
         assert shell(*words).out == calm(*words).out
     starts = []
     with Ledger.reading(ours) as ledger:

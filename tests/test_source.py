@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.run.source import code_hash, local_files
 from ablate.shared.errors import UserError
-from ablate.shared.source import code_hash, local_files
 
 FILES = {
     "alone.py": "import json, torch\nfrom ablate.shared import errors\n",

@@ -10,11 +10,11 @@ from support.runs import GOLDEN_RUN
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER_KEYS, launcher_settings
-from ablate.shared import choices, sections
-from ablate.shared.build import build_run
+from ablate.run import choices, sections
+from ablate.run.build import build_run
+from ablate.run.run import Run
+from ablate.run.schema import Bounds, field_keys, field_types, read_field
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
-from ablate.shared.schema import Bounds, field_keys, field_types, read_field
 
 SECTIONS = {
     name: cls

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tiny import close
 from torch import nn
 
-from ablate.shared import choices
+from ablate.run import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model import stem as stems

@@ -21,12 +21,12 @@ from support.processes import family
 
 from ablate.planning import expand
 from ablate.planning.plan import Plan
+from ablate.run.rundir import RunDir
 from ablate.running import launchers
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import Launcher, pilots
 from ablate.running.orders import carry_out
-from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 

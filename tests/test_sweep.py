@@ -14,10 +14,10 @@ from ablate.analysis.paper import published_figures
 from ablate.planning import compose, expand
 from ablate.planning.conf import shipped_folder
 from ablate.planning.plan import Plan
-from ablate.shared import choices
+from ablate.run import choices
+from ablate.run.schema import read_section
+from ablate.run.sections import Optim, Train
 from ablate.shared.errors import UserError
-from ablate.shared.schema import read_section
-from ablate.shared.sections import Optim, Train
 from ablate.training.optim import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"

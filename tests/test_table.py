@@ -539,7 +539,7 @@ def test_means_alone_have_no_interval_p_or_word_in_any_format():
         for text in every_text(table):
             assert not any(word in text for word in words)
         assert "| better | 91.99 [91.84, 92.14] | +1.99 [-] | 5 |" in render_table(table, "md")
-        csv = render_table(table, "csv")
+        csv = render_table(table, "tidy")
         assert ",gain," in csv
         assert not any(f",{name}," in csv for name in ("gain.low", "gain.p", "gain.sd", "verdict"))
         assert {e.row: e.gain.mean for e in table.columns[0].entries if e.gain} == means
@@ -584,7 +584,7 @@ def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     results["row@#1"]["test"]["loss"] = 1e200
     table = tabulate(plan, results)
     assert [entry.n for entry in table.entries] == [3, 3]
-    assert "inf" not in render_table(table, "json") + render_table(table, "csv")
+    assert "inf" not in render_table(table, "json") + render_table(table, "tidy")
     [beyond] = notes_of(table, "beyond")
     assert beyond.values["values"] == [{"seed": 1, "value": "1e+200"}]
     assert (beyond.values["metric"], beyond.values["largest"]) == ("test loss", 1e60)

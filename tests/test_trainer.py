@@ -25,14 +25,14 @@ from support.processes import freeze, kill, thaw, workers
 from ablate.audit import export
 from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
+from ablate.run import RunSpec, validated_run
+from ablate.run.run import OwnRun
+from ablate.run.rundir import RunDir
+from ablate.run.spec import OwnSpec
 from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines
-from ablate.shared import RunSpec, validated_run
 from ablate.shared.errors import UserError
-from ablate.shared.run import OwnRun
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import OwnSpec
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import handle as states
@@ -322,7 +322,7 @@ def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_pat
     killed(*words, INLINE)
     assert len(results(calm.folder)) == 6
     assert results(killed.folder) == results(calm.folder)
-    assert calm("table", "--format", "csv").out == killed("table", "--format", "csv").out
+    assert calm("table", "--format", "tidy").out == killed("table", "--format", "tidy").out
     attempts = [json.loads(path.read_text())["attempts"] for path in runs.glob("*/env.json")]
     begun = [attempt["from_step"] for tried in attempts for attempt in tried]
     assert len(begun) > 6  # some were tried twice,

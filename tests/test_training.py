@@ -14,11 +14,11 @@ import torch
 from conftest import REPOSITORY, Shell, records
 
 from ablate.data.splits import Split
-from ablate.shared.build import build_run
+from ablate.run.build import build_run
+from ablate.run.metrics import DEFAULT_TASK, TASKS
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import DEFAULT_TASK, TASKS
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
@@ -216,9 +216,9 @@ def test_nobody_else_types_a_step():
 
 def test_only_the_task_knows_its_metrics_by_name():
     """As texts in code; the columns of the published file are words of its own."""
-    own = {"shared/metrics/classify.py", "training/task/classify.py", "analysis/paper.py"}
+    own = {"run/metrics/classify.py", "training/task/classify.py", "analysis/paper.py"}
     # Of another task, which has a loss of its own; the field of predictions; the key train.loss.
-    own |= {"shared/metrics/contrastive.py", "training/task/contrastive.py"}
+    own |= {"run/metrics/contrastive.py", "training/task/contrastive.py"}
     own |= {"running/rehearse.py", "planning/templates.py"}
     own |= {"report/live.py"}  # the heading of the training loss, which every task has
     names = {metric.key for metric in TASKS[DEFAULT_TASK].metrics}
@@ -269,7 +269,7 @@ def test_a_run_says_its_task_where_it_is_another():
 
 TOY = """
 import numpy as np
-from ablate.shared.metrics import TASKS, Metric, TaskChoice
+from ablate.run.metrics import TASKS, Metric, TaskChoice
 
 def score(table, classes):
     off = np.abs(table["said"] - table["label"])
@@ -343,7 +343,7 @@ def toy(tmp_path_factory):
 
 LINES = {
     "sweep": ("sweep", "number.yaml", "--yes"),
-    "csv": ("table", "--format", "csv"),
+    "csv": ("table", "--format", "tidy"),
     "table": ("table", "--show", "accuracy,gain,ci,mse,auc,epochs_to:2"),
     "show": ("show", "moves#0"),
     "verify": ("verify",),

@@ -9,7 +9,7 @@ import torch
 from pages import PAGES
 from torch import nn
 
-from ablate.shared import choices
+from ablate.run import choices
 from ablate.training.model.norm import LayerNorm, Shape
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, Traits, traits
 

@@ -109,7 +109,7 @@ def test_the_same_command_recovers_and_says_which_run_it_trains_again(store, cal
     said = shell(*WORDS, "launcher=inline").out
     assert said.count("finished: ") == len(lost)
     shell(*WORDS, "launcher=inline", "--retry", "damaged")  # other files of finished runs
-    for words in (("table", "cut", "--format", "csv"), ("table", "cut")):
+    for words in (("table", "cut", "--format", "tidy"), ("table", "cut")):
         assert shell(*words).out == calm(*words).out
     assert "4 finished" in shell("status").out
 
@@ -131,7 +131,7 @@ def test_a_sweep_cut_in_the_middle_with_torn_files_goes_on(calm, tmp_path, seed)
             os.truncate(path, moment.randrange(path.stat().st_size + 1))
     shell(*WORDS, "launcher=inline")
     shell(*WORDS, "launcher=inline", "--retry", "damaged")  # a run may have finished before
-    words = ("table", "cut", "--format", "csv")
+    words = ("table", "cut", "--format", "tidy")
     lines, expected = (one(*words).out.splitlines() for one in (shell, calm))
     # Whose code began a run stands in its env.json alone: where that was cut, the table says so.
     told = [line for line in lines if "version of the training code: " not in line]

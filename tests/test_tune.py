@@ -90,7 +90,7 @@ def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_
     assert "stopped" not in done.out
     assert read(shell).trials == read(calm).trials
     assert read(shell).cells == read(calm).cells
-    for words in (("table", "lr"), ("table", "lr", "--format", "csv")):
+    for words in (("table", "lr"), ("table", "lr", "--format", "tidy")):
         assert shell(*words).out == calm(*words).out
 
 

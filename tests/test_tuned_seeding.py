@@ -273,7 +273,7 @@ def test_five_kills_search_and_decide_as_none_does(tmp_path):
         with Ledger.reading(Store(each.folder / "runs")) as ledger:
             told.append(ledger.looks())
     assert told[0] == told[1]
-    for words in (("table", "few"), ("table", "few", "--format", "csv"), ("trials", "few")):
+    for words in (("table", "few"), ("table", "few", "--format", "tidy"), ("trials", "few")):
         assert shell(*words).out == calm(*words).out
     assert "5 to " in calm("table", "few").out
     assert "nothing wrong" in shell("verify", "few").out

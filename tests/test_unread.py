@@ -15,11 +15,11 @@ import torch
 from support.masks import masked_settings
 
 from ablate.planning.compose import resolve_run
-from ablate.shared import choices, schema
+from ablate.run import choices, schema
+from ablate.run.idle import idle_keys, switched_off
+from ablate.run.run import Run
+from ablate.run.sections import Augment, Eval, Model, Optim, Train
 from ablate.shared.errors import UserError
-from ablate.shared.idle import idle_keys, switched_off
-from ablate.shared.run import Run
-from ablate.shared.sections import Augment, Eval, Model, Optim, Train
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.model.host import Host

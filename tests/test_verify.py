@@ -24,12 +24,12 @@ from ablate.audit.verify import Verified, verify_plan
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
+from ablate.run.metrics import classify
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
-from ablate.shared.metrics import classify
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import RunSpec
 from ablate.store import looks
 from ablate.store.folder import HostLock
 from ablate.store.ledger import Ledger, result_detail
@@ -89,7 +89,7 @@ def blamed(store: Store, *words: str) -> None:
 def test_what_was_trained_is_verified_and_left_as_it_is(store, shell):
     before = kept(store)
     lines = shell("verify").out.splitlines()
-    csv = shell("table", "--format", "csv").out.splitlines()[1:]
+    csv = shell("table", "--format", "tidy").out.splitlines()[1:]
     numbers = sum(line.rsplit(",", 2)[1] != "" for line in csv if line.count(",") == 6)
     assert lines == [f"verified: 4 runs, {numbers} numbers, nothing wrong"]
     assert kept(store) == before
@@ -488,6 +488,6 @@ def test_the_strict_command_refuses_before_it_prints_and_withholds_verdicts(stor
     folder.result.write_bytes(to_json(folder.read_result() | {"device": "NVIDIA H200"}))
     with Ledger.driving(store) as ledger:  # as if it had been trained so
         ledger.record(folder.id, "finished", **result_detail(folder, folder.read_result()))
-    done = shell("table", "--strict", "--format", "csv", code=1)
+    done = shell("table", "--strict", "--format", "tidy", code=1)
     assert done.out == ""
     assert re.fullmatch("ablate: --strict: Runs differ in their device: .*\n", done.err)

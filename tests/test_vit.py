@@ -14,8 +14,8 @@ from tiny import close
 from torch import nn
 
 from ablate.planning import compose
-from ablate.shared import choices
-from ablate.shared.build import build_run
+from ablate.run import choices
+from ablate.run.build import build_run
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.count import describe

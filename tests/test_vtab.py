@@ -18,8 +18,8 @@ from support.images import folders, noise, png, write_parquet, write_plain
 
 from ablate.data import bundled_sets, cache, source, stored_set
 from ablate.planning.compose import resolve_data, resolve_run
-from ablate.shared.schema import field_types
-from ablate.shared.sections import Data
+from ablate.run.schema import field_types
+from ablate.run.sections import Data
 
 # --- Rules --------------------------------------------------------------------------------------
 

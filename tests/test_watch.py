@@ -17,15 +17,20 @@ from urllib.parse import quote, urlsplit
 import pytest
 from conftest import Shell
 from launcher_contract import until
+from support.watched import ERROR, SIZES, watched_store
 
-from ablate.report.watch.answers import MOST_CURVES, POINTS, StoreAnswers, SweepAnswers
-from ablate.report.watch.server import WatchServer
+from ablate.report.watch.answers import MOST_CURVES, StoreAnswers
+from ablate.report.watch.curves import POINTS
+from ablate.report.watch.server import SCRIPTS, WatchServer
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 
 @contextlib.contextmanager
-def serving(answers: SweepAnswers | StoreAnswers) -> Iterator[WatchServer]:
+def serving(store: Store) -> Iterator[WatchServer]:
+    """A server whose first sweep has an address."""
+    answers = StoreAnswers(store)
+    answers.page()
     with WatchServer(answers, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
@@ -34,28 +39,27 @@ def serving(answers: SweepAnswers | StoreAnswers) -> Iterator[WatchServer]:
         thread.join()
 
 
-def answers_of(store: Store) -> SweepAnswers:
-    with Ledger.reading(store) as ledger:
-        return SweepAnswers(ledger.sealed_plan(store, ledger.sweeps()[0]), store)
-
-
 @pytest.fixture
 def server(golden_store):
-    with serving(answers_of(golden_store)) as server:
+    with serving(golden_store) as server:
         yield server
 
 
 def ask(server, place: str = "", method: str = "GET", path: str | None = None, **headers: str):
-    """(status, headers, body) of one request, by a client of its own."""
+    """(status, headers, body) of one request about the first sweep, by a client of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     with contextlib.closing(connection):
-        connection.request(method, path or f"/{server.token}/{place}", headers=headers)
+        connection.request(method, path or f"/{server.token}/0/{place}", headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
 
 
 def state(server) -> dict:
     return json.loads(ask(server, "state")[2])
+
+
+def runs_of(server) -> list[dict]:
+    return json.loads(ask(server, "runs")[2])["runs"]
 
 
 # --- Who may read it ----------------------------------------------------------------------------
@@ -135,51 +139,104 @@ def test_a_page_may_load_nothing_from_elsewhere_and_stand_in_no_other(server):
 # --- What is answered ---------------------------------------------------------------------------
 
 
-def test_the_state_curves_and_log_are_those_of_the_store(server, golden_store):
+def test_the_state_runs_curves_and_log_are_those_of_the_store(server, golden_store):
     found = state(server)
     assert found["head"] == f"{found['total']} of {found['total']} done"
-    assert (found["over"], found["driver"]) == (True, "ended")
-    run = found["newest"][0]
+    assert (found["over"], found["complete"], found["driver"]) == (True, True, "ended")
+    run = runs_of(server)[0]
     folder = golden_store.rundir(run["run"])
     lines = folder.read_metrics()
-    assert run["score"] == f"{100 * lines[-1]['val_top1']:.2f} %"
+    assert run["score"] == pytest.approx(100 * lines[-1]["val_top1"], rel=1e-4)
     place = f"curves?runs={run['run']}"
-    status, headers, body = ask(server, place)
-    [one] = json.loads(body)
-    assert one["x"] == pytest.approx([line["epoch"] for line in lines], rel=1e-4)
-    assert one["train_loss"] == pytest.approx([line["train_loss"] for line in lines], rel=1e-4)
-    assert one["score"] == pytest.approx([100 * line["val_top1"] for line in lines], rel=1e-4)
-    again = ask(server, place, **{"If-None-Match": headers["ETag"]})
-    assert (status, again[0], again[2]) == (200, 304, b"")
+    status, _, body = ask(server, place)
+    [curves] = json.loads(body)
+    scores = [100 * line["val_top1"] for line in lines]
+    assert curves["loss"]["x"] == pytest.approx([line["epoch"] for line in lines], rel=1e-4)
+    losses = [line["train_loss"] for line in lines]
+    assert curves["loss"]["mean"] == pytest.approx(losses, rel=1e-4)
+    assert curves["score"]["mean"] == pytest.approx(scores, rel=1e-4)
+    for tagged in (place, "runs"):
+        tag = ask(server, tagged)[1]["ETag"]
+        again = ask(server, tagged, **{"If-None-Match": tag})
+        assert (status, again[0], again[2]) == (200, 304, b""), tagged
     assert ask(server, f"log?run={run['run']}")[2].decode() in folder.log.read_text()
 
 
+def test_a_cell_has_the_mean_and_the_range_of_its_seeds(server, golden_store):
+    runs = [run for run in runs_of(server) if (run["row"], run["column"]) == (1, 0)]
+    ends = [golden_store.rundir(run["run"]).read_metrics()[-1]["val_top1"] for run in runs]
+    [curves] = json.loads(ask(server, "curves?cells=1.0")[2])
+    score = curves["score"]
+    assert (curves["n"], len(ends)) == (3, 3)
+    assert score["mean"][-1] == pytest.approx(100 * sum(ends) / 3, rel=1e-4)
+    assert [score[key][-1] for key in ("low", "high")] == pytest.approx(
+        [100 * min(ends), 100 * max(ends)], rel=1e-4
+    )
+    for place in ("curves?cells=2.0", "curves?cells=1", "curves?cells=../1.0", "curves?cells=-1.0"):
+        assert ask(server, place)[0] == 404, place
+
+
 def test_long_curves_are_thinned_to_their_end_and_not_all_are_drawn(server, golden_store):
-    ids = [run["run"] for run in state(server)["newest"]]
+    ids = [run["run"] for run in runs_of(server)]
     long = golden_store.root / "long"
     long.write_text("".join(f'{{"step": {s}, "train_loss": {s}}}\n' for s in range(3217)))
     long.replace(golden_store.rundir(ids[0]).metrics)
-    [curve] = json.loads(ask(server, f"curves?runs={ids[0]}")[2])
-    assert len(curve["x"]) <= POINTS + 1
-    assert (curve["by"], curve["x"][0], curve["x"][-1]) == ("step", 0, 3216)
+    [curves] = json.loads(ask(server, f"curves?runs={ids[0]}")[2])
+    x = curves["loss"]["x"]
+    assert len(x) <= POINTS + 1
+    assert (curves["by"], x[0], x[-1]) == ("step", 0, 3216)
     many = ",".join(ids[:1] * (MOST_CURVES + 5))
     assert len(json.loads(ask(server, f"curves?runs={many}")[2])) == MOST_CURVES
 
 
-def test_to_watch_a_complete_sweep_is_a_peek_at_means(server, golden_store):
-    with Ledger.reading(golden_store) as ledger:
-        before = ledger.looks()
-    state(server)
-    body = ask(server, "table")[2].decode()
-    assert '<th scope="row">pre</th>' in body
-    assert "gain" in body
-    assert not any(word in body for word in ("helps", "hurts", "can&#39;t tell", "<script"))
-    assert "+3.89" in body
-    assert "+3.89 [" not in body
+VERDICTS = ("helps", "hurts", "can&#39;t tell")
+
+
+def looks_of(store: Store) -> list[dict]:
+    with Ledger.reading(store) as ledger:
+        return ledger.looks()
+
+
+def test_an_unfinished_sweep_has_means_alone_and_that_is_a_peek(server, golden_store):
+    before = looks_of(golden_store)
+    last = runs_of(server)[-1]["run"]
+    golden_store.rundir(last).result.unlink()
+    with Ledger.driving(golden_store) as ledger:
+        ledger.record(last, "interrupted")
+    until(lambda: not state(server)["complete"])
+    _, headers, body = ask(server, "table")
+    text = body.decode()
+    assert headers["X-Verdicts"] == "0"
+    assert '<th scope="row">pre</th>' in text
+    assert "no interval yet" in text
+    assert "[-]" not in text
+    assert not any(word in text for word in (*VERDICTS, "<script"))
     ask(server, "table")
-    with Ledger.reading(golden_store) as ledger:
-        [peek] = [look for look in ledger.looks() if look not in before]
-    assert (peek["planned"], peek["columns"][""]["n"]) == ([3], 3)
+    [peek] = [look for look in looks_of(golden_store) if look not in before]
+    assert peek["planned"] == [3]
+
+
+def test_a_complete_sweep_has_verdicts_and_they_are_recorded_before_they_are_sent(
+    server, golden_store
+):
+    clear_looks(golden_store)
+    state(server)
+    assert looks_of(golden_store) == []
+    _, headers, body = ask(server, "table")
+    text = body.decode()
+    assert headers["X-Verdicts"] == "1"
+    assert any(f'<span class="verdict">{word}</span>' in text for word in VERDICTS)
+    assert "+3.89 [" not in text.replace('<span class="interval">', "") or "no interval" not in text
+    [look] = looks_of(golden_store)
+    assert (look.get("planned", []), look["columns"][""]["n"]) == ([], 3)
+
+
+def clear_looks(store: Store) -> None:
+    """Make the ledger again without the looks at it."""
+    store.ledger.unlink()
+    store.looks.unlink()
+    for suffix in ("-wal", "-shm"):
+        store.ledger.with_name(store.ledger.name + suffix).unlink(missing_ok=True)
 
 
 SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1", "train.steps=2", "launcher=inline")
@@ -187,7 +244,7 @@ SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1", "train.steps=2", "laun
 
 def test_a_sweep_that_grew_is_followed_to_its_new_table(shell):
     shell(*SWEEP, "seeds=1", "--as", "nets", "--quiet")
-    with serving(answers_of(Store(shell.folder / "runs"))) as server:
+    with serving(Store(shell.folder / "runs")) as server:
         assert state(server)["head"] == "2 of 2 done"
         before = ask(server, "table")
         shell(*SWEEP, "seeds=2", "--as", "nets", "--quiet")
@@ -198,16 +255,17 @@ def test_a_sweep_that_grew_is_followed_to_its_new_table(shell):
 
 
 def test_without_a_name_the_sweeps_of_the_store_are_listed_each_with_its_page(golden_store):
-    with serving(StoreAnswers(golden_store)) as server:
-        status, headers, body = ask(server)
+    with serving(golden_store) as server:
+        status, headers, body = ask(server, path=f"/{server.token}/")
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
         with Ledger.reading(golden_store) as ledger:
             [name] = ledger.sweeps()
-        total = json.loads(ask(server, "0/state")[2])["total"]
-        line = f'<a href="0/">{name}</a></th><td class="number">{total} of {total}</td>'
-        assert line in body.decode()
-        for place in ("0/", "0/watch.js", "0/watch.css", "0/table", "watch.css"):
-            assert ask(server, place)[0] == 200, place
+        total = state(server)["total"]
+        assert f'<a href="0/">{name}</a>' in body.decode()
+        assert f'<td class="number">{total} of {total}</td>' in body.decode()
+        scripts = [f"0/{script}" for script in SCRIPTS]
+        for place in ("", "watch.css", "sweeps.js", "0/", "0/watch.css", "0/table", *scripts):
+            assert ask(server, path=f"/{server.token}/{place}")[0] == 200, place
         for place in ("1/", "0", "state", "0/0/", "-1/", "../0/", "0/state/", "\u00b2/state"):
             path = quote(f"/{server.token}/{place}")
             assert ask(server, path=path)[0] == 404, place
@@ -253,49 +311,155 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c_without_a_word(golden
 
 
 LINES = "[...document.querySelectorAll('#loss polyline')]"
+DRAWN = f"{LINES}.length && document.querySelectorAll('#table table').length"
 POINTS_OF = "document.querySelector('#loss polyline[data-run=\"{}\"]').points.numberOfItems"
+LABELS = "[...document.querySelectorAll('#runs tbody th')].map((cell) => cell.textContent)"
+VIEWS = [(width, dark) for width in (390, 1400) for dark in (False, True)]
 
 
-def test_curves_are_drawn_and_a_new_point_appears(server, golden_store, browser):
-    *_, left = (run["run"] for run in state(server)["newest"])
+def page_of(server, browser, width: int, dark: bool = False):
+    page = browser.open(f"{server.url}0/", width, dark=dark)
+    page.until(DRAWN)
+    return page
+
+
+def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store, browser):
+    left = runs_of(server)[-1]["run"]
     golden_store.rundir(left).result.unlink()  # it is not over: the page looks often
     with Ledger.driving(golden_store) as ledger:
         ledger.record(left, "interrupted")
-    runs = [run["run"] for run in state(server)["newest"]]
-    page = browser.open(server.url, 1400)
-    page.until(f"{LINES}.length == {min(6, len(runs))}")
-    before = page.until(POINTS_OF.format(runs[0]))
-    assert before == len(golden_store.rundir(runs[0]).read_metrics())
-    page.until("document.querySelector('#table th[scope=row]')?.textContent == 'pre'")
-    assert page.evaluate("document.getElementById('log').textContent.length") > 40
-    last = golden_store.rundir(runs[0]).read_metrics()[-1]
-    with open(golden_store.rundir(runs[0]).metrics, "a") as file:
-        file.write(
-            json.dumps({**last, "step": last["step"] + 1, "epoch": last["epoch"] + 1}) + "\n"
-        )
-    page.until(f"{POINTS_OF.format(runs[0])} == {before + 1}")
-    page.evaluate(f"document.querySelector('button[data-run=\"{runs[0]}\"]').click()")
-    page.until(f"!{LINES}.some((line) => line.dataset.run == '{runs[0]}')")
-    assert page.evaluate("document.getElementById('run').value") == runs[0]
+    page = page_of(server, browser, 1400)
+    assert page.evaluate(f"{LINES}.length") == 2  # the means of the variants
+    page.evaluate("document.querySelector('#map [data-cell=\"1.0.\"]').click()")
+    page.until(f"{LINES}.length == 3 && {LINES}.every((line) => line.dataset.run)")
+    assert page.evaluate(f"{LABELS}.sort()") == ["post#0", "post#1", "post#2"]
+    run = next(run["run"] for run in runs_of(server) if run["label"] == "post#0")
+    lines = golden_store.rundir(run).read_metrics()
+    assert page.evaluate(POINTS_OF.format(run)) == len(lines)
+    last = {**lines[-1], "step": lines[-1]["step"] + 1, "epoch": lines[-1]["epoch"] + 1}
+    with open(golden_store.rundir(run).metrics, "a") as file:
+        file.write(json.dumps(last) + "\n")
+    page.until(f"{POINTS_OF.format(run)} == {len(lines) + 1}")
+    page.evaluate(f"document.querySelector('#runs [data-run=\"{run}\"]').click()")
+    page.until("document.getElementById('h-log').textContent == 'Log of post#0'")
+    page.until("document.getElementById('log').textContent.length > 40")
+    page.evaluate("document.getElementById('all-variants').click()")
+    page.until(f"{LINES}.length == 2")
     assert not browser.complaints
     page.close()
 
 
-def test_labels_are_text_and_it_fits_a_phone(server, golden_store, browser):
-    """A label that is HTML is shown as it is."""
-    page = browser.open(server.url, 390, dark=True)
-    page.until(f"{LINES}.length")
-    page.evaluate("state.newest[0].label = '<img src=x onerror=alert(1)>'; showRuns(); 0")
-    assert "<img" in page.evaluate("document.getElementById('newest').textContent")
-    assert page.evaluate("document.querySelectorAll('img').length") == 0
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+SLOW = pytest.mark.faults
+
+
+@pytest.mark.parametrize("runs", [4, *(pytest.param(runs, marks=SLOW) for runs in (96, 1000))])
+def test_a_sweep_of_any_size_fits_and_axe_finds_nothing_serious(tmp_path, browser, axe, runs):
+    size = SIZES[runs]
+    with watched_store(tmp_path / "runs", size) as store, serving(store) as server:
+        for width, dark in VIEWS:
+            page = page_of(server, browser, width, dark)
+            where = f"{runs} runs, {width} px, {'dark' if dark else 'light'}"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, where
+            assert page.violations(axe) == [], where
+            page.close()
     assert not browser.complaints
-    page.close()
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_serious(server, browser, axe, dark):
-    page = browser.open(server.url, 1280, dark=dark)
-    page.until(f"{LINES}.length && document.querySelectorAll('#table table').length")
-    assert page.violations(axe) == []
+def test_axe_finds_nothing_serious_in_the_list_and_in_a_complete_sweep(server, browser, axe, dark):
+    for url in (server.url, f"{server.url}0/"):
+        page = browser.open(url, 390, dark=dark)
+        page.until("document.querySelectorAll('th').length")
+        if url != server.url:
+            page.until("document.querySelectorAll('.verdict').length")
+        assert page.violations(axe) == [], url
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.close()
+
+
+def test_the_numbers_of_the_page_are_those_of_the_runs(tmp_path, browser):
+    size = SIZES[96]
+    with watched_store(tmp_path / "runs", size) as store, serving(store) as server:
+        # 50 runs of 60 s are to come, two are half done, and two slots share them.
+        assert state(server)["left"] == "26 min 30 s"
+        page = page_of(server, browser, 1400)
+        head = page.evaluate("document.getElementById('head').textContent")
+        assert head.startswith("40 of 96 done, 2 running, 2 failed")
+        assert "26 min" in head
+        runs = runs_of(server)
+        cell = [run for run in runs if (run["row"], run["column"]) == (4, 2)]
+        scores = [run["score"] for run in cell if run["status"] == "finished"]
+        shown = page.evaluate("document.querySelector('#map [data-cell=\"4.2.\"]').textContent")
+        failed = sum(run["status"] == "failed" for run in cell)
+        assert shown == f"{sum(scores) / len(scores):.4g}{len(scores)}/{len(cell)} ✕{failed}"
+        assert page.evaluate("document.getElementById('problems').textContent").count(ERROR) == 2
+        assert page.evaluate("document.querySelectorAll('.verdict').length") == 0
+        page.close()
+
+
+def test_runs_are_sorted_and_filtered(tmp_path, browser):
+    with watched_store(tmp_path / "runs", SIZES[96]) as store, serving(store) as server:
+        page = page_of(server, browser, 1400)
+        scores = (
+            "[...document.querySelectorAll('#runs tbody tr')].map((r) => +r.cells[2].textContent)"
+        )
+        page.evaluate("document.querySelector('#runs [data-key=score]').click()")
+        best = page.evaluate(scores)[:40]
+        assert best == sorted(best, reverse=True)
+        page.evaluate("document.querySelector('#runs [data-key=score]').click()")
+        worst = page.evaluate(scores)[:40]
+        assert worst == sorted(worst)
+        assert worst[0] < best[0]
+        assert (
+            page.evaluate("document.querySelector('[aria-sort=ascending]').textContent") == "score"
+        )
+        find = "const find = document.getElementById('find'); find.value = '{}'; find.oninput(); 0"
+        page.evaluate("{ " + find.format("3@2 DECAY") + " }")
+        assert page.evaluate(f"{LABELS}.sort()") == [f"decay 3@2#{seed}" for seed in range(4)]
+        page.evaluate("{ " + find.format("") + " }")
+        choose = "const s = document.getElementById('status'); s.value = 'failed'; s.onchange(); 0"
+        page.evaluate("{ " + choose + " }")
+        failed = sorted(run["label"] for run in runs_of(server) if run["status"] == "failed")
+        assert page.evaluate(f"{LABELS}.sort()") == failed
+        page.close()
+
+
+LUMINANCE = """(colour) => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => part / 255);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b; }"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_are_as_dark_as_the_page(server, browser, dark):
+    page = page_of(server, browser, 1400, dark)
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    chart = page.evaluate(f"({LUMINANCE})({style.format('.charts figure', 'backgroundColor')})")
+    line = page.evaluate(f"({LUMINANCE})({style.format('#loss polyline', 'stroke')})")
+    assert (chart < 0.2) == dark
+    assert (line > 0.2) == dark  # the baseline is black on a light page
+    page.close()
+
+
+def test_labels_are_text(server, browser):
+    """A label that is HTML is shown as it is."""
+    page = page_of(server, browser, 390, dark=True)
+    page.evaluate(
+        """Promise.all([import("./heatmap.js"), import("./runs.js")]).then(async ([map, runs]) => {
+        const data = await (await fetch("runs")).json();
+        const label = "<img src=x onerror=alert(1)>";
+        data.rows[0].label = data.runs[0].label = data.columns[0] = label;
+        map.drawMap(data, null, () => 0);
+        runs.drawRuns(data, null, null, () => 0); })"""
+    )
+    for part in ("map", "runs"):
+        assert "<img" in page.evaluate(f"document.getElementById('{part}').textContent")
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert not browser.complaints
+    page.close()
+
+
+def test_verdicts_stand_first_once_a_sweep_is_complete(server, browser):
+    page = page_of(server, browser, 1400)
+    page.until("document.querySelectorAll('.verdict').length")
+    assert page.evaluate("document.querySelector('main').firstElementChild.id") == "gains"
     page.close()

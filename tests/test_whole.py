@@ -19,11 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import ablate
 from ablate.planning import compose, expand
+from ablate.run.build import build_run
+from ablate.run.run import Run
+from ablate.run.spec import RunSpec
 from ablate.running.estimate import shared_weights
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.run import Run
-from ablate.shared.spec import RunSpec
 from ablate.training import answers
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
@@ -396,7 +396,7 @@ def test_a_convnext_against_a_vit_killed_and_resumed(shell, oracle):
     shell(*small, "launcher=inline")
     envs = "".join(path.read_text() for path in shell.folder.glob("runs/runs/*/env.json"))
     assert re.search(r'"from_step": [1-9]', envs)
-    assert "timm:test_convnext" in shell("table", "nets", "--format", "csv").out
+    assert "timm:test_convnext" in shell("table", "nets", "--format", "tidy").out
     frame = ablate.Store(shell.folder / "runs").sweep("nets").to_pandas()
     assert list(frame["model"]) == ["mu/4", "timm:test_convnext"]
     again = shell("verify", "--rerun", "timm:test_convnext#0", "launcher=inline")

@@ -213,7 +213,7 @@ def test_programs_get_the_group_of_each_column():
     tree = json.loads(render_table(table, "json"))
     assert tree["groups"] == ["Natural", "Made"]
     assert [column["group"] for column in tree["columns"]] == ["Natural", "Natural", "Made"] * 2
-    facts = records(render_table(table, "csv"))
+    facts = records(render_table(table, "tidy"))
     assert {f["column"]: f["text"] for f in facts if f["quantity"] == "group"} == {
         label: "Made" if "dmlab" in label else "Natural" for label in GAINS
     }

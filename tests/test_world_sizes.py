@@ -62,6 +62,11 @@ def test_the_least_number_that_ends_as_soon(works, worlds, ends):
         assert end(works, 8, chosen) == pytest.approx(ends * DAY)
 
 
+def test_the_longest_runs_are_forecast_first():
+    """Else the run of two days would begin when both short ones have ended."""
+    assert end([work(DAY, 2, "short"), work(2 * DAY, 1, "long")], 2, {}) == 2 * DAY
+
+
 def test_a_choice_ends_about_as_soon_as_the_best_of_all_there_are():
     """Against every combination, of three columns with random runs."""
     draw = random.Random(0)

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import choices, plugin
-from ablate.shared.build import build_run
-from ablate.shared.run import Run
+from ablate.run import choices, plugin
+from ablate.run.build import build_run
+from ablate.run.run import Run
 from ablate.training.model import Host, build
 
 PLACEMENTS = get_args(choices.Placement)

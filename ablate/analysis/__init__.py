@@ -29,7 +29,7 @@ __all__ = [
     "Sentence",  # a key and values, which English makes a text of
     "Resolution",  # the gain that more seeds would resolve
     "WARNING_KINDS",  # kinds of notes that qualify a verdict
-    "PValues",  # p-values for CSV and JSON; they decide nothing
+    "PValues",  # p-values for tidy CSV and JSON; they decide nothing
     "Summary",  # an average over columns, a contrast or a set of effects
     "SummaryLine",  # a line of a summary
     # Results
@@ -54,6 +54,7 @@ __all__ = [
     "sequential_of",  # the method for the looks at a column
     "judge_changes",  # judge what each change does in a column
     "cell_rows",  # the row of each cell, by its label
+    "effects_by_seed",  # what each change gains with each seed
     "latest_decisions",  # what the newest look decided for each row
     "recorded_decisions",  # what every recorded look decided
     "GOES_ON",  # the decision that a row needs more seeds
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
         seeds_command,
         withheld_notes,
     )
-    from ablate.analysis.change_gains import cell_rows, judge_changes
+    from ablate.analysis.change_gains import cell_rows, effects_by_seed, judge_changes
     from ablate.analysis.english.words import (
         confidence_level,
         first_few,

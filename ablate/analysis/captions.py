@@ -20,7 +20,7 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
-from ablate.shared import RunSpec
+from ablate.run import RunSpec
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 

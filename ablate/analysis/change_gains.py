@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import joined_note, noisy
+from ablate.analysis.table import Table
 from ablate.planning import MAIN_EFFECT, Changes, Plan
 
 BY_IMAGES = "noise from examples that are right with one seed and wrong with another"
@@ -37,16 +38,14 @@ def judge_changes(
     (R, S, N): which images runs get right."""
     index = cell_rows(plan, changes)
     if changes.crossed:
-        levels = to_array(changes.levels([*index])).astype(int)
-        weights = [stats.level_effect(levels, k) for k in range(len(changes.names))]
-        rows, merged = merge_cells(index, weights)
+        weights = effect_weights(changes)
+        rows, merged = merge_cells(index, [*weights.values()])
         effects = stats.design_effects(
             y[rows], merged, method, unstable[rows], None if right is None else right[rows]
         )
         if effects is None:
             return JudgedChanges({}, [])
-        places = [(name, MAIN_EFFECT) for name in changes.names]
-        gains = dict(zip(places, effects.gains, strict=True))
+        gains = dict(zip(weights, effects.gains, strict=True))
         return JudgedChanges(gains, [basis_note(plan, rows, effects)])
     labels = {frozenset(on): label for label, on in changes.rows.items()}
     all_names = frozenset(changes.names)
@@ -66,6 +65,51 @@ def judge_changes(
         row_gains = zip(changes.names, column.rows[1:], strict=True)
         gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
     return JudgedChanges(gains, notes)
+
+
+def effect_weights(changes: Changes) -> dict[tuple[str, str], stats.Floats]:
+    """Return the weights of the cells, in the order of `changes.rows`, in what each change gains,
+    by (name of the change, part of it)."""
+    cells = [frozenset(on) for on in changes.rows.values()]
+    if changes.crossed:
+        levels = to_array(changes.levels([*changes.rows])).astype(int)
+        return {
+            (name, MAIN_EFFECT): stats.level_effect(levels, k)
+            for k, name in enumerate(changes.names)
+        }
+    all_names = frozenset(changes.names)
+    weights = {}
+    for name in changes.names:
+        # part -> the cell with the change, and the cell without it
+        compared = {
+            "alone": (frozenset([name]), frozenset[str]()),
+            "among all": (all_names, all_names - {name}),
+        }
+        for part in changes.parts:
+            has_change, has_not = compared[part]
+            signs = [float(on == has_change) - float(on == has_not) for on in cells]
+            weights[name, part] = to_array(signs)
+    return weights
+
+
+def effects_by_seed(
+    plan: Plan, table: Table, column: str
+) -> dict[tuple[str, str], dict[int, float]]:
+    """Compute what each change gains with each seed that all cells of the effect have finished, by
+    (name of the change, part of it). Means over seeds are the gains of the table's block of
+    changes, where no cell lacks a seed."""
+    if plan.changes is None:
+        return {}
+    sign = table.metric_of().sign
+    values = {entry.row: entry.values for entry in table.entries if entry.column == column}
+    index = cell_rows(plan, plan.changes)
+    cells = [values.get(plan.rows[row].label, {}) for row in index.values()]
+    effects = {}
+    for place, weights in effect_weights(plan.changes).items():
+        weighted = [(w, cell) for w, cell in zip(weights, cells, strict=True) if w]
+        seeds = [s for s in plan.counted_seeds if all(s in cell for _, cell in weighted)]
+        effects[place] = {s: sign * sum(float(w) * cell[s] for w, cell in weighted) for s in seeds}
+    return effects
 
 
 def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:

@@ -14,7 +14,7 @@ from ablate.analysis.judging import is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import LARGEST, Scores, blocks_of
 from ablate.planning import Cell, Plan, TuningWinner
-from ablate.shared import RunSpec, decoded
+from ablate.run import RunSpec, decoding_words
 from ablate.store import GIVEN_UP
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
@@ -263,7 +263,7 @@ def data_notes(block: Sequence[Scores]) -> list[Sentence]:
     rows_by_fact: dict[tuple[str, str, str], dict[str, None]] = {}
     for scores in block:
         for result in scores.results:
-            for key, text in decoded.decoding_words(result).items():
+            for key, text in decoding_words(result).items():
                 name = scores.cell.spec.tree["data"]["name"]
                 rows_by_fact.setdefault((name, key, text), {})[scores.cell.row] = None
     row_count = len({scores.cell.row for scores in block if scores.results})

@@ -10,7 +10,7 @@ from collections import Counter
 from ablate.analysis import stats
 from ablate.analysis.scores import Scores, sets_of
 from ablate.planning import Analysis, Plan
-from ablate.shared import Metric
+from ablate.run import Metric
 from ablate.store import PastLooks
 
 

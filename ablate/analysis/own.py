@@ -18,15 +18,17 @@ from typing import Any
 
 from ablate.analysis.scores import Results
 from ablate.planning import Plan, PlannedRun
+from ablate.run import (
+    out_of_range,
+    own_line,
+    raising_line,
+    source_file,
+)
 from ablate.shared import (
     Failure,
     UserError,
     is_number,
-    out_of_range,
-    own_line,
-    raising_line,
     short_error,
-    source_file,
 )
 from ablate.store import Store, retry_remedy
 

@@ -19,7 +19,8 @@ from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, wide_places
-from ablate.shared import LENGTH_KEYS, ShippedSpec, UserError, unknown_value, without_idle
+from ablate.run import LENGTH_KEYS, ShippedSpec, without_idle
+from ablate.shared import UserError, unknown_value
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")

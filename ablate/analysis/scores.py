@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.planning import Cell, Column, Plan
-from ablate.shared import Metric, RunSpec, UserError, probe_numbers, threshold
+from ablate.run import (
+    Metric,
+    RunSpec,
+    probe_numbers,
+    threshold,
+)
+from ablate.shared import UserError
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl

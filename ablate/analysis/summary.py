@@ -11,7 +11,7 @@ from ablate.planning import effect_label
 
 @dataclass(frozen=True)
 class PValues:
-    """p-values for CSV and JSON, which decide nothing: see `stats.RowGain`. `fisher`: of the
+    """p-values for tidy CSV and JSON, which decide nothing: see `stats.RowGain`. `fisher`: of the
     diverged runs against the baseline's. Each `floor` is the smallest p of so few runs."""
 
     p: float | None = None  # adjusted for the family

@@ -11,7 +11,12 @@ from ablate.analysis import stats
 from ablate.analysis.note import EVERYWHERE, FOOTNOTES, Note, NoteKind, Place
 from ablate.analysis.summary import PValues, Summary
 from ablate.planning import TuningWinner
-from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
+from ablate.run import (
+    DEFAULT_TASK,
+    TASKS,
+    Metric,
+    TaskChoice,
+)
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
 
@@ -258,6 +263,11 @@ class Table:
     def judged_columns(self) -> list[TableColumn]:
         """The columns that verdicts are for."""
         return [column for column in self.columns if not column.beside]
+
+    @property
+    def is_of_changes(self) -> bool:
+        """True if effects of changes are judged, and no single cell."""
+        return any(block.kind == "change" for block in self.blocks)
 
     @property
     def contrasts(self) -> list[Entry]:

@@ -47,7 +47,8 @@ from ablate.analysis.table import (
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
-from ablate.shared import Failure, Metric
+from ablate.run import Metric
+from ablate.shared import Failure
 from ablate.store import PastLooks
 
 

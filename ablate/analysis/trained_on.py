@@ -13,7 +13,7 @@ from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.analysis.table import TableColumn
 from ablate.planning import Imported, Plan
-from ablate.shared import OwnSpec, RunSpec
+from ablate.run import OwnSpec, RunSpec
 
 ELSEWHERE = "trained elsewhere, not verified"
 

@@ -1,4 +1,4 @@
-"""The interface for Python code: five nouns, which `import ablate` shows, and the steps of a sweep.
+"""The interface for Python code: the nouns of `import ablate`, and the steps of a sweep.
 
 The command line is a client of this room: it reads words, calls these, and prints. Values come in
 and values go out. A `Start` belongs to one process and one thread; it takes the driver's lock of
@@ -16,19 +16,21 @@ __all__ = [
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
     "Table",  # a table of gains with intervals and verdicts
+    # Errors
+    "explain_in_scripts",  # let Python print our errors as one line
+    "failure_of",  # the failure that a broken ledger or file is
     # What a sweep is printed as
     "draw_sweep",  # draw a figure of a sweep
     "render_report",  # render a sweep as one HTML page
     # Steps of a sweep
     "Start",  # a sweep that is about to be driven
     "SweepCost",  # what a sweep will cost, before it starts
+    "forecast_plan",  # a plan with what its runs will cost
     "forecast_sweep",  # warnings of a sweep, and its cost at most
     "recall_declared",  # what a driven sweep declares, by its name
     "make_recall",  # finds the plan by which the store drove a sweep last
-    "find_grower",  # what would make a plan grow
     "grow_plan",  # the plan with the runs that are asked for by now
     "imported_plan",  # the plan of an imported sweep
-    "recorded_states",  # the recorded states of a plan's runs
     "renamed_lines",  # a line for each row and column with another label
     "check_retry",  # refuse to retry a state that can't be trained again
     "check_outcome",  # raise `Failure` for runs that a drive has left
@@ -36,20 +38,22 @@ __all__ = [
 
 TYPE_CHECKING = bool(0)  # a call: see `ablate/__init__.py`
 if TYPE_CHECKING:
-    from ablate.api.nouns import Design, Run, Store, Sweep, Table
+    from ablate.api.errors import explain_in_scripts, failure_of
+    from ablate.api.forecast import Design
+    from ablate.api.nouns import Run, Store, Sweep
     from ablate.api.publishing import draw_sweep, render_report
+    from ablate.api.tables import Table
     from ablate.api.training import (
         Start,
         SweepCost,
         check_outcome,
         check_retry,
-        find_grower,
+        forecast_plan,
         forecast_sweep,
         grow_plan,
         imported_plan,
         make_recall,
         recall_declared,
-        recorded_states,
         renamed_lines,
     )
 else:

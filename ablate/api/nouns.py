@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 from collections import Counter
@@ -10,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis import Table as GainTable
 from ablate.analysis import read_verdicts
 from ablate.api import training
+from ablate.api.errors import explained, stopped
+from ablate.api.forecast import Design, Forecast, html_grid
 from ablate.api.publishing import draw_sweep
+from ablate.api.tables import Table
 from ablate.audit import Bundle, open_sweep
-from ablate.planning import Design as Design
-from ablate.planning import Plan, Recall, plan_declared, plan_from_words
-from ablate.report import count_text, render_table
-from ablate.shared import UserError
+from ablate.planning import Declared, Plan, Recall, plan_declared, plan_from_words
+from ablate.shared import Failure, UserError
 from ablate.store import History, Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
 
@@ -39,7 +40,26 @@ class Store:
     def __repr__(self) -> str:
         return f"<ablate.Store {str(self.path)!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return a list of the sweeps, with the states of their runs."""
+        heading = f"<p>store <b>{html.escape(str(self.path))}</b></p>"
+        try:
+            names = self.sweeps
+        except (Failure, UserError) as error:
+            return f"{heading}<p>{html.escape(str(error))}</p>"
+        headings = ["sweep", "rows", "columns", "seeds", "runs"]
+        return heading + html_grid(headings, map(self._sweep_cells, names))
+
+    def _sweep_cells(self, name: str) -> list[object]:
+        try:
+            sweep = self.sweep(name)
+            plan, states = sweep._plan, _state_words(sweep.status().sum())
+        except (Failure, UserError) as error:
+            return [name, "", "", "", str(error)]
+        return [name, len(plan.rows), len(plan.columns), len(plan.seeds), states]
+
     @property
+    @explained
     def sweeps(self) -> list[str]:
         """The names of the driven sweeps, the last first."""
         from ablate.store import sweep_names
@@ -50,14 +70,16 @@ class Store:
         with Ledger.reading(store) as ledger:
             return sweep_names(store, ledger) if ledger.sweeps() else []
 
+    @explained
     def sweep(self, name: str | None = None) -> Sweep:
         """Return a driven sweep, the last for None. Raises UserError where there is none of this
         name, Failure where its plan is not whole."""
         plan, store, _ = open_sweep(self.path, name)
         sweep = Sweep.__new__(Sweep)
-        sweep.plan, sweep._store = plan, store
+        sweep._plan, sweep._store = plan, store
         return sweep
 
+    @explained
     def add_runs(
         self,
         frame: pd.DataFrame,
@@ -95,6 +117,7 @@ class Sweep:
     every mistake in them, one line.
     """
 
+    @explained
     def __init__(
         self,
         *words: str,
@@ -109,8 +132,10 @@ class Sweep:
         margin: float | None = None,
         **keys: Any,
     ) -> None:
+        _check_words(words)
         self._store = OpenStore(Store(store).path)
-        options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
+        columns = [across] if isinstance(across, str) else across
+        options: dict[str, Any] = {"scale": scale, "name": name, "across": columns, "each": each}
         options |= {"change": changes or {}, "design": design, "until": until, "margin": margin}
         line = training.recall_declared(words, options, self._store, keys)
 
@@ -121,54 +146,93 @@ class Sweep:
             return plan_from_words(words, store=root, recall=recall, settings=keys, **options)
 
         self._declare = declare_plan
-        self.plan: Plan = declare_plan(training.make_recall(self._store))[0]
+        self._plan: Plan = declare_plan(training.make_recall(self._store))[0]
 
     def __repr__(self) -> str:
-        return f"<ablate.Sweep {self.name!r}: {len(self.plan.rows)} rows, {self.plan.seeds_said}>"
+        return f"<ablate.Sweep {self.name!r}: {self.design.text}>"
 
     def _repr_html_(self) -> str:
         """Return a grid of rows and columns, and the states of their runs."""
-        states = self.status().apply(_state_words, axis="columns").unstack("column")
-        grid = states.loc[
-            [row.label for row in self.plan.rows], [column.label for column in self.plan.columns]
+        plan, states = self._plan, self.status().apply(_state_words, axis="columns")
+        cells = states.to_dict()
+        rows = [
+            [_row_words(plan, row.label)]
+            + [cells.get((row.label, column.label), "") for column in plan.columns]
+            for row in plan.rows
         ]
-        grid.columns = [column.heading or "runs" for column in self.plan.columns]
-        return f"<p>{html.escape(repr(self))}</p>{grid.to_html(na_rep='')}"
+        headings = ["row", *(column.heading or "runs" for column in plan.columns)]
+        title = "" if plan.title == plan.name else f"<p>{html.escape(plan.title)}</p>"
+        heading = f"<p><b>{html.escape(plan.name)}</b>: {html.escape(self.design.text)}</p>"
+        return f"{heading}{title}{html_grid(headings, rows)}"
 
     @property
     def name(self) -> str:
-        return self.plan.name
+        return self._plan.name
 
     @property
     def design(self) -> Design:
-        """The design of the sweep: the seeds of its cells, and when gains are judged."""
-        return self.plan.design
+        """The rows, columns and seeds of the sweep, and when its gains are judged."""
+        return Design.of_plan(self._plan)
 
-    def train(self, retry: Sequence[str] = (), *, replace: bool = False) -> Sweep:
+    @explained
+    def plan(self) -> Forecast:
+        """Return what would be trained and how long it takes, as `ablate plan` prints it. Nothing
+        is trained. Every model is built once, without weights, so the first call takes seconds.
+
+        Raises UserError for a bundle, and for a class of your own that can't take a step.
+        """
+        _refuse_bundle(self._store, "plan")
+        imported = training.imported_plan(self._store, [self.name])
+        plan, settings = imported or self._declaration()(recall=training.make_recall(self._store))
+        return Forecast(training.forecast_plan(plan, self._store, settings))
+
+    @explained
+    def train(self, retry: str | Sequence[str] = (), *, replace: bool = False) -> Sweep:
         """Train the missing runs, as `ablate sweep --yes` does, and return the sweep as it is then.
 
-        Prints progress. Raises Failure where runs are left that can't be trained, KeyboardInterrupt
-        where it was stopped: the same call goes on.
+        Shows a bar in a notebook and on a terminal, and nothing elsewhere; warnings go to standard
+        error. `retry`: states whose runs are trained again, such as "failed"; `replace`: the sweep
+        takes the place of another one of its name.
+
+        Raises Failure where runs are left that can't be trained, KeyboardInterrupt where it was
+        stopped: the same call goes on.
         """
         from ablate.planning import read_logger_words
-        from ablate.report import progress_view
+        from ablate.report import announce, python_view
         from ablate.running import Observers, await_disk_room
 
-        if not hasattr(self, "_declare"):
-            raise UserError(
-                f"{self.name}: was opened by its name; give Sweep the words to train it"
-            )
-        training.check_retry(retry)
-        start = training.Start(self._declare, self._store, replace)
-        await_disk_room(self._store, progress_view)
-        with Observers(read_logger_words([]), self._store.root, self.name, print) as observers:
-            outcome = start.train(observers, retry, _accept, print)
+        _refuse_bundle(self._store, "train")
+        statuses = [retry] if isinstance(retry, str) else retry
+        training.check_retry(statuses)
+        start = training.Start(self._declaration(), self._store, replace)
+        await_disk_room(self._store, python_view)
+        observers = Observers(read_logger_words([]), self._store.root, self.name, announce)
+        with observers:
+            try:
+                outcome = start.train(observers, statuses, _accept, announce, python_view)
+            except KeyboardInterrupt:  # once it trains the driver listens itself
+                raise stopped("stopped before the first run; the same call goes on") from None
+        self._plan = outcome.plan
         if outcome.signal is not None:
-            raise KeyboardInterrupt
+            tally = f"{outcome.progress.ended_count} of {outcome.progress.total}"
+            raise stopped(f"stopped after {tally} runs; the same call goes on")
         training.check_outcome(outcome, self._store)
-        self.plan = outcome.plan
         return self
 
+    def _declaration(self) -> training.Declare:
+        """Return the function that plans this sweep, also one that was opened by its name. Raises
+        UserError for an imported sweep."""
+        if not hasattr(self, "_declare"):
+            line = self._plan.declared
+            if not isinstance(line, Declared):
+                raise UserError(
+                    f"{self.name}: was imported, and its runs were trained elsewhere, so none can "
+                    f"be trained here; `Store.add_runs` adds runs to it"
+                )
+            self._declare = functools.partial(plan_declared, line, store=self._store.root)
+        return self._declare
+
+    @explained
     def table(self, **analysis: Any) -> Table:
         """Read the table, which is a look, as `ablate table` does. `analysis`: keys of the analysis
         that change for this table (`margin=1.0`)."""
@@ -181,6 +245,7 @@ class Sweep:
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
         return Table(read_verdicts(plan, store, results, withheld=withheld).table)
 
+    @explained
     def status(self) -> pd.DataFrame:
         """Return the number of runs in each state (planned, started, finished, ...), by row and
         column."""
@@ -189,27 +254,44 @@ class Sweep:
         if isinstance(self._store, Bundle):  # which has no ledger
             statuses = {record.run.id: record.status for record in self._records()[2]}
         else:
-            states, _ = training.recorded_states(self.plan, self._store)
+            states, _ = training.recorded_states(self._plan, self._store)
             statuses = {run: state.status for run, state in states.items()}
         counts: dict[tuple[str, str], Counter[str]] = {}
-        for cell in self.plan.cells:
-            runs = [cell.ids[seed] for seed in self.plan.planned(cell) if seed in cell.ids]
+        for cell in self._plan.cells:
+            runs = [cell.ids[seed] for seed in self._plan.planned(cell) if seed in cell.ids]
             counts[cell.row, cell.column] = Counter(statuses.get(run, "planned") for run in runs)
         frame = pd.DataFrame(counts.values(), index=pd.MultiIndex.from_tuples(counts))
         return frame.rename_axis(["row", "column"]).fillna(0).astype(int)
 
-    def plot(self, kind: str = "gain", **form: Any) -> Figure:
-        """Draw a figure, as `ablate plot` does: a notebook shows it. `kind`: one of
-        `ablate list plots`; `form`: fields of `FigureForm`, such as style="paper".
+    @explained
+    def plot(
+        self,
+        kind: str = "gain",
+        *,
+        style: str = "page",
+        size: tuple[float, float] | None = None,
+        captioned: bool = True,
+        rows: Sequence[str] | None = None,
+        grouping: str | None = None,
+        highlight: str | None = None,
+    ) -> Figure:
+        """Draw a figure, as `ablate plot` does: a notebook shows it.
+
+        `kind`: one of `ablate list plots`; `style`: "page", "paper" or "slides"; `size`: width and
+        height in inches; `captioned`: with heading and notes; `rows`: labels of the rows to draw;
+        `grouping`: "family" gives rows of a family one style; `highlight`: the row that stands out.
 
         Figures with intervals are a look. Raises UserError where the data of the figure is missing.
         """
         from ablate.report import FigureForm
 
         plan, store, _ = self._opened_look()
-        _refuse_bundle(store)
-        return Figure(plan, store, kind, FigureForm(**form))
+        _refuse_bundle(store, "plot")
+        labels = None if rows is None else tuple([rows] if isinstance(rows, str) else rows)
+        form = FigureForm(style, size, captioned, labels, grouping, highlight)
+        return Figure(plan, store, kind, form)
 
+    @explained
     def report(self, path: Place = None) -> Path:
         """Write the sweep as one HTML page, as `ablate report` does, and return its path; None is
         NAME.html. It is a look."""
@@ -218,15 +300,17 @@ class Sweep:
         from ablate.shared import write_whole
 
         plan, store, histories = self._opened_look()
-        _refuse_bundle(store)
+        _refuse_bundle(store, "report")
         page = Path(path or f"{output_name(plan.name)}.html")
         write_whole(page, render_report(plan, store, histories).encode())
         return page
 
+    @explained
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""
         return [_run(record) for record in self._records()[2] if record.run.trial is None]
 
+    @explained
     def to_pandas(self, *, curves: bool = False, trials: bool = False) -> pd.DataFrame:
         """Return the runs as a tidy frame; with `curves` what was measured while they ran.
 
@@ -271,13 +355,27 @@ class Sweep:
         return plan, store, load_records(plan, store, events, probes=True)
 
 
-def _refuse_bundle(store: OpenStore) -> None:
-    """Raise UserError for a bundle, whose numbers `table` alone recomputes."""
+def _refuse_bundle(store: OpenStore, call: str) -> None:
+    """Raise UserError for a bundle, which `call` can't read."""
     if isinstance(store, Bundle):
         raise UserError(
-            f"{store.root}: is a bundle, which has its figures in {store.root / 'figures'}; "
-            f"`plot` and `report` need the store"
+            f"{store.root}: is a bundle, for which there is no `{call}`: it has tables, runs and, "
+            f"in {store.root / 'figures'}, figures; open the store that it was exported from"
         )
+
+
+def _check_words(words: Sequence[object]) -> None:
+    """Raise UserError for a word that is no text."""
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(
+                f"Sweep({word!r}): expected words as texts, such as 'stem=none,dpn', and settings "
+                f"as keys, such as seeds=3; got a value without a key"
+            )
+
+
+def _row_words(plan: Plan, row: str) -> str:
+    return f"{row} (baseline)" if row == plan.baseline else row
 
 
 def _state_words(counts: pd.Series[int]) -> str:
@@ -285,8 +383,10 @@ def _state_words(counts: pd.Series[int]) -> str:
 
 
 def _accept(forecast: training.SweepCost) -> None:
+    from ablate.report import announce
+
     for warning in forecast.warnings:
-        print(f"warning: {warning}")
+        announce(f"warning: {warning}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -304,7 +404,23 @@ class Run:
     folder: Path
 
     def __repr__(self) -> str:
-        return f"<ablate.Run {self.label}: {self.status}>"
+        return f"<ablate.Run {self.label}: {', '.join([self.status, *self._scores])}>"
+
+    def _repr_html_(self) -> str:
+        """Return what the run is, and its numbers."""
+        facts: dict[str, object] = {
+            "status": self.status,
+            "row": self.row,
+            "column": self.column,
+            "seed": self.seed,
+        }
+        facts = {key: value for key, value in facts.items() if value != ""}
+        facts |= {**self.metrics, "id": self.id, "folder": self.folder}
+        return f"<p>run <b>{html.escape(self.label)}</b></p>{html_grid(['', ''], facts.items())}"
+
+    @property
+    def _scores(self) -> list[str]:
+        return [f"{key} {value:.4g}" for key, value in self.metrics.items() if key != "n"]
 
 
 def _run(record: RunRecord) -> Run:
@@ -345,55 +461,3 @@ class Figure:
     def _draw(self, format: str) -> bytes:
         content, *_ = draw_sweep(*self._source, format, self._form)
         return content
-
-
-class Table:
-    """A table of gains with intervals and verdicts. `data`: every number of it."""
-
-    def __init__(self, data: GainTable) -> None:
-        self.data = data
-
-    def __repr__(self) -> str:
-        size = f"{len(self.data.rows)} rows, {count_text(len(self.data.columns), 'column')}"
-        unfinished = "" if self.data.complete else ", unfinished"
-        return f"<ablate.Table {self.data.sweep!r}: {size}{unfinished}>"
-
-    def __str__(self) -> str:
-        return self.render("md")
-
-    def _repr_html_(self) -> str:
-        return self.render("html")
-
-    def render(self, format: str = "md", **options: Any) -> str:
-        """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `render_table`."""
-        return str(render_table(self.data, format, **options))
-
-    @property
-    def verdicts(self) -> dict[tuple[str, str], str]:
-        """(row, column) -> verdict, where one is given; (change, column) of a design's changes."""
-        return {(e.row, e.column): e.verdict for e in self.data.contrasts if e.verdict is not None}
-
-    def to_pandas(self) -> pd.DataFrame:
-        """A row for each row and column: `column`, `row`, `n`, `mean`, `mean_low`, `mean_high` (of
-        the metric), `gain`, `gain_low`, `gain_high`, `gain_sd`, `gain_df`, `verdict`; in the
-        metric's printed unit. A gain's interval is t(gain_df) gain_sd / sqrt(n) wide to each side,
-        n being that of the gain, at alpha over the contrasts of its family.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                **{"column": e.column, "row": e.row, "n": e.accuracy.n if e.accuracy else 0},
-                **_interval("mean", e.accuracy),
-                **_interval("gain", e.gain),
-                **{f"gain_{part}": getattr(e.gain, part, None) for part in ("sd", "df")},
-                "verdict": e.verdict,
-            }
-            for e in self.data.entries
-        )
-
-
-def _interval(name: str, estimate: Any) -> dict[str, float | None]:
-    """Return a mean and its interval under three names."""
-    parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    return {key: getattr(estimate, part, None) for key, part in parts.items()}

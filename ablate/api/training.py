@@ -30,9 +30,9 @@ from ablate.planning import (
     sweep_files,
 )
 from ablate.report import count_text, device_time, duration, progress_view
+from ablate.run import FINAL_STATUSES
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
-    FINAL_STATUSES,
     Failure,
     UserError,
     make_folder,
@@ -44,13 +44,15 @@ from ablate.shared import (
 from ablate.store import BLOCKED, GIVEN_UP, Ledger, RunState, Store, living_notes
 
 if TYPE_CHECKING:
-    from ablate.running import Observers, Outcome, Worlds
+    from ablate.report import PlanForecast
+    from ablate.running import Devices, Observers, Outcome, Worlds
 
 
 LONG_H = 24.0  # device-hours that are worth a question
 RETRIED = ("failed", "oom", "hung", "damaged")
 
 Say = Callable[[str], None]  # takes a line for the user
+ShowProgress = Callable[[], contextlib.AbstractContextManager[Any]]  # makes the view of a drive
 
 
 class Declare(Protocol):
@@ -93,9 +95,15 @@ class Start:
         return self._declared()[0] if is_new else self.plan
 
     def train(
-        self, observers: Observers, retry: Sequence[str], confirm: Confirm, say: Say
+        self,
+        observers: Observers,
+        retry: Sequence[str],
+        confirm: Confirm,
+        say: Say,
+        show_progress: ShowProgress = progress_view,
     ) -> Outcome:
-        """Drive the plan of now to its last run. `retry`: states whose runs are trained again."""
+        """Drive the plan of now to its last run. `retry`: states whose runs are trained again;
+        `show_progress`: makes the view."""
         from ablate.analysis import make_grower
         from ablate.running import (
             Drive,
@@ -111,7 +119,7 @@ class Start:
         for line in launcher.devices.remarks:
             say(f"warning: {line}")
         try:
-            with driver_session(store, name, progress_view) as ledger:
+            with driver_session(store, name, show_progress) as ledger:
                 plan = self.now()
                 search = Search(plan) if plan.tune else None
                 with contextlib.suppress(OSError):  # a full disk, which the drive waits for
@@ -134,7 +142,7 @@ class Start:
                 check_parents(plan.runs(), store)
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
-                with progress_view() as watching:
+                with show_progress() as watching:
                     view = observers.observed(watching)
                     drive = Drive(plan, store, ledger, launcher, self.settings, view, grower)
                     if ready is not None:
@@ -310,20 +318,16 @@ def check_retry(statuses: Sequence[str]) -> None:
 # --- Before the first run -------------------------------------------------------------------------
 
 
-def find_grower(plan: Plan, store: Store) -> Grower | None:
-    """Return the grower that would add runs to the plan, None if nothing does; it reports and
-    records nothing."""
+def grow_plan(plan: Plan, store: Store, by: Grower | None = None) -> Plan:
+    """Return the plan with the runs that its grower requests by now. `by`: None for the plan's own;
+    nothing is reported or recorded."""
     from ablate.analysis import make_grower
 
-    return make_grower(plan, store, Search(plan) if plan.tune else None)
-
-
-def grow_plan(plan: Plan, store: Store, by: Grower | None) -> Plan:
-    """Return the plan with the runs that its grower requests by now."""
-    if by is None:
+    grower = by or make_grower(plan, store, Search(plan) if plan.tune else None)
+    if grower is None:
         return plan
     seals = store.seals()
-    return by.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
+    return grower.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
 
 
 def _ready(
@@ -347,6 +351,26 @@ def _ready(
     cost = forecast_sweep(plan, store, launcher)
     confirm(cost)
     return cost
+
+
+def forecast_plan(
+    plan: Plan, store: Store, settings: Mapping[str, Any], on: Devices | None = None
+) -> PlanForecast:
+    """Return what the runs of a plan, with those that its grower requests by now, will cost:
+    nothing is trained or recorded. `settings`: the launcher's; `on`: other hardware."""
+    from ablate.report import PlanForecast
+    from ablate.running import estimate_costs, gpus_in_use, rehearse_rows
+
+    plan = grow_plan(plan, store)
+    states, finished = recorded_states(plan, store)
+    launcher = make_launcher(settings, store.cache)
+    try:
+        costs = estimate_costs(plan, store, launcher, states, finished, on=on)
+        rehearsals = rehearse_rows(plan, store, launcher, costs.described)
+        amiss = [] if on else [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)]
+    finally:
+        launcher.free()
+    return PlanForecast(plan, states, costs, rehearsals, settings, amiss)
 
 
 def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:

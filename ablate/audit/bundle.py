@@ -24,14 +24,16 @@ from ablate.analysis import Results
 from ablate.audit.lean import PACKED, WHOLE_HASHES, unpack
 from ablate.audit.verify import remake
 from ablate.planning import Plan
-from ablate.shared import (
+from ablate.run import (
     FINAL_STATUSES,
-    MOST_BYTES,
-    Failure,
     RunDir,
     TaskChoice,
-    UserError,
     fits_type,
+)
+from ablate.shared import (
+    MOST_BYTES,
+    Failure,
+    UserError,
     is_number,
     other_format_error,
     read_file,

@@ -19,9 +19,11 @@ from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
 from ablate.planning import Plan, read_own_metric
 from ablate.report import FORMAT_ENDINGS, OUR_FORMATS
-from ablate.shared import Failure, read_json, source_file
+from ablate.run import source_file
+from ablate.shared import Failure, read_json
 
-NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version makes alike
+TIDY = "table.tidy.csv"
+NUMBERS = ("table.csv", TIDY, "runs.csv", "curves.parquet")  # that every version makes alike
 
 
 def check_bundle(bundle: Bundle) -> Verified:
@@ -71,7 +73,7 @@ def check_bundle(bundle: Bundle) -> Verified:
         )
         return report
     report.numbers = (
-        sum(line[-2] != "" for line in csv.reader(io.StringIO(contents["table.csv"].decode()))) - 1
+        sum(line[-2] != "" for line in csv.reader(io.StringIO(contents[TIDY].decode()))) - 1
     )
     logarithms = plan.metric.probe == LOGARITHMS
     differ = [
@@ -159,7 +161,7 @@ def _made_names(bundle: Bundle) -> set[str]:
 # Numbers that are written in full, whose last digits are those of a processor's logarithms or of
 # quantiles: ends of intervals, p-values, forecasts, and the error of several looks in a sentence.
 # All other numbers are the same everywhere.
-UNSTABLE_DIGITS = {"low", "high", "p", "raw", "forecast", "error"}
+UNSTABLE_DIGITS = {"low", "high", "gain_low", "gain_high", "p", "raw", "forecast", "error"}
 LOGARITHMS = "gradnorm"  # a probe of them
 ALIKE = 1e-9  # relative
 NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]\d+)")

@@ -37,16 +37,18 @@ from ablate.report import (
     render_table,
     runs_frame,
 )
+from ablate.run import (
+    RunDir,
+    RunSpec,
+    local_files,
+    source_file,
+)
 from ablate.running import Ask
 from ablate.shared import (
     Failure,
-    RunDir,
-    RunSpec,
     UserError,
-    local_files,
     read_file,
     sha256_of,
-    source_file,
     to_json,
     write_whole,
 )
@@ -359,6 +361,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     for run in plan.runs():
         names.update(run.cell.spec.places)
         for attempt in store.rundir(run.id).read_attempts():
+            names.add(str(attempt.get("host")))
             origin = attempt.get("origin")
             if isinstance(origin, dict):
                 names |= {str(origin.get("folder")), str(origin.get("host"))}

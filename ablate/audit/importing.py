@@ -36,20 +36,22 @@ from ablate.planning import (
     check_sweep_name,
 )
 from ablate.report import count_text
-from ablate.running import hold_driver_lock
-from ablate.shared import (
+from ablate.run import (
     DIRECTIONS,
     FINAL_STATUSES,
     IMPORT_EVENT,
     PREDICTS,
     TAKEN_NAMES,
     TRAINER,
-    Failure,
     OwnSpec,
     RunDir,
-    UserError,
     declared_metric,
     imported_tree,
+)
+from ablate.running import hold_driver_lock
+from ablate.shared import (
+    Failure,
+    UserError,
     make_folder,
     sha256_of,
     to_json,
@@ -107,10 +109,20 @@ class SheetDeclaration:
     @property
     def keys(self) -> SheetKeys:
         """The names of the columns to read. Raises UserError for a metric that can't be parsed."""
-        metrics = {key: column for key, column, _ in map(_metric, self.metrics)}
-        if not metrics:
+        metric_columns = {}
+        for text in self.metrics:
+            key, column, _ = _metric(text)
+            metric_columns[key] = column
+        if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
-        return SheetKeys(self.row, metrics, self.column, self.seed, self.predictions, self.result)
+        return SheetKeys(
+            row=self.row,
+            metrics=metric_columns,
+            column=self.column,
+            seed=self.seed,
+            predictions=self.predictions,
+            result=self.result,
+        )
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -144,75 +156,93 @@ def declare_plan(
     that differ from those of `old`.
     """
     metrics = _metrics(sheet, runs, declaration)
-    blocks = declaration.seed is not None
-    predicts = blocks and all(run.marks_examples for run in runs)
-    lines = [*undeclared_differences(runs), *([] if blocks else equal_lines(sheet))]
-    lines += _unlike_their_share(runs, declaration) if predicts else []
-    source = SheetSource(
-        os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,
-        *(sheet.sha256, len(sheet.lines), declaration.keys, tuple(lines)),
-    )
-    sources, places = [source], [(run.row, run.column, run.seed) for run in runs]
-    rows, columns = [], []
+    has_seeds = declaration.seed is not None
+    predicts = has_seeds and all(run.marks_examples for run in runs)
+    source = _source_of(sheet, runs, declaration, predicts)
+    sources = [source]
+    places = [(run.row, run.column, run.seed) for run in runs]
+    row_labels: list[str] = []
+    column_labels: list[str] = []
     if old is not None:
         assert isinstance(old.design, Imported)
         _check_same(old, old.design, metrics, declaration)
-        metrics = old.cells[0].spec.tree["metrics"]
-        predicts = predicts and old.cells[0].spec.tree["code"][PREDICTS]
-        sources = [
-            *(old_source for old_source in old.design.sources if old_source.file != source.file),
-            source,
-        ]
-        old_places = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
-        places = list(dict.fromkeys([*old_places, *places]))
-        rows, columns = [r.label for r in old.rows], [c.label for c in old.columns]
-    rows = list(dict.fromkeys([*rows, *(row for row, _, _ in places)]))
-    columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
-    baseline = declaration.baseline or (old.baseline if old is not None else rows[0])
-    if baseline not in rows:
-        raise unknown_value("--baseline", baseline, rows)
+        old_tree = old.cells[0].spec.tree
+        metrics = old_tree["metrics"]
+        predicts = predicts and old_tree["code"][PREDICTS]
+        old_sources = [other for other in old.design.sources if other.file != source.file]
+        sources = [*old_sources, source]
+        places = [*_places_of(old), *places]
+        row_labels = [row.label for row in old.rows]
+        column_labels = [column.label for column in old.columns]
+    places = list(dict.fromkeys(places))  # without repeats, in their order
+    row_labels = list(dict.fromkeys([*row_labels, *(row for row, _, _ in places)]))
+    column_labels = list(dict.fromkeys([*column_labels, *(column for _, column, _ in places)]))
+    if declaration.baseline:
+        baseline = declaration.baseline
+    else:
+        baseline = row_labels[0] if old is None else old.baseline
+    if baseline not in row_labels:
+        raise unknown_value("--baseline", baseline, row_labels)
     seeds: dict[tuple[str, str], list[int]] = {}
     for row, column, seed in places:
         seeds.setdefault((row, column), []).append(seed)
-    for column in columns:
+    for column in column_labels:
         if (baseline, column) not in seeds:
             raise UserError(
                 f"{sheet.name}: {declaration.column} {column!r} has no run of the baseline "
                 f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
                 f"--baseline"
             )
+    cells = []
+    for column in column_labels:
+        for row in row_labels:
+            if (row, column) in seeds:
+                tree = imported_tree(declaration.name, row, column, metrics, predicts)
+                spec = OwnSpec(tree)
+                cells.append(Cell(row, column, spec, spec.ids(sorted(seeds[row, column]))))
     return Plan(
         name=declaration.name,
         title=declaration.name,
         declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
-        rows=tuple(Row(row, {f"{TRAINER}.row": row}) for row in rows),
+        rows=tuple(Row(label, {f"{TRAINER}.row": label}) for label in row_labels),
         columns=tuple(
-            Column(column, {f"{TRAINER}.column": column} if declaration.column else {})
-            for column in columns
+            Column(label, {f"{TRAINER}.column": label} if declaration.column else {})
+            for label in column_labels
         ),
-        cells=tuple(
-            _cell(declaration.name, row, column, sorted(seeds[row, column]), metrics, predicts)
-            for column in columns
-            for row in rows
-            if (row, column) in seeds
-        ),
+        cells=tuple(cells),
         baseline=baseline,
         seeds=tuple(sorted({seed for _, _, seed in places})),
-        analysis=old.analysis if old is not None else Analysis(),
-        design=Imported(blocks, tuple(sources)),
+        analysis=Analysis() if old is None else old.analysis,
+        design=Imported(has_seeds, tuple(sources)),
     )
 
 
-def _cell(
-    name: str,
-    row: str,
-    column: str,
-    seeds: Sequence[int],
-    metrics: Sequence[Mapping[str, Any]],
-    predicts: bool,
-) -> Cell:
-    spec = OwnSpec(imported_tree(name, row, column, metrics, predicts))
-    return Cell(row, column, spec, spec.ids(seeds))
+def _source_of(
+    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration, predicts: bool
+) -> SheetSource:
+    """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
+    hides = undeclared_differences(runs)
+    if declaration.seed is None:
+        hides += equal_lines(sheet)
+    if predicts:
+        hides += _unlike_their_share(runs, declaration)
+    return SheetSource(
+        file=FRAME if sheet.name == FRAME else os.path.abspath(sheet.name),
+        sha256=sheet.sha256,
+        lines=len(sheet.lines),
+        read=declaration.keys,
+        hides=tuple(hides),
+    )
+
+
+def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
+    """Return (row, column, seed) of each run of a plan, seed by seed."""
+    return [
+        (cell.row, cell.column, seed)
+        for seed in plan.seeds
+        for cell in plan.cells
+        if seed in cell.ids
+    ]
 
 
 def _metrics(
@@ -224,13 +254,15 @@ def _metrics(
     metric after the first is called accuracy.
     """
     metrics = []
-    for key, _, options in map(_metric, declaration.metrics):
+    for text in declaration.metrics:
+        key, column, options = _metric(text)
         if options["unit"] == "%":
-            options["scale"] = _percent_scale(sheet, runs, key, declaration.keys.metrics[key])
+            options["scale"] = _percent_scale(sheet, runs, key, column)
         else:
             options["decimals"] = min(4, 1 + max(run.decimals for run in runs))
         metrics.append(declared_metric(key, options))
-    if "accuracy" in [metric["key"] for metric in metrics[1:]]:  # as --show calls the first one
+    later_keys = [metric["key"] for metric in metrics[1:]]
+    if "accuracy" in later_keys:  # as --show calls the first one
         raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
     return metrics
 
@@ -248,20 +280,22 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     percents = {place: size for place, size in sizes.items() if size > 1}
     if not percents:
         return 100.0
-    usual = statistics.median(percents.values())
-    shares = {place: size for place, size in sizes.items() if 0 < size <= 1 and FAR * size < usual}
-    if shares:
-        is_share = len(shares) <= len(percents)
-        fewer, unit, usual_units = (
-            (shares, "share", "percents") if is_share else (percents, "percent", "shares")
-        )
-        place, size = next(iter(fewer.items()))
-        suffix = f" (and {len(fewer) - 1} more lines)" if len(fewer) > 1 else ""
-        raise UserError(
-            f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {unit} among "
-            f"{usual_units}; write all values as shares from 0 to 1, or all as percents"
-        )
-    return 1.0
+    usual_percent = statistics.median(percents.values())
+    shares = {
+        place: size for place, size in sizes.items() if 0 < size <= 1 and FAR * size < usual_percent
+    }
+    if not shares:
+        return 1.0
+    if len(shares) <= len(percents):
+        odd_sizes, odd_unit, usual_units = shares, "share", "percents"
+    else:
+        odd_sizes, odd_unit, usual_units = percents, "percent", "shares"
+    place, size = next(iter(odd_sizes.items()))
+    suffix = f" (and {len(odd_sizes) - 1} more lines)" if len(odd_sizes) > 1 else ""
+    raise UserError(
+        f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {odd_unit} among "
+        f"{usual_units}; write all values as shares from 0 to 1, or all as percents"
+    )
 
 
 def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration) -> list[str]:
@@ -273,13 +307,14 @@ def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration)
     if options["unit"] != "%":
         return []
     finished = [run for run in runs if not run.diverged]
-    scale = 100.0 if all(abs(run.values[key]) <= 1 for run in finished) else 1.0
-    shares = [
-        (run, scale * run.values[key], run.predictions.right)
-        for run in finished
-        if run.predictions is not None and run.predictions.right is not None
-    ]
-    unlike = [(run, value, right) for run, value, right in shares if not is_share(value, right)]
+    are_shares = all(abs(run.values[key]) <= 1 for run in finished)
+    scale = 100.0 if are_shares else 1.0
+    unlike = []
+    for run in finished:
+        if run.predictions is not None and run.predictions.right is not None:
+            percent, right = scale * run.values[key], run.predictions.right
+            if not is_share(percent, right):
+                unlike.append((run, percent, right))
     if not unlike:
         return []
     run, value, right = unlike[0]
@@ -290,7 +325,12 @@ def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration)
     ]
 
 
-MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second import must repeat
+# The parts of a metric's declaration that a second import must repeat.
+MEANING_KEYS = ("key", "direction", "unit", "scale")
+
+
+def _meanings(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: metric[key] for key in MEANING_KEYS} for metric in metrics]
 
 
 def _check_same(
@@ -300,17 +340,13 @@ def _check_same(
 
     They must have the same metrics, and either both or neither must have seeds, and columns.
     """
-    both = old.cells[0].spec.tree["metrics"], metrics
-    old_metrics, new_metrics = (
-        [[metric[part] for part in MEANS] for metric in some] for some in both
-    )
     old_options = {
-        "metric": old_metrics,
+        "metric": _meanings(old.cells[0].spec.tree["metrics"]),
         "seed": design.blocks,
         "column": bool(design.sources[0].read.column),
     }
     new_options = {
-        "metric": new_metrics,
+        "metric": _meanings(metrics),
         "seed": declaration.seed is not None,
         "column": declaration.column is not None,
     }
@@ -368,14 +404,15 @@ def import_sheet(
     os.sync()  # thousands of files: all at once
     histories: dict[str, History] = {}
     for run in lacking:
-        detail = result_detail(store.rundir(run.id), _read_back(store, run, runs_by_id[run.id]))
-        detail[IMPORT_EVENT] = {
-            **_origin(runs_by_id[run.id], sheet),
-            "test": _numbers(runs_by_id[run.id]),
-        }
-        kind = "diverged" if runs_by_id[run.id].diverged else "finished"
-        new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
-        histories[run.id] = [*new, (time.time(), kind, detail)]
+        sheet_run = runs_by_id[run.id]
+        detail = result_detail(store.rundir(run.id), _read_back(store, run, sheet_run))
+        detail[IMPORT_EVENT] = {**_origin(sheet_run, sheet), "test": _numbers(sheet_run)}
+        history: list[tuple[float, str, dict[str, Any]]] = []
+        if not ledger.events(run.id):
+            history.append((time.time(), "planned", {"sweep": plan.name}))
+        kind = "diverged" if sheet_run.diverged else "finished"
+        history.append((time.time(), kind, detail))
+        histories[run.id] = history
     ledger.bring(histories, {run.id: plan.name for run in plan.runs()}, ())
     ledger.announce(plan)
     store.write_plan(plan)
@@ -384,7 +421,11 @@ def import_sheet(
     ledger.plan(plan, sheet=[source.file, source.sha256])
     diverged = sum(run.diverged for run in runs)
     return Imports(
-        *(plan.name, len(plan.rows), len(plan.columns), len(lacking), len(runs) - len(lacking)),
+        sweep=plan.name,
+        rows=len(plan.rows),
+        columns=len(plan.columns),
+        brought=len(lacking),
+        there=len(runs) - len(lacking),
         diverged=diverged,
         notes=source.hides,
     )
@@ -427,12 +468,11 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
     recorded_values = {}
     for run in ledger.states(runs):
         state, last_result = fold_history(ledger.events(run))
-        if (
-            last_result is not None
-            and state.status in FINAL_STATUSES
-            and IMPORT_EVENT in last_result[1]
-        ):
-            recorded_values[run] = last_result[1][IMPORT_EVENT]["test"]
+        if last_result is None or state.status not in FINAL_STATUSES:
+            continue
+        _, detail = last_result
+        if IMPORT_EVENT in detail:
+            recorded_values[run] = detail[IMPORT_EVENT]["test"]
     return recorded_values
 
 
@@ -440,14 +480,18 @@ def _check_numbers(
     sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], old_values: Mapping[str, Values]
 ) -> None:
     """Raise UserError where a number differs from that of an earlier import."""
-    changed = [
-        f"{sheet.name}: {run.place}: {run.label}: {key} was "
-        f"{_value_text(old_values[id].get(key))}, and is {_value_text(_numbers(run).get(key))}"
-        for id, run in runs.items()
-        if id in old_values
-        for key in run.values
-        if old_values[id].get(key) != _numbers(run).get(key)
-    ]
+    changed = []
+    for id, run in runs.items():
+        if id not in old_values:
+            continue
+        for key in run.values:
+            old_value = old_values[id].get(key)
+            new_value = _numbers(run).get(key)
+            if old_value != new_value:
+                changed.append(
+                    f"{sheet.name}: {run.place}: {run.label}: {key} was "
+                    f"{_value_text(old_value)}, and is {_value_text(new_value)}"
+                )
     if changed:
         assert isinstance(plan.design, Imported)
         suffix = f"; and {len(changed) - MOST_LISTED} more" if len(changed) > MOST_LISTED else ""
@@ -472,14 +516,14 @@ def _is_whole(
 
 def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
-    spec, numbers = run.spec, _numbers(sheet_run)
-    lines = (
-        [] if sheet_run.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
-    )
+    metric_lines: list[dict[str, Any]] = []
+    if not sheet_run.diverged:
+        scores = {f"test_{key}": value for key, value in _numbers(sheet_run).items()}
+        metric_lines.append({"step": 0, **scores})
     contents = {
-        folder.run: to_json({"id": run.id, "spec": spec.tree}),
+        folder.run: to_json({"id": run.id, "spec": run.spec.tree}),
         folder.env: to_json({"attempts": [], IMPORT_EVENT: _origin(sheet_run, sheet)}),
-        folder.metrics: b"".join(_line(line) for line in lines),
+        folder.metrics: b"".join(map(_line, metric_lines)),
     }
     if sheet_run.predictions is not None:
         contents[folder.predictions] = sheet_run.predictions.content()
@@ -491,9 +535,11 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
         "metrics_sha256": hashes[folder.metrics],
         "env_sha256": hashes[folder.env],
         "predictions_sha256": hashes.get(folder.predictions),
-        **({} if sheet_run.diverged else spec.result_of(lines)),
     }
-    for path, content in {**contents, folder.result: to_json(result)}.items():
+    if not sheet_run.diverged:
+        result |= run.spec.result_of(metric_lines)
+    contents[folder.result] = to_json(result)
+    for path, content in contents.items():
         path.write_bytes(content)
 
 

@@ -17,12 +17,14 @@ from typing import Any, BinaryIO, cast
 
 from ablate.analysis import own_metrics
 from ablate.planning import Plan, PlannedRun
-from ablate.shared import (
+from ablate.run import (
     PROBE_METRICS,
     Excerpt,
-    Failure,
     RunDir,
     TaskChoice,
+)
+from ablate.shared import (
+    Failure,
     read_file,
     sha256_of,
     to_json,

@@ -22,14 +22,16 @@ from typing import Any
 from ablate.audit.bundle import ANONYMOUS, Bundle
 from ablate.audit.verify import faults
 from ablate.planning import Plan, PlannedRun, Search, before_searches, unite_plans
-from ablate.running import take_decisions
-from ablate.shared import (
+from ablate.run import (
     FINAL_STATUSES,
-    Failure,
     OwnSpec,
     RunDir,
-    UserError,
     lines_until,
+)
+from ablate.running import take_decisions
+from ablate.shared import (
+    Failure,
+    UserError,
     make_folder,
     open_file,
     read_json,

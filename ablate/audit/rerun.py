@@ -11,8 +11,14 @@ from typing import Any
 
 from ablate.analysis import MACHINE_FACTS
 from ablate.planning import PlannedRun
+from ablate.run import NO_WORD, RunDir
 from ablate.running import SETTLED_KEYS, Launcher, Slot
-from ablate.shared import ENDING_SIGNALS, NO_WORD, Failure, Notes, RunDir, noted_signals
+from ablate.shared import (
+    ENDING_SIGNALS,
+    Failure,
+    Notes,
+    noted_signals,
+)
 from ablate.store import Store
 
 SAME_BITS = "the same bits"

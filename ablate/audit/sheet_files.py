@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import MOST_BYTES, NotRegular, UserError, read_file
+from ablate.shared import (
+    MOST_BYTES,
+    NotRegular,
+    UserError,
+    read_file,
+)
 
 
 def file_within(folder: Path, name: str, place: str) -> Path:

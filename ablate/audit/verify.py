@@ -22,14 +22,17 @@ from ablate.analysis import Evidence, Results, RunFiles, make_table, with_own_me
 from ablate.audit.sheet import check_sheets
 from ablate.planning import Plan, PlannedRun
 from ablate.report import render_table
-from ablate.shared import (
+from ablate.run import (
     FINAL_STATUSES,
-    Failure,
+    META_FILE,
     OwnSpec,
     RunDir,
     RunSpec,
-    UserError,
     decoded,
+)
+from ablate.shared import (
+    Failure,
+    UserError,
     is_number,
     read_json,
     sha256_of,
@@ -375,7 +378,7 @@ class _Check:
         results = with_own_metrics(plan, results, store)
         files = RunFiles(store.metrics, store.probe, store.predictions)
         table = make_table(Evidence.collect(plan, results, files))
-        return [*csv.reader(io.StringIO(render_table(table, "csv")))][1:]
+        return [*csv.reader(io.StringIO(render_table(table, "tidy")))][1:]
 
     def say_what_was_not_checked(self) -> None:
         for condition, number in self.unchecked.items():
@@ -422,7 +425,7 @@ def check_data(
         if wrong is not None:
             findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
         elif run_ids := _of_other_bytes(
-            runs, fingerprint, decoded.digest(read_json(home / decoded.META_FILE)), data_hashes
+            runs, fingerprint, decoded.digest(read_json(home / META_FILE)), data_hashes
         ):
             findings.append(
                 f"{name}: {len(run_ids):,} runs ({run_ids[0]}, ...) were trained on other bytes "

@@ -144,13 +144,10 @@ def _run() -> int:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
         raise
-    except sqlite3.Error as error:
-        broken = not isinstance(error, sqlite3.OperationalError)
-        remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if broken else ""
-        return _fail(f"ablate: the store's ledger.db: {error}{remedy}", 1)
-    except OSError as error:  # a store that is a file, or can't be written to
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(f"ablate: {place}{error.strerror or error}", 1)
+    except (sqlite3.Error, OSError) as error:  # damaged, not writable, no folder
+        from ablate.api import failure_of
+
+        return _fail(f"ablate: {failure_of(error)}", 1)
 
 
 def _fail(line: str, code: int) -> int:

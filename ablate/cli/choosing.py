@@ -12,6 +12,7 @@ from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, ar
 from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
 from ablate.report import announce
+from ablate.run import PART_KINDS
 
 
 def list_(
@@ -59,7 +60,7 @@ def config(
     from omegaconf import OmegaConf
 
     from ablate.planning import find_cell, first_run, resolve_run
-    from ablate.shared import as_read
+    from ablate.run import as_read
 
     run: str | None
     has_name = "=" not in (words or ["="])[0]
@@ -83,8 +84,8 @@ def new(
         str,
         argument(
             "KIND",
-            "norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
-            "metric, probe, trainer, sweep, recipe or data.",
+            ", ".join(kind.name for kind in PART_KINDS)
+            + ", metric, trainer, sweep, recipe or data.",
         ),
     ],
     name: Annotated[
@@ -93,11 +94,15 @@ def new(
             "NAME", "Name of the file; of a trainer also the command of a program, in quotes."
         ),
     ],
+    as_name: Annotated[
+        str | None,
+        option("NAME", "Name for the trainer of a command (default: its script's).", "--as"),
+    ] = None,
 ) -> None:
     """Write a small working file of your own, and print the command that tries it."""
     from ablate.planning import write_template
 
-    template = write_template(kind, name)
+    template = write_template(kind, name, as_name)
     for path in template.files:
         print(f"wrote {path}")
     print(f"try it: {template.command}")

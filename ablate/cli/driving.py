@@ -8,9 +8,10 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -54,6 +55,7 @@ def sweep(
     quiet: Annotated[
         bool, flag("--quiet", "Print errors only; no table, so no verdict is read.")
     ] = False,
+    format: TextFormat = "text",
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
     from ablate.api import Start, check_retry, renamed_lines
@@ -63,7 +65,9 @@ def sweep(
 
     statuses = [status for status in retry.split(",") if status]
     check_retry(statuses)
-    with _silence() if quiet else contextlib.nullcontext():
+    _check_output(quiet, detach, format)
+    table_output = None if quiet else TableOutput(sys.stdout, format)
+    with _progress_output(quiet, format):
         store = store_at(selection.store)
         logger_settings = read_logger_words(selection.logger_words)
         check_loggers_installed([*logger_settings.loggers])
@@ -81,7 +85,7 @@ def sweep(
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 print("stopped before the first run; the same command goes on")
                 raise typer.Exit(130) from None
-            _close(store, outcome, observers, quiet)
+            _close(store, outcome, observers, table_output)
 
 
 def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, dict[str, Any]]]:
@@ -101,6 +105,38 @@ def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, 
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+@dataclass(frozen=True)
+class TableOutput:
+    """Where a sweep prints its table at the end, and how: as "text" or as "json"."""
+
+    stream: TextIO
+    format: str
+
+    def print(self, plan: Plan, store: Store) -> Table:
+        """Print the table of a sweep, and return it."""
+        view = TableView(format="json") if self.format == "json" else TableView()
+        with contextlib.redirect_stdout(self.stream):
+            return print_table(plan, store, view)
+
+
+def _check_output(quiet: bool, detach: str | None, format: str) -> None:
+    """Raise UserError for --format json with an option that leaves the table out."""
+    if format == "json":
+        for name, is_given in (("--quiet", quiet), ("--detach", detach is not None)):
+            if is_given:
+                raise UserError(f"{name}: prints no table; leave it or --format json out")
+
+
+def _progress_output(quiet: bool, format: str) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which the progress of a sweep is printed: nowhere if `quiet`, and on
+    standard error where standard output is for the JSON alone."""
+    if quiet:
+        return _silence()
+    if format == "json":
+        return contextlib.redirect_stdout(sys.stderr)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -128,7 +164,7 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
 def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
-    from ablate.api import find_grower, forecast_sweep, grow_plan
+    from ablate.api import forecast_sweep, grow_plan
     from ablate.running import DETACH_PLACES, detach_driver, make_launcher
 
     if place not in DETACH_PLACES:
@@ -136,7 +172,7 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
-            current_plan = grow_plan(plan, store, find_grower(plan, store))
+            current_plan = grow_plan(plan, store)
             _confirm(forecast_sweep(current_plan, store, launcher), yes=False)
         finally:
             launcher.free()
@@ -150,8 +186,10 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     print(detach_driver(place, words, plan.name, store, settings))
 
 
-def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
-    """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
+def _close(
+    store: Store, outcome: Outcome, observers: Observers, table_output: TableOutput | None
+) -> None:
+    """Print the end of a drive and the table, if it has an output, and exit with the code."""
     from ablate.analysis import table_headline
     from ablate.api import check_outcome
     from ablate.store import without_skipped
@@ -161,10 +199,11 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         tally = f"{progress.ended_count} of {progress.total}"
         print(f"stopped after {tally}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    if not quiet and outcome.misread is None:  # a table that nobody sees would be a look
+    # A table that nobody sees would be a look.
+    if table_output is not None and outcome.misread is None:
         with reading(store.root) as (_, ledger):
             table_plan = without_skipped(plan, ledger)
-        table = print_table(table_plan, store, TableView())
+        table = table_output.print(table_plan, store)
         if line := table_headline(table):
             observers.keep_verdicts(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
@@ -210,9 +249,9 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis import with_own_metrics
-    from ablate.api import find_grower, grow_plan, imported_plan, make_recall, recorded_states
-    from ablate.report import show_head, show_plan, trees
-    from ablate.running import Devices, estimate_costs, gpus_in_use, make_launcher, rehearse_rows
+    from ablate.api import forecast_plan, imported_plan, make_recall
+    from ablate.report import show_head, trees
+    from ablate.running import Devices
 
     store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
@@ -224,14 +263,8 @@ def plan(
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":
         show_head(plan)
-    plan = grow_plan(plan, store, find_grower(plan, store))
-    states, finished = recorded_states(plan, store)
-    launcher = make_launcher(settings, store.cache)
-    try:
-        cost = estimate_costs(plan, store, launcher, states, finished, on=devices)
-        rehearsals = rehearse_rows(plan, store, launcher, cost.described)
-    finally:
-        launcher.free()
+    forecast = forecast_plan(plan, store, settings, devices)
+    plan, cost = forecast.plan, forecast.costs
     detection, ahead = None, None
     designs: list[DesignForecast] = []
     spreads: dict[str, SeedSpread] = {}
@@ -261,12 +294,10 @@ def plan(
         if detect is not None and not designs:
             detection = forecast_seeds(plan, detect, cost, spreads, past)
         ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
-    amiss = [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)] if on is None else []
-    facts = plan, states, cost, rehearsals, settings, amiss
     if format == "json":
-        print_json(trees.of_plan(*facts, detection, ahead, designs, withheld.values()))
+        print_json(trees.of_plan(forecast, detection, ahead, designs, withheld.values()))
         return
-    show_plan(*facts)
+    forecast.show()
     if designs:
         from ablate.report import show_designs
 
@@ -410,7 +441,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _restore_hint(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared import RunSpec
+    from ablate.run import RunSpec
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if RunSpec.of(store.rundir(run).read_spec()).is_imported:

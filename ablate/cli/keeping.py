@@ -17,12 +17,18 @@ from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report import announce, count_text
-from ablate.shared import Failure, NotThere, UserError, printable
+from ablate.shared import (
+    Failure,
+    NotThere,
+    UserError,
+    printable,
+)
 
 if TYPE_CHECKING:
     from ablate.audit import MergeReport
+    from ablate.run import RunDir, RunSpec
     from ablate.running import Slot
-    from ablate.shared import Notes, RunDir, RunSpec
+    from ablate.shared import Notes
     from ablate.store import Store
 
 
@@ -226,8 +232,8 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     from ablate.audit import SAME_BITS, RerunStopped, retrain
     from ablate.planning import Composer, parse_word, single_values, split_launcher
     from ablate.report import progress_view
+    from ablate.run import OwnSpec
     from ablate.running import decode_data, make_local_launcher
-    from ablate.shared import OwnSpec
     from ablate.store import (
         SweepProgress,
         Worker,

@@ -89,7 +89,7 @@ def watch(
     A sweep that is not there yet is waited for. Without a name the page lists the sweeps of the
     store. The address holds a token: only who knows it sees the page. Ctrl-C ends it.
     """
-    from ablate.report import StoreAnswers, SweepAnswers, WatchServer
+    from ablate.report import StoreAnswers, WatchServer
 
     if not 0 <= port <= MAX_PORT:
         raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
@@ -97,13 +97,14 @@ def watch(
         store = store_at(selection.store)
         plan = _awaited(selection)
         has_choice = selection.words or selection.has_options
-        answers = SweepAnswers(plan, store) if has_choice else StoreAnswers(store)
+        answers = StoreAnswers(store)
+        page = f"{answers.open(plan)}/" if has_choice else ""
         try:
             server = WatchServer(answers, port)
         except OSError as error:
             raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
         with server:
-            print(server.url, flush=True)
+            print(f"{server.url}{page}", flush=True)
             server.serve_forever()
 
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ablate.shared import UserError, expected_words, parts
+from ablate.run import parts
+from ablate.shared import UserError, expected_words
 
 # They take sweep files; other commands take driven sweeps.
 DECLARING_COMMANDS = (
@@ -34,7 +35,7 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of sweeps; keys, once a letter is typed; the choices of a key such as `norm=`."""
     from ablate.planning import sweep_files
     from ablate.report import key_lines
-    from ablate.shared import CHOICES
+    from ablate.run import CHOICES
 
     tokens = [word for word in ctx.params.get("words") or () if word != "="]
     key, equals, _ = incomplete.partition("=")
@@ -138,7 +139,7 @@ TrialsFormat = Annotated[str | None, format_of("rich", "md", "csv", "json", defa
 TableFormat = Annotated[
     str | None,
     format_of(
-        *("rich", "md", "latex", "html", "csv", "json"),
+        *("rich", "md", "latex", "html", "csv", "tidy", "json"),
         *parts.names("ablate_formats"),
         default=READABLE,
     ),

@@ -22,13 +22,13 @@ __all__ = [
     "BrokenImage",  # an image whose bytes are none, or not whole
     "fraction_rows",  # the training rows that `data.fraction` leaves
     "shared_images",  # count the images that two splits share
-    "size_text",  # bytes as text: 1.5 GB
     # Classes
     "class_names",  # a set's class names, where they are known early
     "check_names",  # refuse texts that ask for class names a set lacks
     "match_classes",  # map the classes of one set to those of another
     # Batches
     "Batches",  # the global batches of a training
+    "Delivery",  # how they reach the process that trains on them
     "evaluation_batches",  # every example once, in stored order
     "resident_split",  # a split on the device, where it fits
     "ImageView",  # how images are shown: size, scaling, crop
@@ -44,8 +44,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.data.augment.layout import constants_on, normal_of
-    from ablate.data.batches import Batches, evaluation_batches, resident_split
-    from ablate.data.building import size_text
+    from ablate.data.batches import Batches, Delivery, evaluation_batches, resident_split
     from ablate.data.cache import (
         check_names,
         class_names,

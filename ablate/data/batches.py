@@ -23,7 +23,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import Change, ImageView, changes_of, erasing, in_blocks, normalise
 from ablate.data.picture_crop import Cut, Cuts, MaskedCuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
-from ablate.shared import Augment, UserError
+from ablate.run import Augment
+from ablate.shared import UserError
 
 AHEAD = 1  # batches fetched beyond the current one
 RING = AHEAD + 1  # buffers: one is filled while the other is sent
@@ -209,13 +210,26 @@ def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:
     return parts
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """How the batches reach the process that trains on them.
+
+    `ahead`: each is fetched while the one before it is trained on; else the split is on the device
+    that trains. `rows`: the rows of each global batch that this process gets, where other processes
+    have the rest; None: all rows. `sum_over_rows` then sums a count over all rows.
+    """
+
+    ahead: bool = False
+    rows: slice | None = None
+    sum_over_rows: Callable[[Tensor], Tensor] = lambda count: count
+
+
 class Batches:
     """The global batches of a training: `batches.at(step)`.
 
     An epoch has floor(n / batch) steps; the images left over wait for another epoch's order.
-    `draws` are on the device that trains. So is `split`, unless (`ahead`) each batch is fetched
-    while the one before it is trained on; encoded images are always fetched so, as crops. The label
-    of an image is a class, or a mask.
+    `draws` are on the device that trains. Encoded images are always fetched ahead, as crops. The
+    label of an image is a class, or a mask.
     """
 
     def __init__(
@@ -225,13 +239,11 @@ class Batches:
         augment: Augment,
         draws: Draws,
         view: ImageView | None = None,
-        ahead: bool = False,
         extra: Extra | None = None,
-        share: tuple[slice, Callable[[Tensor], Tensor]] | None = None,
+        delivery: Delivery = Delivery(),
     ) -> None:
-        """`extra`: a change of the levels of a whole batch, uint8 to float32, at a step. `share`:
-        the rows of each global batch that `at` returns, where other processes have the rest, and a
-        function that sums a count over all rows."""
+        """`extra`: a change of the levels of a whole batch, uint8 to float32, at a step. Raises
+        UserError where a batch has more images than the split."""
         if batch > len(split):
             raise UserError(
                 f"train.batch: {batch} is more than the {len(split)} training images; "
@@ -254,15 +266,19 @@ class Batches:
             else:
                 self._cut = Cuts(split.shapes, self._view.centre, augment, host)
             self._view, self._augment = self._view.without_crop, replace(augment, crop_area=None)
-        fed = ahead or self._cut is not None
-        self._feed = Feed(self._request, draws.device) if fed else None
+        self._feed: Feed | None = None
+        if delivery.ahead or self._cut is not None:
+            self._feed = Feed(self._request, draws.device)
         self._extra = extra
-        self.rows, self.sum_over_rows = share or (slice(0, batch), lambda count: count)
-        # Each image is mixed with the one before it in the batch, so that one is read, too.
-        self._mixes = bool(augment.mixup or augment.cutmix)
-        partner_rows = [(self.rows.start - 1) % batch] if self._mixes and not self._is_whole else []
-        self._places = torch.tensor([*partner_rows, *range(self.rows.start, self.rows.stop)])
-        read_rows = range(batch) if extra else self._places.tolist()
+        self.rows = slice(0, batch) if delivery.rows is None else delivery.rows
+        self.sum_over_rows = delivery.sum_over_rows
+        mixes_images = bool(augment.mixup or augment.cutmix)
+        places = list(range(self.rows.start, self.rows.stop))
+        if mixes_images and not self._is_whole:
+            # Each image is mixed with the one before it in the batch, so that one is read, too.
+            places.insert(0, (self.rows.start - 1) % batch)
+        self._places = torch.tensor(places)
+        read_rows = range(batch) if extra else places
         self._read_spans = [slice(part[0], part[-1] + 1) for part in _in_a_row(read_rows)]
 
     @property

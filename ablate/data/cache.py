@@ -35,10 +35,19 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ablate.data import source
-from ablate.data.building import JOURNAL, Progress, Work, build_cache, building_folder, noted
+from ablate.data.building import (
+    JOURNAL,
+    Progress,
+    Work,
+    build_cache,
+    building_folder,
+    noted,
+    size_text,
+)
 from ablate.data.splits import AnySplit, Cached, EncodedSplit, open_cached
 from ablate.data.stored_set import few
-from ablate.shared import Data, Lock, UserError, make_folder
+from ablate.run import Data
+from ablate.shared import Lock, UserError, make_folder
 
 _JOURNAL_KEPT_S = 7 * 86400
 
@@ -90,6 +99,18 @@ class CacheState:
     counts: dict[str, int] | None  # None, and so `bytes`: not known before the set is fetched
     bytes: int | None  # of files' own bytes in tables an estimate, until they are written
     decoded_images: int  # images that a killed build has decoded
+
+    @property
+    def size_text(self) -> str | None:
+        """The bytes that the cache takes, such as "1.5 GB"."""
+        return None if self.bytes is None else size_text(self.bytes)
+
+    @property
+    def free_text(self) -> str:
+        """The free bytes of the disk that the cache lies on, or will lie on."""
+        cache = self.folder.parent
+        existing = next(path for path in (cache, *cache.absolute().parents) if path.is_dir())
+        return size_text(shutil.disk_usage(existing).free)
 
 
 def inspect_data(data: Data, folder: Path) -> CacheState:

@@ -16,7 +16,7 @@ from ablate.data.augment import colour, crop, layout, mix, operate, randaugment,
 from ablate.data.draws import Draws, uniform_of
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
-from ablate.shared import Augment, Run
+from ablate.run import Augment, Run
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
 

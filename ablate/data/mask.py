@@ -10,7 +10,15 @@ from PIL import Image
 
 from ablate.data.picture import Example, _with_image
 from ablate.data.stored_set import Source, part_of, wanted_splits
-from ablate.shared import MASKS, NO_CLASS, PICTURES, Data, Listing, UserError, local_splits
+from ablate.run import (
+    MASKS,
+    NO_CLASS,
+    PICTURES,
+    Data,
+    Listing,
+    local_splits,
+)
+from ablate.shared import UserError
 
 _LEVELS = 256
 _MODES = ("L", "P", "1", "I;16", "I")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ablate.data.augment import crop
 from ablate.data.draws import Draws
-from ablate.shared import NO_CLASS, Augment
+from ablate.run import NO_CLASS, Augment
 
 REDRAWS = 10
 LONGEST = 4  # the longer side is at most so many times the size, before it is scaled

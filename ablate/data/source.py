@@ -35,16 +35,16 @@ from ablate.data.stored_set import (
     wanted_splits,
 )
 from ablate.data.tables import open_captions, open_hub, open_parquet, parquet_file, parquet_files
-from ablate.shared import (
+from ablate.run import (
     BUNDLED,
     Data,
     Listing,
-    UserError,
     class_folders,
     list_local,
     local_splits,
     split_folder,
 )
+from ablate.shared import UserError
 
 
 def open_source(data: Data) -> Source:

@@ -20,7 +20,8 @@ from ablate.data.mask import classes
 from ablate.data.picture import Example, decode_whole
 from ablate.data.picture_crop import Cut, MaskedCrops
 from ablate.data.storage import array_file
-from ablate.shared import NO_CLASS, Data, UserError, decoded, read_json
+from ablate.run import META_FILE, NO_CLASS, Data, decoded
+from ablate.shared import UserError, read_json
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
 
@@ -56,19 +57,22 @@ class Split:
         at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
 
         def part(start: int) -> None:
-            some, span = rows[start : start + at_once], slice(start, start + at_once)
-            torch.index_select(self.images, 0, some, out=out.images[span])
-            torch.index_select(self.labels, 0, some, out=out.labels[span])
-            torch.index_select(self.aspects, 0, some, out=out.aspects[span])
+            span = slice(start, start + at_once)
+            part_rows = rows[span]
+            torch.index_select(self.images, 0, part_rows, out=out.images[span])
+            torch.index_select(self.labels, 0, part_rows, out=out.labels[span])
+            torch.index_select(self.aspects, 0, part_rows, out=out.aspects[span])
 
         for _ in map_calls(part, range(0, len(rows), at_once)):
             pass
 
     def marks(self) -> Iterator[bytes]:
-        """Return a mark of each image, the bytes of its middle row of pixels: images with different
+        """Yield a mark of each image, the bytes of its middle row of pixels: images with different
         marks are different images."""
         middle = self.images[:, self.images.shape[1] // 2]
-        return (row.tobytes() for part in middle.split(MARKED) for row in part.numpy())
+        for part in middle.split(MARKED):
+            for row in part.numpy():
+                yield row.tobytes()
 
     def image_bytes(self, row: int) -> bytes:
         """Return all bytes of an image."""
@@ -152,8 +156,9 @@ class EncodedSplit:
 
     def take(self, rows: Tensor | slice) -> EncodedSplit:
         """Return some of its rows, in the given order. Reads no image."""
-        spans, labels, shapes = (part[rows] for part in (self.spans, self.labels, self.shapes))
-        return replace(self, spans=spans, labels=labels, shapes=shapes)
+        return replace(
+            self, spans=self.spans[rows], labels=self.labels[rows], shapes=self.shapes[rows]
+        )
 
     def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
         assert cut is not None
@@ -227,9 +232,12 @@ class MaskedSplit(EncodedSplit):
                 place, self.picture(numbers[place]), self.mask(numbers[place])
             )
             tall, wide = mask.shape
-            image, labels = out.images[place].numpy(), out.labels[place].numpy()
-            image[...], labels[...] = 0, NO_CLASS
-            image[:tall, :wide], labels[:tall, :wide] = pixels, mask
+            image = out.images[place].numpy()
+            image[...] = 0
+            image[:tall, :wide] = pixels
+            labels = out.labels[place].numpy()
+            labels[...] = NO_CLASS
+            labels[:tall, :wide] = mask
             out.aspects[place] = torch.tensor([tall, wide])
 
         for _ in map_calls(cut_pair, range(len(numbers))):
@@ -271,29 +279,41 @@ class Cached:
         """The texts that labels stand for: captions, or the first name of each class."""
         if self.class_names is None:
             return None
-        keep_whole = self.captions
-        return tuple(name if keep_whole else name.split(",")[0] for name in self.class_names)
+        if self.captions:
+            return tuple(self.class_names)
+        return tuple(name.split(",")[0] for name in self.class_names)
 
     def split(self, name: str) -> AnySplit:
         """Return train, validation or test, mapped: all processes that read it share its pages."""
         if self.encoded is not None:
             return self._encoded(name, self.encoded)
-        images, labels = (mapped(self.folder / array_file(name, w)) for w in ("images", "labels"))
-        if self.squeezed:
-            aspects = mapped(self.folder / array_file(name, "aspects"))
-            return Split(images, labels, aspects, self.names)
-        return Split(images, labels, torch.ones(len(labels)), self.names)
+        images = self._array(name, "images")
+        labels = self._array(name, "labels")
+        aspects = self._array(name, "aspects") if self.squeezed else torch.ones(len(labels))
+        return Split(images, labels, aspects, self.names)
+
+    def _array(self, split: str, kind: str) -> Tensor:
+        """Return an array of a split, mapped; `kind`: images, labels, ..."""
+        return mapped(self.folder / array_file(split, kind))
 
     def _encoded(self, name: str, channels: int) -> EncodedSplit:
-        offsets, labels, shapes = (
-            mapped(self.folder / array_file(name, kind)) for kind in ("offsets", "labels", "shapes")
-        )
+        offsets = self._array(name, "offsets")
+        labels = self._array(name, "labels")
+        shapes = self._array(name, "shapes")
         content = Bytes(self.folder / array_file(name, "encoded"))
         spans = torch.stack([offsets[:-1], offsets[1:]], 1)
         if self.masks is None:
             return EncodedSplit(content, spans, labels, shapes, channels, names=self.names)
-        lengths = mapped(self.folder / array_file(name, "lengths"))
-        return MaskedSplit(content, spans, labels, shapes, channels, lengths, self.masks)
+        lengths = self._array(name, "lengths")
+        return MaskedSplit(
+            content=content,
+            spans=spans,
+            labels=labels,
+            shapes=shapes,
+            channels=channels,
+            lengths=lengths,
+            data=self.masks,
+        )
 
 
 def mapped(path: Path) -> Tensor:
@@ -317,7 +337,7 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     where it holds another number of classes than `data.classes`.
     """
     home = folder / data.fingerprint
-    meta = read_json(home / decoded.META_FILE)
+    meta = read_json(home / META_FILE)
     if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
     cache_form = meta.get("cache", "decoded")
@@ -337,9 +357,14 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
             f"data.classes: {data.classes}, but data={data.name} has labels up to "
             f"{meta['top_label']}"
         )
-    size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
-    names = meta["class_names"]
-    channels = data.channels if cache_form == "encoded" else None
-    masks = data if data.labels == "masks" else None
-    captions, sha256 = data.text is not None, decoded.digest(meta)
-    return Cached(*(home, meta["counts"], names, size, squeezed, sha256, channels, masks, captions))
+    return Cached(
+        folder=home,
+        counts=meta["counts"],
+        class_names=meta["class_names"],
+        bytes=sum(meta["bytes"].values()),
+        squeezed=data.cache_size is not None,
+        sha256=decoded.digest(meta),
+        encoded=data.channels if cache_form == "encoded" else None,
+        masks=data if data.labels == "masks" else None,
+        captions=data.text is not None,
+    )

@@ -23,7 +23,8 @@ from PIL.Image import Image
 
 from ablate.data.mask import classes
 from ablate.data.picture import Array, BrokenImage, Example, decode, decode_whole, encoded, squeeze
-from ablate.shared import NO_CLASS, SPLITS, Data, UserError
+from ablate.run import NO_CLASS, SPLITS, Data
+from ablate.shared import UserError
 
 DIGEST = 16  # bytes that stand for an image's pixels
 

@@ -20,7 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ablate.data.picture import BrokenImage, Example, decode_whole, size_of
-from ablate.shared import Data, Slice, UserError, parse_slice, select_splits
+from ablate.run import (
+    Data,
+    Slice,
+    parse_slice,
+    select_splits,
+)
+from ablate.shared import UserError
 
 
 @dataclass(frozen=True)

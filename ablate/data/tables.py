@@ -1,5 +1,5 @@
 """Sets in tables: parquet files, and sets of the hub read by `datasets`; and images with captions,
-whose label is the number of a text (see `ablate.shared.dataset`)."""
+whose label is the number of a text (see `ablate.run.dataset`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from typing import Any
 
 from ablate.data.picture import Example, size_of
 from ablate.data.stored_set import Part, Source, slice_of, wanted_splits
-from ablate.shared import (
-    DISK_FULL_ERRORS,
+from ablate.run import (
     Data,
     Listing,
-    UserError,
     dataset,
     local_splits,
     split_of,
-    unknown_value,
 )
+from ablate.shared import DISK_FULL_ERRORS, UserError, unknown_value
 
 # Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
 _ROWS, _BYTES = 256, 16 << 20

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ablate.shared import (
+from ablate.run import (
     CROSSING,
     METRIC_ATTRIBUTES,
     PROBE,
@@ -24,7 +24,6 @@ from ablate.shared import (
     TASKS,
     Key,
     Metric,
-    UserError,
     check_shares,
     code_hash,
     distribution_of,
@@ -38,9 +37,9 @@ from ablate.shared import (
     part_name,
     read_attribute,
     source_file,
-    unknown_value,
     version_of,
 )
+from ablate.shared import UserError, unknown_value
 
 # What a plan keeps of a metric: where it lies, its version, its attributes.
 MetricDeclaration = Mapping[str, Any]

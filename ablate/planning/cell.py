@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from ablate.planning.settings import value_text
-from ablate.shared import Key, Run, RunSpec, build_run
+from ablate.run import (
+    Key,
+    Run,
+    RunSpec,
+    build_run,
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
 from ablate.planning.declared import Change, words_of
 from ablate.planning.settings import parse_word, value_text
-from ablate.shared import Key, UserError, unknown_value
+from ablate.run import Key
+from ablate.shared import UserError, unknown_value
 
 Kind = Literal["one_at_a_time", "leave_one_out", "both", "factorial", "fractional"]
 EFFECT_KINDS: dict[str, str] = {

@@ -46,7 +46,7 @@ from ablate.planning.settings import (
     value_text,
     with_one_model,
 )
-from ablate.shared import (
+from ablate.run import (
     CHOICES,
     FINGERPRINTS_FILE,
     SHOWN_KEYS,
@@ -55,19 +55,17 @@ from ablate.shared import (
     OwnSpec,
     Run,
     RunSpec,
-    UserError,
     command_text,
     is_plugin,
     is_whole,
     list_local,
     plugin,
-    sha256_of,
     split_command,
     tasks_for_labels,
     trainer,
-    unknown_value,
     validated_run,
 )
+from ablate.shared import UserError, sha256_of, unknown_value
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType

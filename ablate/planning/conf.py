@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.launcher import LAUNCHERS, launcher_params
-from ablate.shared import CHOICES, TRAINER, Param, UserError
+from ablate.run import CHOICES, TRAINER, Param
+from ablate.shared import UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 _PACKAGE = Path(__file__).resolve().parent.parent

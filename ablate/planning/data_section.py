@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import (
+from ablate.run import (
     BUNDLED,
     MASKS,
     PICTURES,
+    Data,
     Listing,
-    UserError,
     class_folders,
     data_fingerprint,
     dataset,
@@ -21,10 +21,10 @@ from ablate.shared import (
     local_splits,
     parse_slice,
     read_section,
-    sections,
     select_splits,
     split_folder,
 )
+from ablate.shared import UserError
 
 MOST_NAMED = 3  # most sets in one line, and most folders with a line of their own
 USES = {"test": "tests", "validation": "validates"}
@@ -56,7 +56,7 @@ def complete(
     filled = {**data, "fingerprint": ""}
     if "classes" in data and data["classes"] is None:
         filled["classes"] = 2  # a stand-in: they are counted below
-    read_section(sections.Data, filled, "data")  # before any file is looked at
+    read_section(Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
         if data["source"] != "datasets":

@@ -23,7 +23,8 @@ from ablate.planning.conf import MOST_VALUES
 from ablate.planning.design import Design, Fixed
 from ablate.planning.parents import FROM_PREFIX
 from ablate.planning.settings import SettingsLayer, plain, value_text
-from ablate.shared import UserError, check_keys, field_types, read_field, unknown_value
+from ablate.run import check_keys, field_types, read_field
+from ablate.shared import UserError, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.changes import Changes

@@ -13,7 +13,8 @@ from typing import Any
 
 from ablate.planning.parents import bare
 from ablate.planning.settings import Word, plain, single_values, value_text
-from ablate.shared import UserError, read_value
+from ablate.run import read_value
+from ablate.shared import UserError
 
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
 SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs

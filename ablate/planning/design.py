@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
-from ablate.shared import Key, UserError, check_keys, parts, read_field, read_value
+from ablate.run import (
+    Key,
+    check_keys,
+    parts,
+    read_field,
+    read_value,
+)
+from ablate.shared import UserError
 
 if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep

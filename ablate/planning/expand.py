@@ -41,7 +41,8 @@ from ablate.planning.words import (
     read_line,
     read_options,
 )
-from ablate.shared import OwnSpec, RunSpec, UserError, program, unknown_value
+from ablate.run import OwnSpec, RunSpec, program
+from ablate.shared import UserError, unknown_value
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -496,7 +497,7 @@ def check_seeds(spec: RunSpec, seeds: Sequence[int]) -> None:
     """Raise UserError for several seeds of a command without {seed}: all would be one run."""
     if len(seeds) < 2 or not (isinstance(spec, OwnSpec) and spec.is_command):
         return
-    if not program.takes(spec.trainer, program.SEED_PLACE):
+    if not program.takes_seed(spec):
         raise UserError(
             f"seeds: the command `{spec.trainer}` has no {{seed}}, so that all of its seeds "
             f"would be one run: add {{seed}} to the command, or give seeds=1"

@@ -10,7 +10,8 @@ from typing import Any
 
 from ablate.planning.conf import composed, hydra_errors, without_ours
 from ablate.planning.settings import leaves
-from ablate.shared import TRAINER, UserError, hydra_override, parse_source, unknown_value
+from ablate.run import TRAINER, hydra_override, parse_source
+from ablate.shared import UserError, unknown_value
 
 WAY_OUT = (
     "install where ablate is what the application needs for that, or write `keys: {KEY: DEFAULT}` "
@@ -48,8 +49,9 @@ def keys_of(
     does not have.
     """
     folder, name = _main(words)
+    constants = _constants(words)
     try:
-        default = _compose(folder, name, [])
+        default = _compose(folder, name, constants)
     except UserError as error:
         raise UserError(f"{error}; {WAY_OUT}") from error
     group_choices = {key: value for key, value in run_settings.items() if key in default.options}
@@ -61,7 +63,7 @@ def keys_of(
         for key, value in group_choices.items()
         if default.choices.get(key) != value
     ]
-    composed = _compose(folder, name, groups)
+    composed = _compose(folder, name, [*constants, *groups])
     settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
@@ -73,7 +75,7 @@ def keys_of(
     new = {k: v for k, v in settings.items() if k not in composed.values or composed.values[k] != v}
     overrides = [*groups, *(hydra_override(key, value) for key, value in new.items())]
     if new:
-        _compose(folder, name, overrides)
+        _compose(folder, name, [*constants, *overrides])
     declares: dict[str, Any] = {
         key: {"default": choice, "choices": [*composed.options[key]]}
         for key, choice in composed.choices.items()
@@ -85,6 +87,16 @@ def keys_of(
         kind = KINDS.get(type(value if default_value is None else default_value), "str")
         declares[key] = {"default": value, "type": kind, "nullable": default_value is None}
     return declares, overrides
+
+
+def _constants(words: Sequence[str]) -> list[str]:
+    """Return the overrides that the command always has: KEY=VALUE after the script."""
+    script = next(n for n, word in enumerate(words) if word.endswith(".py"))
+    return [
+        word
+        for word in words[script + 1 :]
+        if "=" in word and "{" not in word and not word.startswith(("-", "hydra."))
+    ]
 
 
 def _main(words: Sequence[str]) -> tuple[Path, str]:

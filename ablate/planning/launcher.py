@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ablate.shared import Choice, Param, UserError, check_keys, read_settings, unknown_value
+from ablate.run import (
+    Choice,
+    Param,
+    check_keys,
+    read_settings,
+)
+from ablate.shared import UserError, unknown_value
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of the launchers that group GPUs

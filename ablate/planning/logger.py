@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from ablate.planning.launcher import chosen_settings
 from ablate.planning.settings import parse_word, single_values
-from ablate.shared import Choice, Param, UserError, install_command
+from ablate.run import Choice, Param
+from ablate.shared import UserError, install_command
 
 LOGGERS: dict[str, Choice] = {
     "tensorboard": Choice(

@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from ablate.planning.settings import Layers, SettingsLayer
-from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, RunSpec, UserError, is_whole, unknown_value
+from ablate.run import (
+    CHOICES,
+    DEFAULT_TASK,
+    TASKS,
+    RunSpec,
+    is_whole,
+)
+from ablate.shared import UserError, unknown_value
 
 FROM_PREFIX = "from."
 SHARED_SECTIONS = ("model", *CHOICES)  # sections and groups that parent and child share

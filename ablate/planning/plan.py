@@ -29,20 +29,22 @@ from ablate.planning.changes import Changes
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word
-from ablate.shared import (
+from ablate.run import (
     DEFAULT_TASK,
     PROBE,
     TASKS,
-    Failure,
     Metric,
     PlainValue,
     TaskChoice,
-    UserError,
-    format_words,
     is_plugin,
-    printable,
     probe_name,
     read_value,
+)
+from ablate.shared import (
+    Failure,
+    UserError,
+    format_words,
+    printable,
     unknown_value,
 )
 from ablate.version import FORMAT

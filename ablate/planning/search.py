@@ -39,7 +39,8 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import LENGTH_KEYS, RunSpec, UserError, make_folder, sync_folder, validated_run
+from ablate.run import LENGTH_KEYS, RunSpec, validated_run
+from ablate.shared import UserError, make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna
@@ -83,14 +84,16 @@ class Search:
     def extend(self, plan: Plan) -> None:
         """Go on with a plan whose cells have more seeds, each of which brings a search."""
         self._plan = plan
-        searches = {(_place(search.cell), search.number): search for search in self._searches}
-        search_numbers = {_place(cell): plan.searches(cell) for cell in plan.cells}
-        self._searches = [
-            searches.get((_place(cell), number)) or CellSearch(plan, cell, number)
-            for number in dict.fromkeys(n for numbers in search_numbers.values() for n in numbers)
-            for cell in plan.cells
-            if number in search_numbers[_place(cell)]
-        ]
+        begun = {(_place(search.cell), search.number): search for search in self._searches}
+        numbers_by_cell = {_place(cell): plan.searches(cell) for cell in plan.cells}
+        all_numbers = dict.fromkeys(itertools.chain(*numbers_by_cell.values()))
+        self._searches = []
+        for number in all_numbers:  # the first searches of all cells, then the second ones, ...
+            for cell in plan.cells:
+                place = _place(cell)
+                if number in numbers_by_cell[place]:
+                    search = begun.get((place, number)) or CellSearch(plan, cell, number)
+                    self._searches.append(search)
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
         """Return the plan with all trials that can be asked by now, and the runs of ended searches.
@@ -100,33 +103,35 @@ class Search:
         moved = [search.advance(results, metrics) for search in self._searches]
         if not any(moved):
             return None
-        rounds = itertools.zip_longest(*(search.trials for search in self._searches))
-        trials = (trial for trials in rounds for trial in trials if trial is not None)
-        of_cell: dict[tuple[str, str], list[CellSearch]] = {}
+        trials: list[Trial] = []  # the first ones of all searches, then the second ones, ...
+        for row in itertools.zip_longest(*(search.trials for search in self._searches)):
+            trials += [trial for trial in row if trial is not None]
+        searches_by_cell: dict[tuple[str, str], list[CellSearch]] = {}
         for search in self._searches:
-            of_cell.setdefault(_place(search.cell), []).append(search)
-        cells = tuple(
-            self._reported(cell, of_cell[_place(cell)]) if _place(cell) in of_cell else cell
-            for cell in self._plan.cells
-        )
-        return replace(self._plan, trials=tuple(trials), cells=cells)
+            searches_by_cell.setdefault(_place(search.cell), []).append(search)
+        cells = []
+        for cell in self._plan.cells:
+            searches = searches_by_cell.get(_place(cell))
+            cells.append(self._with_runs(cell, searches) if searches else cell)
+        return replace(self._plan, trials=tuple(trials), cells=tuple(cells))
 
-    def _reported(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:
+    def _with_runs(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:
         """Return the cell with the runs of its searches that are over."""
-        numbers = self._plan.searches(cell)
-        winners = [
-            (choice, search.spec)
-            for search in searches
-            if (choice := search.choice(numbers)) is not None
-        ]
+        seeds_by_search = self._plan.searches(cell)
+        winners: list[TuningWinner] = []
+        specs: list[RunSpec] = []
         ids: dict[int, str] = {}
-        for choice, spec in winners:
-            ids |= spec.ids(choice.seeds)
+        for search in searches:
+            winner = search.winner(seeds_by_search)
+            if winner is not None:
+                winners.append(winner)
+                specs.append(search.spec)
+                ids |= search.spec.ids(winner.seeds)
         return replace(
             cell,
             ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},
-            chosen=tuple(choice for choice, _ in winners),
-            specs=tuple(spec for _, spec in winners),
+            chosen=tuple(winners),
+            specs=tuple(specs),
         )
 
     @property
@@ -145,9 +150,11 @@ class Search:
         """
         if not self.prunes:
             return None
-        return next(
-            (step for search in self._searches if (step := search.prune(run, metrics))), None
-        )
+        for search in self._searches:
+            step = search.prune(run, metrics)
+            if step:
+                return step
+        return None
 
     def write(self, folder: Path) -> Path:
         """Write all studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard.
@@ -166,15 +173,13 @@ class Search:
             journal = Path(place) / "journal"
             storage = JournalStorage(JournalFileBackend(str(journal)))
             for search in self._searches:
-                for name, study in search.studies(
-                    several=len(self._plan.searches(search.cell)) > 1
-                ):
+                several = len(self._plan.searches(search.cell)) > 1
+                for name, study in search.studies(several):
+                    trials = study.get_trials(deepcopy=False, states=states)
                     journal_study = optuna.create_study(
                         storage=storage, study_name=name, direction=study.direction
                     )
-                    journal_study.add_trials(
-                        map(_plain, study.get_trials(deepcopy=False, states=states))
-                    )
+                    journal_study.add_trials(map(_plain, trials))
             os.replace(journal, path)
         sync_folder(folder)
         return path
@@ -209,7 +214,8 @@ class CellSearch:
         if plan.tune.parents and cell.spec.parent is None:
             raise UserError("from.tune: runs start from no other run; give `from:` its settings")
         self._tune, self._metric = plan.tune, plan.objective
-        self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)
+        self.cell, self.number = cell, number
+        self._seed = plan.tune.trial_seed(number)
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
         self.spec = cell.spec  # with the winners of the stages that are done
@@ -218,19 +224,19 @@ class CellSearch:
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
         ]
-        # Trials start from the parent of the first reported seed that takes their winner. Where the
+        # Of the seeds that take the winner, the first: trials start from its parent. Where the
         # settings of parents are searched, the parent of a trial has the trial's seed.
-        self._report = plan.searches(cell)[number][0]
+        self._first_seed = plan.searches(cell)[number][0]
         self._params: dict[str, Any] = {}  # the settings of these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
-        self._cut: dict[str, int | None] = {}  # reported run -> step where it was pruned
-        self._open_trials: list[tuple[Trial, optuna.trial.Trial]] = []  # not yet reported
+        self._cut: dict[str, int | None] = {}  # finished run -> step where it was pruned
+        self._open_trials: list[tuple[Trial, optuna.trial.Trial]] = []  # without results
         self._judges: list[Judge] = []  # one for each trial of `_open_trials`
-        self._reported = 0  # number of trials of this stage with reported results
+        self._finished = 0  # number of trials of this stage whose results the study has
         self._spent = 0.0  # cost of the trials, in whole ones
         self._multiply_adds = 0.0  # of the trials so far
         self.trials: list[Trial] = []
-        self._choice: TuningWinner | None = None
+        self._winner: TuningWinner | None = None
 
     def advance(self, results: ResultReader, metrics: MetricsReader) -> bool:
         """Report finished rounds to the study, and ask the next.
@@ -238,20 +244,16 @@ class CellSearch:
         Return False where there was nothing to do.
         """
         moved = False
-        while self._choice is None:
+        while self._winner is None:
             if self._open_trials:
                 runs = [only_run(trial.cell.ids) for trial, _ in self._open_trials]
-                run_results = [results(run) for run in runs]
-                if any(result is None for result in run_results):
+                run_results = [result for run in runs if (result := results(run)) is not None]
+                if len(run_results) < len(runs):
                     break
-                self._tell(
-                    [
-                        (result or {}, metrics(run))
-                        for run, result in zip(runs, run_results, strict=True)
-                    ]
-                )
+                run_metrics = [metrics(run) for run in runs]
+                self._tell(list(zip(run_results, run_metrics, strict=True)))
             moved = True
-            if self._studies and self._reported == self._studies[-1][0].trials:
+            if self._studies and self._finished == self._studies[-1][0].trials:
                 self._close_stage()
             else:
                 self._ask()
@@ -276,42 +278,46 @@ class CellSearch:
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
-        repeats = []
-        for place, ((trial, _), (_, lines)) in enumerate(
-            zip(self._open_trials, outcomes, strict=True)
-        ):
+        repeats = []  # for each trial: is it the run of an earlier one?
+        prunes = self._tune.pruner != "none"
+        for place, (trial, _) in enumerate(self._open_trials):
             run = only_run(trial.cell.ids)
             repeats.append(run in self._cut)
             if run not in self._cut:
-                pruned = self._tune.pruner != "none"
-                self._cut[run] = self._judge(place)(self._scored_lines(lines)) if pruned else None
-        for (trial, live_trial), (result, lines), paid in zip(
+                _, lines = outcomes[place]
+                judge = self._judge(place) if prunes else None
+                self._cut[run] = None if judge is None else judge(self._scored_lines(lines))
+        for (trial, live_trial), (result, lines), is_repeat in zip(
             self._open_trials, outcomes, repeats, strict=True
         ):
             step = self._cut[only_run(trial.cell.ids)]
-            scored_lines = [line for line in lines if step is None or line["step"] <= step]
-            for n, line in enumerate(self._scored_lines(scored_lines), start=1):
+            lines_to_end = [line for line in lines if step is None or line["step"] <= step]
+            for n, line in enumerate(self._scored_lines(lines_to_end), start=1):
                 live_trial.report(self._score(line, "val_"), n)
                 live_trial.should_prune()  # for the pruner's own notes; the decision is made above
-            early = step is not None or result["status"] == "pruned"
-            frozen_trial = study.tell(
-                live_trial,
-                None if early else self._value(result, trial.cell.spec),
-                state=TrialState.PRUNED if early else TrialState.COMPLETE,
-            )
+            is_pruned = step is not None or result["status"] == "pruned"
+            if is_pruned:
+                frozen_trial = study.tell(live_trial, None, state=TrialState.PRUNED)
+            else:
+                value = self._value(result, trial.cell.spec)
+                frozen_trial = study.tell(live_trial, value, state=TrialState.COMPLETE)
             self.trials[trial.number] = replace(
                 trial,
                 score=frozen_trial.value,  # the last score of a pruned trial
-                error=self._error(frozen_trial.value, scored_lines),
-                state="pruned" if early else result["status"],
+                error=self._error(frozen_trial.value, lines_to_end),
+                state="pruned" if is_pruned else result["status"],
             )
-            if paid:
+            if is_repeat:
                 continue
-            ended = scored_lines[-1] if early and scored_lines else None
-            self._spent += 1.0 if ended is None else trial.cell.spec.share_done(ended)
-            steps = result["step"] if ended is None else ended["step"]
+            if is_pruned and lines_to_end:
+                last_line = lines_to_end[-1]
+                steps = last_line["step"]
+                self._spent += trial.cell.spec.share_done(last_line)
+            else:
+                steps = result["step"]
+                self._spent += 1.0
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
-        self._reported += len(self._open_trials)
+        self._finished += len(self._open_trials)
         self._open_trials, self._judges = [], []
 
     def _judge(self, place: int) -> Judge:
@@ -330,21 +336,24 @@ class CellSearch:
                 self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
-    def choice(self, searches: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
+    def winner(self, seeds_by_search: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
         """Return the winner, once the search is over; None before.
 
-        `searches`: the number of every search -> the seeds of the reports that take its winner.
+        `seeds_by_search`: the number of every search -> the seeds that take its winner.
         """
-        return self._choice and replace(self._choice, seeds=searches[self.number])
+        if self._winner is None:
+            return None
+        return replace(self._winner, seeds=seeds_by_search[self.number])
 
     def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
         """Return (name, study) of every stage begun. `several`: has its cell other searches?"""
         label = self.cell.label + (f" search {self.number}" if several else "")
-        stages = len(self._tune.stages) > 1
-        return [
-            (f"{label} stage {n}" if stages else label, study)
-            for n, (_, study) in enumerate(self._studies, start=1)
-        ]
+        has_stages = len(self._tune.stages) > 1
+        studies = []
+        for n, (_, study) in enumerate(self._studies, start=1):
+            name = f"{label} stage {n}" if has_stages else label
+            studies.append((name, study))
+        return studies
 
     def _new_study(self) -> optuna.Study:
         import optuna
@@ -359,24 +368,24 @@ class CellSearch:
         return optuna.create_study(study_name="search", direction=self._goal, pruner=pruner())
 
     def _ask(self) -> None:
-        if not self._studies or self._reported == self._studies[-1][0].trials:
+        if not self._studies or self._finished == self._studies[-1][0].trials:
             self._studies.append((self._tune.stages[len(self._studies)], self._new_study()))
-            self._reported = 0
+            self._finished = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
-        size = self._tune.round + (self._reported == 0)  # the first time the default trial, too
-        size = min(size, stage.trials - self._reported)
+        size = self._tune.round + (self._finished == 0)  # the first time the default trial, too
+        size = min(size, stage.trials - self._finished)
         key = (self._tune.seed, self.number, place)
         default, points = self._defaults[place], []
         if self._tune.sampler == "grid":
             points = grid_points(stage, default)
-        elif self._reported <= SPREAD:
+        elif self._finished <= SPREAD:
             points = [default, *spread_points(stage, SPREAD + self._tune.round, key)]
-        for params in points[self._reported : self._reported + size]:
+        for params in points[self._finished : self._finished + size]:
             study.enqueue_trial(params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns that some samplers are experimental
-            study.sampler = make_sampler(self._tune, (*key, self._reported))
+            study.sampler = make_sampler(self._tune, (*key, self._finished))
             distributions = {key: distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
                 live_trial = study.ask(fixed_distributions=distributions)
@@ -393,7 +402,7 @@ class CellSearch:
             spec = spec.parent.without_seed(spec.parent)
             keys = {key.removeprefix(FROM_PREFIX) for key in keys}
         if not any(map(is_of_parent, keys)):
-            spec = spec.with_parent_seed(self._report)
+            spec = spec.with_parent_seed(self._first_seed)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
         cell = Cell(row, column, spec, spec.ids((self._seed,)), overrides)
         return Trial(len(self.trials), place, params, cell, search=self.number)
@@ -409,14 +418,16 @@ class CellSearch:
         if len(self._studies) < len(self._tune.stages):
             self._ask()
             return
-        edges = [
-            key
-            for stage in self._tune.stages
-            for key, values in stage.space.items()
-            if is_at_edge(self._params[key], values)
-        ]
+        edges = []
+        values_tried = {}
+        for stage in self._tune.stages:
+            for key, values in stage.space.items():
+                if is_at_edge(self._params[key], values):
+                    edges.append(key)
+                trial_values = [t.params[key] for t in self.trials if key in t.params]
+                values_tried[key] = explored(trial_values, values)
         assert best.value is not None
-        self._choice = TuningWinner(
+        self._winner = TuningWinner(
             params=self._params,
             trial=start + best.number,
             trials=len(self.trials),
@@ -426,11 +437,7 @@ class CellSearch:
             multiply_adds=self._multiply_adds,
             search=self.number,
             seed=self._seed,
-            explored={
-                key: explored([t.params[key] for t in self.trials if key in t.params], values)
-                for stage in self._tune.stages
-                for key, values in stage.space.items()
-            },
+            explored=values_tried,
             noise=self._noise,
         )
 
@@ -446,7 +453,8 @@ class CellSearch:
         """
         if result["status"] == "finished":
             return self._score(result["validation"])
-        if (worst := spec.worst(self._metric)) is None:  # our own metrics always have one
+        worst = spec.worst(self._metric)
+        if worst is None:  # our own metrics always have one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
                 f"that counts as; declare its chance or its range, and sweep again"

@@ -10,6 +10,7 @@ in its own layer or above are for the whole model: its own keys, and no norm, st
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -22,18 +23,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablate.planning.conf import MOST_VALUES, first_line
-from ablate.shared import (
+from ablate.run import (
     ARCHS,
     CHOICES,
     LENGTH_KEYS,
-    UserError,
     hydra_override,
     is_whole_name,
     none_chosen,
     switched_off,
-    unknown_value,
     unread_by,
 )
+from ablate.shared import UserError, unknown_value
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,21 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if len(values) > MOST_VALUES:
         raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
     return Word(key, tuple(values), swept=True)
+
+
+def with_spelling(word: Word, text: str) -> Word:
+    """Return the word with its values as they are spelled in `text`, KEY=VALUE: for a key whose
+    value is a text, `False` and `1.10` are no truth value and no number. Words with quotes,
+    brackets or functions, such as range(), stay as they are."""
+    spelled = text.partition("=")[2]
+    pieces = [piece.strip() for piece in spelled.split(",")]
+    if re.search(r"[\[\](){}'\"]", spelled) or len(pieces) != len(word.values):
+        return word
+    values = tuple(
+        piece if isinstance(value, bool | int | float | None) else value
+        for piece, value in zip(pieces, word.values, strict=True)
+    )
+    return dataclasses.replace(word, values=values)
 
 
 def plain(value: Any, key: str) -> Any:

@@ -50,7 +50,8 @@ from ablate.planning.settings import SettingsLayer, parse_word, single_values, v
 from ablate.planning.sweep_paths import find_sweep_file, place_of
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, cross, section_of, seeds_of
-from ablate.shared import UserError, check_keys, sha256_of, unknown_value
+from ablate.run import check_keys
+from ablate.shared import UserError, sha256_of, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan

@@ -18,15 +18,14 @@ from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM_PREFIX, trees_of
-from ablate.shared import (
+from ablate.run import (
     RunSpec,
-    UserError,
     check_keys,
     fits_type,
     read_field,
     read_value,
-    unknown_value,
 )
+from ablate.shared import UserError, unknown_value
 
 STAGE_KEYS = ("space", "trials", "at")
 TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
@@ -26,9 +27,10 @@ from ablate.planning.declaration import (
     seeds,
 )
 from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
-from ablate.planning.settings import Word, parse_word, single_values, value_text
+from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
 from ablate.planning.sweep_paths import sweep_files
-from ablate.shared import TRAINER, UserError, nearest_name
+from ablate.run import TRAINER
+from ablate.shared import UserError, nearest_name
 
 DEFAULT_SEEDS = 3
 COLUMNS = ("data", "model.arch")  # keys that are columns by default
@@ -59,6 +61,12 @@ def read_line(
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
     parsed = [parse_word(word, groups) for word in words[has_name:]]
+    trainers = [name for word in parsed if word.key == TRAINER for name in word.values]
+    text_keys = {f"{TRAINER}.{key}" for name in trainers for key in declared_texts(str(name))}
+    parsed = [
+        with_spelling(word, text) if word.key in text_keys else word
+        for word, text in zip(parsed, words[has_name:], strict=True)
+    ]
     parsed += words_of(settings or {})
     for key, count in Counter(word.key for word in parsed).items():
         if count > 1:
@@ -74,6 +82,31 @@ def read_line(
         if is_unknown and (meant := nearest_name(key, SWEEP_KEYS, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
     return Declared(words[0] if has_name else None, tuple(parsed), options or Options())
+
+
+def declared_texts(trainer: str) -> set[str]:
+    """Return the keys that `conf/trainer/NAME.yaml` declares as texts; none where there is no such
+    file, or it can't be read, as the composer says."""
+    import yaml
+
+    path = Path("conf", TRAINER, f"{trainer}.yaml")
+    try:
+        keys = yaml.safe_load(path.read_bytes())["keys"]
+        declarations = {
+            key: value if isinstance(value, Mapping) else {"default": value}
+            for key, value in keys.items()
+        }
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError):
+        return set()
+    examples = {
+        key: (value.get("choices") or [value.get("default")])[0]
+        for key, value in declarations.items()
+    }
+    return {
+        key
+        for key, example in examples.items()
+        if isinstance(example, str) or declarations[key].get("type") == "str"
+    }
 
 
 def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -38,7 +38,7 @@ __all__ = [
     "PAGE_FIGURES",  # the figures that a page shows
     # Plans
     "show_head",  # print a plan's name and title
-    "show_plan",  # print sizes, costs and runs of a plan
+    "PlanForecast",  # a plan with what its runs will cost
     "SeedSpread",  # the spread between seeds in a column
     "seed_spreads",  # the spread between seeds in every column
     "forecast_seeds",  # seeds and hours that a gain takes to detect
@@ -61,11 +61,11 @@ __all__ = [
     "follow_log",  # print a run's log as it grows
     "count_provenance",  # count code, machines and commands of runs
     "trees",  # plans, runs and status as plain trees, for JSON
-    "SweepAnswers",  # what the live page asks about one sweep
     "StoreAnswers",  # what the live page asks about a store
     "WatchServer",  # serves the live page
     # The terminal
     "progress_view",  # the view of a drive: bars on a terminal, else lines
+    "python_view",  # the view of a drive from Python: also in notebooks, else silent
     "make_console",  # a rich console that lets no foreign escape code through
     "gate_output",  # make standard output and error safe to print to
     "announce",  # say on standard error what is about to take long
@@ -100,8 +100,9 @@ if TYPE_CHECKING:
     from ablate.report.frames import curves_frame, measured_records, runs_frame
     from ablate.report.listing import CATALOGUE_KINDS, catalogue, key_lines
     from ablate.report.live import progress_view
+    from ablate.report.notebook import python_view
     from ablate.report.page import PAGE_FIGURES, render_page
-    from ablate.report.planned import show_head, show_plan
+    from ablate.report.planned import PlanForecast, show_head
     from ablate.report.plot import (
         FIGURE_FORMATS,
         FIGURE_KINDS,
@@ -127,7 +128,7 @@ if TYPE_CHECKING:
         gate_output,
         make_console,
     )
-    from ablate.report.watch.answers import StoreAnswers, SweepAnswers
+    from ablate.report.watch.answers import StoreAnswers
     from ablate.report.watch.server import WatchServer
 else:
     __getattr__ = lazy(__name__, __file__)

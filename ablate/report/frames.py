@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import own_metrics, with_own_metrics
 from ablate.planning import FROM_PREFIX, Cell, Column, Plan, PlannedRun, Row, value_at
-from ablate.shared import probe_numbers
+from ablate.run import probe_numbers
 from ablate.store import RunRecord, Store
 
 if TYPE_CHECKING:

@@ -23,10 +23,12 @@ from ablate.planning import (
     user_conf_folder,
 )
 from ablate.report.plot import FIGURE_KINDS as PLOTS
-from ablate.shared import (
+from ablate.run import (
+    ARCHS,
     CHOICES,
     DEFAULT_TASK,
     PROBE_METRICS,
+    PROBES,
     TASKS,
     TRAINER,
     Bounds,
@@ -36,13 +38,15 @@ from ablate.shared import (
     Run,
     TaskChoice,
     Text,
-    UserError,
     Weights,
     added_fields,
     choices,
-    did_you_mean,
     field_keys,
     field_types,
+)
+from ablate.shared import (
+    UserError,
+    did_you_mean,
     install_command,
     unknown_value,
 )
@@ -66,7 +70,7 @@ def _metrics() -> Lines:
         example = TASKS[DEFAULT_TASK]
         for key in probe_metrics.names:
             line = _metric_line(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
-            yield key, f"{line}; probe=[{probe}]", choices.PROBES[probe].source
+            yield key, f"{line}; probe=[{probe}]", PROBES[probe].source
 
 
 def _metric_line(task: TaskChoice, key: str) -> str:
@@ -93,7 +97,7 @@ def _params(group: str, params: Mapping[str, Param]) -> Lines:
 
 
 def _archs() -> Lines:
-    for name, arch in choices.ARCHS.items():
+    for name, arch in ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
         yield name if arch.patch else f"{name}/PATCH", size, arch.source
     yield "timm:NAME", f"a model of timm; {install_command('timm')}", "-"
@@ -139,7 +143,7 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED_LOGGER_KEYS)),
     "paper": ("paper: {table: NAME} in a sweep file", list_papers),
     "metrics": ("analysis.metric=NAME", _metrics),
-    "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
+    "probes": ("probe=[NAME, ...]", lambda: _choices(PROBES)),
     "plots": (
         "ablate plot [SWEEP] NAME",
         lambda: ((name, kind.line, kind.source) for name, kind in PLOTS.items()),
@@ -149,7 +153,7 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 
 # Kinds of which the user may have own ones, by import path.
 OWN_CHOICES = {
-    **{f"{kind}s": f"{kind}=module:Class" for kind in choices.CHOICES},
+    **{f"{kind}s": f"{kind}=module:Class" for kind in CHOICES},
     "metrics": "analysis.metric=module:function",
     "probes": "probe=[module:Class]",
 }

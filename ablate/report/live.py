@@ -35,7 +35,8 @@ from ablate.report.text import (
     rate,
     sparkline,
 )
-from ablate.shared import Metric, Notes, RunDir, is_number
+from ablate.run import Metric, RunDir
+from ablate.shared import Notes, is_number
 from ablate.store import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar
@@ -222,25 +223,6 @@ PLAIN_EVERY_S = 30.0
 DRAWN_EVERY_S = 0.5
 
 
-class Clock:
-    """Estimates the time left from the progress and the time of this drive."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._first_parts: float | None = None
-
-    def left_s(self, progress: SweepProgress) -> float | None:
-        """Estimate the seconds left; None while too little is done."""
-        done_parts, total = parts_done(progress), progress.total
-        if self._first_parts is None:
-            self._first_parts = done_parts
-        seconds = time.monotonic() - self._start
-        parts = done_parts - self._first_parts
-        if parts < 0.02 * max(total - self._first_parts, 1) or seconds < 2:
-            return None
-        return seconds / parts * (total - done_parts)
-
-
 def parts_done(progress: SweepProgress) -> float:
     """Count the runs that are done, running ones in part."""
     parts: float = progress.ended_count
@@ -268,17 +250,15 @@ class PlainView:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._clock = Clock()
         self._printed_at = time.monotonic()
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
     def show(self, progress: SweepProgress) -> None:
-        left_s = self._clock.left_s(progress)
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
-            self.say(f"{counts_line(progress)}; time left: {duration(left_s)}")
+            self.say(f"{counts_line(progress)}; time left: {duration(progress.left_s)}")
 
     def reading(self, name: str, images_done: int, total: int) -> None:
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S / 3 or images_done == total:
@@ -291,7 +271,6 @@ class RichView:
 
     def __init__(self, drawing: Live) -> None:
         self._drawing = drawing
-        self._clock = Clock()
         self._due = 0.0
 
     def say(self, text: str) -> None:
@@ -310,7 +289,7 @@ class RichView:
 
     def _render(self, progress: SweepProgress) -> Group:
         done_parts, total = parts_done(progress), progress.total
-        end_text = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
+        end_text = progress.waiting or f"time left: {duration(progress.left_s)}"
         width = self._drawing.console.width
         parts = [_bar_line(counts_line(progress), done_parts, total, end_text, width)]
         decided = standing_line(progress.standing)

@@ -24,7 +24,7 @@ from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.plot import FIGURE_KINDS
 from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
 from ablate.report.text import count_text, duration
-from ablate.shared import Metric
+from ablate.run import Metric
 from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
 
@@ -84,9 +84,10 @@ def _plain(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def gains_html(table: Table, show: Sequence[str]) -> str:
-    """Render the grids of a table with its notes, caption and footnotes, as a fragment."""
-    fragment: str = template("gains.html").module.gains(_sheet(table, show))
+def gains_html(table: Table, show: Sequence[str], no_interval: str = "[-]") -> str:
+    """Render the grids of a table with its notes, caption and footnotes, as a fragment.
+    `no_interval`: what is written where a mean or a gain has no interval."""
+    fragment: str = template("gains.html").module.gains(_sheet(table, show), no_interval)
     return _plain(str(fragment))
 
 

@@ -1,7 +1,8 @@
-"""Prints `plan`: the runs of a sweep, their sizes, and what they cost."""
+"""Describes the runs of a sweep before they train, their sizes, and what they cost: `plan`."""
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 import shutil
@@ -9,90 +10,130 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import short_number
-from ablate.planning import Cell, Plan, launcher_line
-from ablate.report.status import PARENTS, show_grid, told_counts
-from ablate.report.text import count_text, device_time, duration
+from ablate.planning import Cell, Plan, Row, launcher_line
+from ablate.report.status import PARENTS, grid, show_grid, told_counts
+from ablate.report.text import count_text, device_time, duration, make_console
+from ablate.run import FINAL_STATUSES
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
-from ablate.shared import FINAL_STATUSES
 from ablate.store import RunState
 
+WIDTH = 200  # characters of a grid that no terminal bounds
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
 
 
+@dataclass(frozen=True)
+class PlanForecast:
+    """A plan with what its runs will cost. `launcher`: the launcher group; `amiss`: warnings on the
+    devices."""
+
+    plan: Plan
+    states: Mapping[str, RunState]
+    costs: Costs
+    rehearsals: Rehearsals
+    launcher: Mapping[str, Any]
+    amiss: Sequence[str]
+
+    def grid(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings and texts: sizes, the time of a run and runs by state, a line a variant,
+        or a line a column where the variants of each hardly differ in size."""
+        plan, costs, states = self.plan, self.costs, self.states
+        if self._is_by_column:
+            lines = [
+                (column.heading, "", [cell for cell in plan.cells if cell.column == column.label])
+                for column in plan.columns
+            ]
+        else:
+            lines = [
+                (
+                    _variant(row),
+                    self._steps.get(row.label, ""),
+                    [cell for cell in plan.cells if cell.row == row.label],
+                )
+                for row in plan.rows
+            ]
+        lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
+        with_steps = bool(self._steps) and not self._is_by_column
+        head = ["parameters", "multiply-adds", *["a step"] * with_steps, "time a run", "runs"]
+        texts = [
+            (label, *_sizes(cells, costs), *[step] * with_steps, *_runs(plan, cells, states, costs))
+            for label, step, cells in lines
+        ]
+        return ("column" if self._is_by_column else "variant", *head), texts
+
+    def lines(self) -> Iterator[str]:
+        """Yield what stands below the grid: variants, runs by state, the time left, the launcher,
+        notes and warnings."""
+        plan, states, costs = self.plan, self.states, self.costs
+        if self._is_by_column:
+            variants = (
+                f"{_variant(row)} {self._steps.get(row.label, '')}".rstrip() for row in plan.rows
+            )
+            yield f"variants{', and a step of each' if self._steps else ''}: {', '.join(variants)}"
+            yield ""
+        state_counts = _states([run.id for run in plan.runs()], states, plan.to_come)
+        yield f"{planned_runs(plan)} ({state_counts})"
+        if plan.tune is not None:
+            yield _search(plan, states, costs)
+        if not plan.design.trains:
+            return
+        if math.isinf(costs.left_s):
+            on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
+            yield (
+                f"left: more than a month on these {costs.hardware}; `{on}` shows the time on GPUs"
+            )
+        elif costs.basis == UNKNOWN_COST:
+            yield f"left: {UNKNOWN_COST}"
+        elif costs.left_s:
+            yield (
+                f"left: about {duration(costs.wall_s)} on {costs.hardware}, "
+                f"{device_time(costs.left_s)} ({costs.basis})"
+            )
+        yield f"launcher: {launcher_line(self.launcher)}"
+        if costs.worlds and costs.left_s:
+            yield f"devices of a run: {'; '.join(_worlds(plan, costs))}"
+        for note in (*plan.notes, *costs.notes):
+            yield f"note: {note}"
+        for warning in (*costs.warnings(), *self.rehearsals.warnings, *self.amiss):
+            yield f"warning: {warning}"
+
+    def show(self) -> None:
+        """Print the grid and the lines below it."""
+        show_grid(*self.grid())
+        print("", *self.lines(), sep="\n")
+
+    @property
+    def text(self) -> str:
+        """All that `show_head` and `show` print, for a reader without a terminal."""
+        grid_text = io.StringIO()
+        console = make_console(file=grid_text, width=WIDTH, force_jupyter=False)
+        console.print(grid(*self.grid()))
+        head = f"sweep: {self.plan.name}\n{self.plan.title}"
+        return "\n".join([head, grid_text.getvalue(), *self.lines()])
+
+    @property
+    def _is_by_column(self) -> bool:
+        return len(self.plan.columns) > 1 and _rows_alike(self.plan, self.costs)
+
+    @property
+    def _steps(self) -> dict[str, str]:
+        """The cost of a step of each row, in steps of the baseline: "1.3x"."""
+        return {row: f"{ratio:.1f}x" for (row, _), ratio in self.rehearsals.steps.items()}
+
+
 def show_head(plan: Plan) -> None:
-    """Print name and title at once: `show_plan` waits until every model was built."""
+    """Print name and title at once: a forecast waits until every model was built."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     title = textwrap.fill(plan.title, width) if width else plan.title
     print(f"sweep: {plan.name}\n{title}", flush=True)  # a table begins with an empty line
 
 
-def show_plan(
-    plan: Plan,
-    states: Mapping[str, RunState],
-    costs: Costs,
-    rehearsals: Rehearsals,
-    launcher: Mapping[str, Any],
-    amiss: Sequence[str],
-) -> None:
-    """Print sizes, costs and runs by state, a line a variant, or a line a column where the variants
-    of each hardly differ in size; then the time left, the launcher, notes and warnings.
-    `launcher`: the launcher group, `amiss`: more warnings."""
-    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in rehearsals.steps.items()}
-    variants = {row.label: ", ".join(row.aliases) for row in plan.rows}
-    variants = {row: row + (f" (= {also})" if also else "") for row, also in variants.items()}
-    by_column = len(plan.columns) > 1 and _rows_alike(plan, costs)
-    lines: list[tuple[str, str, list[Cell]]]  # label, a step, cells
-    if by_column:
-        lines = [
-            (column.heading, "", [cell for cell in plan.cells if cell.column == column.label])
-            for column in plan.columns
-        ]
-    else:
-        lines = [
-            (label, steps.get(row, ""), [cell for cell in plan.cells if cell.row == row])
-            for row, label in variants.items()
-        ]
-    lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
-    with_steps = bool(steps) and not by_column
-    head = ["parameters", "multiply-adds", *["a step"] * with_steps, "time a run", "runs"]
-    show_grid(
-        ("column" if by_column else "variant", *head),
-        [
-            (label, *_sizes(cells, costs), *[step] * with_steps, *_runs(plan, cells, states, costs))
-            for label, step, cells in lines
-        ],
-    )
-    if by_column:
-        variant_texts = (
-            f"{label} {steps.get(row, '')}".rstrip() for row, label in variants.items()
-        )
-        print(f"\nvariants{', and a step of each' if steps else ''}: {', '.join(variant_texts)}")
-    state_counts = _states([run.id for run in plan.runs()], states, plan.to_come)
-    print(f"\n{planned_runs(plan)} ({state_counts})")
-    if plan.tune is not None:
-        print(_search(plan, states, costs))
-    if not plan.design.trains:
-        return
-    if math.isinf(costs.left_s):
-        on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
-        print(f"left: more than a month on these {costs.hardware}; `{on}` shows the time on GPUs")
-    elif costs.basis == UNKNOWN_COST:
-        print(f"left: {UNKNOWN_COST}")
-    elif costs.left_s:
-        print(
-            f"left: about {duration(costs.wall_s)} on {costs.hardware}, "
-            f"{device_time(costs.left_s)} ({costs.basis})"
-        )
-    print(f"launcher: {launcher_line(launcher)}")
-    if costs.worlds and costs.left_s:
-        print(f"devices of a run: {'; '.join(_worlds(plan, costs))}")
-    for note in (*plan.notes, *costs.notes):
-        print(f"note: {note}")
-    for warning in (*costs.warnings(), *rehearsals.warnings, *amiss):
-        print(f"warning: {warning}")
+def _variant(row: Row) -> str:
+    """Return a row's label, and behind it the labels of rows that are the same: "a (= b, c)"."""
+    return row.label + (f" (= {', '.join(row.aliases)})" if row.aliases else "")
 
 
 def _worlds(plan: Plan, costs: Costs) -> Iterator[str]:

@@ -22,17 +22,15 @@ from typing import Any, BinaryIO
 from ablate.analysis import parent_words, trained_elsewhere
 from ablate.planning import PlannedRun
 from ablate.report.text import announce, duration, sparkline, speed
-from ablate.shared import (
+from ablate.run import (
     DEFAULT_TASK,
     FINAL_STATUSES,
     TASKS,
-    Failure,
-    Notes,
     RunDir,
     RunSpec,
     TaskChoice,
-    is_number,
 )
+from ablate.shared import Failure, Notes, is_number
 from ablate.store import (
     Ledger,
     RunRecord,
@@ -327,9 +325,10 @@ def facts(record: RunRecord) -> dict[str, str]:
     are joined by " + ". Facts in the result take precedence."""
     merged: dict[str, dict[str, None]] = {}
     for attempt in record.attempts:
-        attempt_facts = dict(attempt)
+        attempt_facts: dict[str, Any] = {}
         if isinstance(attempt.get("origin"), dict):
             attempt_facts |= attempt["origin"]
+        attempt_facts |= attempt  # `host` is the worker's, in `origin` the driver's
         for key, text in _pick(leaves(attempt_facts), NOTED).items():
             merged.setdefault(key, {})[text] = None
     newest = _pick(leaves(record.result), NEWEST)

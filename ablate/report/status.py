@@ -19,7 +19,6 @@ from rich.text import Text
 from ablate.analysis import first_few, latest_decisions, recorded_decisions, withheld_notes
 from ablate.planning import Plan, PlannedRun, edit_notes
 from ablate.report.live import (
-    Clock,
     counts_line,
     drawing_in_place,
     draws_in_place,
@@ -27,8 +26,8 @@ from ablate.report.live import (
     workers_table,
 )
 from ablate.report.text import count_text, duration, make_console, speed
-from ablate.running import gpus
-from ablate.shared import FINAL_STATUSES, NO_WORD
+from ablate.run import FINAL_STATUSES, NO_WORD
+from ablate.running import TimeLeft, gpus
 from ablate.store import (
     BLOCKED,
     GIVEN_UP,
@@ -213,16 +212,20 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
                 runs = list(followed.plan.runs())
 
     if draws_in_place():
-        _watch_in_place(views())
+        time_left = TimeLeft(store)
+        _watch_in_place(
+            (view, time_left.seconds(view.plan, view.progress, ledger)) for view in views()
+        )
     else:
         _watch_plain(views())
 
 
-def _watch_in_place(views: Iterable[SweepView]) -> None:
-    clock, meters = Clock(), Meters()
+def _watch_in_place(views: Iterable[tuple[SweepView, float | None]]) -> None:
+    """Draw each view with the seconds left."""
+    meters = Meters()
     with drawing_in_place(transient=False) as drawing:
-        for view in views:
-            progress, left_s = view.progress, clock.left_s(view.progress)
+        for view, left_s in views:
+            progress = view.progress
             lines = [f"time left: {duration(left_s)}"] if progress.workers else []
             table = workers_table(progress.workers, drawing.console)
             # First: a low window cuts below.

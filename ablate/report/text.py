@@ -62,6 +62,8 @@ def duration(seconds: float | None) -> str:
     """Write a number of seconds in words: 90 -> "1 min 30 s"; None -> "?"."""
     if seconds is None:
         return "?"
+    if seconds < 48 * 3600:
+        seconds = round(seconds)  # 119.7 is 2 min 0 s, not 1 min 60 s
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

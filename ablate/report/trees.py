@@ -11,28 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning import Plan
 from ablate.report.show import configuration, sides, tree_of
 from ablate.report.status import SweepView
-from ablate.running import Costs, Rehearsals, group_of
+from ablate.running import group_of
 from ablate.store import GIVEN_UP, Ledger, RunState, Store, load_record
 
 if TYPE_CHECKING:
     from ablate.report.designs import DesignForecast
+    from ablate.report.planned import PlanForecast
     from ablate.report.power import Detection, Outlook
 
 
 def of_plan(
-    plan: Plan,
-    states: Mapping[str, RunState],
-    costs: Costs,
-    rehearsals: Rehearsals,
-    launcher: Mapping[str, Any],
-    amiss: Sequence[str],
-    detection: Detection | None,
-    ahead: Outlook | None,
-    designs: Sequence[DesignForecast],
-    withheld: Iterable[str],
+    forecast: PlanForecast,
+    detection: Detection | None = None,
+    ahead: Outlook | None = None,
+    designs: Sequence[DesignForecast] = (),
+    withheld: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size, what a step costs in steps of the baseline, seconds a run
@@ -40,9 +35,10 @@ def of_plan(
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; until: null or the runs that looks may
     take; designs: of the changes, each with its forecast; withheld: runs whose results are not
-    used; notes, warnings, `amiss` among them.
+    used; notes, warnings, those on devices among them.
     """
-    tune = plan.tune
+    plan, states, costs = forecast.plan, forecast.states, forecast.costs
+    tune, rehearsals = plan.tune, forecast.rehearsals
     return {
         "sweep": plan.name,
         "title": plan.title,
@@ -75,7 +71,7 @@ def of_plan(
             "where": costs.hardware,
             "how": costs.basis,
         },
-        "launcher": dict(launcher),
+        "launcher": dict(forecast.launcher),
         "tuning": None
         if tune is None
         else {
@@ -88,10 +84,10 @@ def of_plan(
         },
         "detect": None if detection is None else detection.tree(),
         "until": None if ahead is None else ahead.tree(),
-        "designs": [asdict(forecast) for forecast in designs],
+        "designs": [asdict(design) for design in designs],
         "withheld": list(withheld),
         "notes": [*plan.notes, *costs.notes],
-        "warnings": [*costs.warnings(), *rehearsals.warnings, *amiss],
+        "warnings": [*costs.warnings(), *rehearsals.warnings, *forecast.amiss],
     }
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "await_disk_room",  # wait until the disk has room for a driver's files
     "retry_on_full_disk",  # repeat work until the disk has room for it
     # Costs
+    "TimeLeft",  # how long a sweep still takes
     "Costs",  # the cost of each row and column
     "UNKNOWN_COST",  # why a cost is not known yet
     "estimate_costs",  # estimate the costs of a plan
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows
+    from ablate.running.time_left import TimeLeft
     from ablate.running.world_sizes import Worlds, group_of, narrow_worlds
 else:
     __getattr__ = lazy(__name__, __file__)

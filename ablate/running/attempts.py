@@ -13,11 +13,13 @@ import contextlib
 import os
 import shutil
 
-from ablate.shared import (
+from ablate.run import (
     ATTEMPTS_FOLDER,
     SCRATCH_FOLDER,
     RunDir,
     RunSpec,
+)
+from ablate.shared import (
     make_folder,
     read_file,
     sync_folder,

@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Plan, PlannedRun
-from ablate.running import attempts
-from ablate.running.disk import Disk
-from ablate.running.launchers import Slot
-from ablate.shared import (
+from ablate.run import (
     CHECK_PHASE,
     DATA_DAMAGED,
     DEVICE_LOST,
@@ -29,9 +26,12 @@ from ablate.shared import (
     NO_WORD,
     OOM,
     RANK_KILLED,
-    Notes,
     RunDir,
 )
+from ablate.running import attempts
+from ablate.running.disk import Disk
+from ablate.running.launchers import Slot
+from ablate.shared import Notes
 from ablate.store import Ledger, Liveness, RunState, Store, run_parents, turn_of_child
 
 
@@ -48,7 +48,7 @@ class ActiveRun:
     notes: Notes = field(default_factory=Notes)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
-    code: int | None = None  # of its process, if the launcher has reported it
+    exit_code: int | None = None  # of its process, if the launcher has reported it
     is_stopping: bool = False  # it was asked to stop
     killed: bool = False
     judged_bytes: int = 0  # bytes of its metrics when the search last judged it
@@ -333,7 +333,9 @@ class PlaceHealth:
             self.retired[place] = None
             self._say(f"{place} is given up: {reason}")
 
-    def judge(self, ended: ActiveRun, exit: str | None, died: bool, has_attempts: bool) -> None:
+    def judge(
+        self, ended: ActiveRun, exit_reason: str | None, died: bool, has_attempts: bool
+    ) -> None:
         """Note the end of a worker, and set `stopped` where runs fail alike, one after another.
         `died`: the end counted as an attempt; `has_attempts`: its run has further attempts."""
         if ended.slot is None:
@@ -341,11 +343,13 @@ class PlaceHealth:
         place = ended.slot.place
         failure = ""
         if not ended.folder.has_result():
-            if exit not in (FAILED, OOM) and (not died or exit in (DEVICE_LOST, DATA_DAMAGED)):
+            blames_other = exit_reason in (DEVICE_LOST, DATA_DAMAGED)  # a device, or the data
+            is_failure = exit_reason in (FAILED, OOM) or (died and not blames_other)
+            if not is_failure:
                 return
             seconds = time.monotonic() - ended.since
-            failure = failure_kind(exit or "died", ended.error, seconds, ended.stepped)
-        killed = exit == RANK_KILLED or (exit is None and (ended.code or 0) < 0)
+            failure = failure_kind(exit_reason or "died", ended.error, seconds, ended.stepped)
+        killed = exit_reason == RANK_KILLED or (exit_reason is None and (ended.exit_code or 0) < 0)
         spared = has_attempts and killed
         endings = self._endings.setdefault(place, [])
         endings.append(Ending(ended.run.id, variant(ended.run), failure, spared))

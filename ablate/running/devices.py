@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ablate.run import open_world_sizes
 from ablate.running.work import CellWork
-from ablate.shared import UserError, open_world_sizes, unknown_value
+from ablate.shared import UserError, unknown_value
 
 ASSUMED_MFU = 0.35  # at most: an assumption, for large ViTs reach 0.3 to 0.5 in bf16
 # Values that a training moves in memory for a multiply-add, times the model's width: multiply-adds

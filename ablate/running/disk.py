@@ -15,7 +15,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ablate.running.view import View
-from ablate.shared import DISK_FULL_ERRORS, Failure, NoRoom, file_identity
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Failure,
+    NoRoom,
+    file_identity,
+)
 from ablate.store import Store
 
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a

@@ -8,6 +8,7 @@ and is not retried.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import sqlite3
@@ -18,6 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Grower, Plan, PlannedRun
+from ablate.run import (
+    DEVICE_LOST,
+    DISK_FULL,
+    EXIT_AWAY,
+    EXIT_DISK_FULL,
+    NO_DEVICE,
+    NO_WORD,
+    STOPPED,
+    Metric,
+    RunDir,
+    names_percents,
+)
 from ablate.running import attempts
 from ablate.running.board import ActiveRun, Board, Folders, PlaceHealth
 from ablate.running.disk import Disk
@@ -25,22 +38,13 @@ from ablate.running.launchers import Launcher, Slot, usable
 from ablate.running.next_step import assign, is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
+from ablate.running.time_left import TimeLeft
 from ablate.running.view import View
 from ablate.running.world_sizes import Worlds, world_of
 from ablate.shared import (
-    DEVICE_LOST,
-    DISK_FULL,
     DISK_FULL_ERRORS,
     ENDING_SIGNALS,
-    EXIT_AWAY,
-    EXIT_DISK_FULL,
-    NO_DEVICE,
-    NO_WORD,
-    STOPPED,
     Failure,
-    Metric,
-    RunDir,
-    names_percents,
     noted_signals,
     signal_words,
 )
@@ -115,7 +119,8 @@ class Drive:
         Runs whose status is in `retry` start afresh. SIGINT, SIGTERM and SIGHUP stop the workers,
         each with a checkpoint; a second one kills them.
         """
-        self.attempts, self.hang_s = self.settings["attempts"], self.settings["hang_s"]
+        self.max_attempts = self.settings["attempts"]
+        self.hang_s = self.settings["hang_s"]
         self.results = 0  # recorded since the search was asked
         self.misread: str | None = None  # why no result can be read as its metrics are declared
         self.disk = Disk(self.store, self.view.say)
@@ -124,6 +129,7 @@ class Drive:
         self.liveness: Liveness = self.launcher if self.launcher.remote else self.store.liveness
         with noted_signals(*ENDING_SIGNALS) as self.signals:
             self.board = Board(self.ledger, self.disk, self.signals)
+            self.time_left = TimeLeft(self.store)
             self.places = PlaceHealth(self.view.say, self.board)
             with self._store_in_place():
                 self._train(retry)
@@ -225,12 +231,12 @@ class Drive:
 
     # --- One run ---
 
-    def _settle(self, run: str, exit: str | None = None) -> None:
+    def _settle(self, run: str, exit_reason: str | None = None) -> None:
         """Take the steps of `next_step` until none is left."""
         folder = self.store.rundir(run)
         while True:
-            if exit is None and self.board.states[run].status == "started":
-                exit = self.liveness.notes(folder).exit
+            if exit_reason is None and self.board.states[run].status == "started":
+                exit_reason = self.liveness.notes(folder).exit
             alive = self.liveness.alive(folder)  # first: a result that it left meanwhile is seen
             result, refusal = folder.examine_result()
             step = next_step(
@@ -238,17 +244,17 @@ class Drive:
                 result=result is not None,
                 refused=bool(refusal),
                 alive=alive,
-                exit=exit,
-                attempts=self.attempts,
+                exit_reason=exit_reason,
+                max_attempts=self.max_attempts,
             )
             if result is not None and step.record == "result":
                 attempts.publish(self.store, run)
                 self._record_result(run, folder, result)
             elif refusal and step.record is not None and step.action == "again":
                 self._refuse(run, folder, step.record, refusal)
-                exit = DIED
+                exit_reason = DIED
             elif step.record is not None:
-                reason = exit or self.liveness.notes(folder).error
+                reason = exit_reason or self.liveness.notes(folder).error
                 self.board.record(run, step.record, reason=reason)
                 if step.record in ("failed", "oom"):
                     error = self._error(folder)
@@ -382,11 +388,11 @@ class Drive:
 
     # --- Watching ---
 
-    def _watch(self, exits: Mapping[str, int]) -> None:
+    def _watch(self, exit_codes: Mapping[str, int]) -> None:
         moment = time.monotonic()
         for run, active in list(self.board.active.items()):
-            active.code = exits.get(run, active.code)
-            if run in exits or not active.child:
+            active.exit_code = exit_codes.get(run, active.exit_code)
+            if run in exit_codes or not active.child:
                 if active.liveness.alive(active.folder):
                     active.child = False  # a code is no proof of death
                 else:
@@ -403,14 +409,14 @@ class Drive:
 
     def _end(self, run: str, active: ActiveRun) -> None:
         del self.board.active[run]
-        folder, code = active.folder, active.code
-        if code not in (None, EXIT_AWAY):
+        folder, exit_code = active.folder, active.exit_code
+        if exit_code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
-        exit = active.liveness.notes(folder).exit
-        if not exit:
-            exit = DISK_FULL if code == EXIT_DISK_FULL else None
+        exit_reason = active.liveness.notes(folder).exit
+        if not exit_reason:
+            exit_reason = DISK_FULL if exit_code == EXIT_DISK_FULL else None
         if self.board.states[run].status == "skipped":  # as it was asked to
-            self._settle(run, exit)
+            self._settle(run, exit_reason)
             return
         died = False
         if folder.has_result():
@@ -420,35 +426,36 @@ class Drive:
             self.board.record(run, "hung")
             self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
         else:
-            died = self._judge_end(run, active, exit)
-            if died and exit in (STOPPED, DISK_FULL):
-                exit = DIED
+            died = self._judge_end(run, active, exit_reason)
+            if died and exit_reason in (STOPPED, DISK_FULL):
+                exit_reason = DIED
         if not self.signals or folder.has_result():
-            has_attempts = self.board.states[run].attempts < self.attempts
-            self.places.judge(active, exit, died, has_attempts)
-        self._settle(run, exit)
+            has_attempts = self.board.states[run].attempts < self.max_attempts
+            self.places.judge(active, exit_reason, died, has_attempts)
+        self._settle(run, exit_reason)
 
-    def _judge_end(self, run: str, active: ActiveRun, exit: str | None) -> bool:
+    def _judge_end(self, run: str, active: ActiveRun, exit_reason: str | None) -> bool:
         """Note the end of a worker that left no result: record it where it counts as an attempt,
         and note a full disk or a place without a working device. Returns whether it counts."""
-        folder, code = active.folder, active.code
+        folder, exit_code = active.folder, active.exit_code
         was_asked = active.is_stopping or bool(self.signals)
-        was_asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
-        room = exit == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
-        died = is_death(exit, code, was_asked=was_asked, room=room)
+        if self.launcher.remote:  # a job that ends stops its workers
+            was_asked |= exit_reason == STOPPED
+        room = exit_reason == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
+        died = is_death(exit_reason, exit_code, was_asked=was_asked, room=room)
         if died:
-            if exit is None:
-                folder.lock.add(error=exit_words(code or 0))
-            elif exit == STOPPED:
+            if exit_reason is None:
+                folder.lock.add(error=exit_words(exit_code or 0))
+            elif exit_reason == STOPPED:
                 folder.lock.add(error=UNASKED)
-            details = {} if exit is None else {"reason": exit}
-            self.board.record(run, "died", step=folder.newest_step(), code=code, **details)
-            self._say(exit or "died", run, self._error(folder))
-        elif exit == DISK_FULL:
+            details = {} if exit_reason is None else {"reason": exit_reason}
+            self.board.record(run, "died", step=folder.newest_step(), code=exit_code, **details)
+            self._say(exit_reason or "died", run, self._error(folder))
+        elif exit_reason == DISK_FULL:
             self.disk.ran_out()
-        if exit == DEVICE_LOST and active.slot is not None:
+        if exit_reason == DEVICE_LOST and active.slot is not None:
             self.places.blame(run, active.slot.place)
-        elif exit == NO_DEVICE and active.slot is not None:
+        elif exit_reason == NO_DEVICE and active.slot is not None:
             self.places.give_up(active.slot.place, f"{active.run.label}: {self._error(folder)}")
         return died
 
@@ -494,7 +501,7 @@ class Drive:
     def _progress(self) -> SweepProgress:
         board = self.board
         stuck = blocked_runs(board.states, board.parents)
-        return SweepProgress(
+        progress = SweepProgress(
             sweep=self.plan.name,
             total=len(board.runs) + self.plan.to_come,
             counts=count_blocked(board.counts, stuck, board.states),
@@ -505,14 +512,16 @@ class Drive:
             driver=Driver(os.getpid(), self.plan.name),
             standing=self.search.standing if self.search is not None else {},
         )
+        left_s = self.time_left.seconds(self.plan, progress, self.ledger)
+        return dataclasses.replace(progress, left_s=left_s)
 
 
-def exit_words(code: int) -> str:
+def exit_words(exit_code: int) -> str:
     """Describe a worker's exit code."""
-    if code >= 0:
-        return f"exit code {code}"
-    words = signal_words(-code)
-    if -code == signal.SIGKILL:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    words = signal_words(-exit_code)
+    if -exit_code == signal.SIGKILL:
         return f"{words}, which the kernel sends where memory runs out"
     return words
 

@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning import Plan
+from ablate.run import RunDir
 from ablate.running.view import View
-from ablate.shared import Failure, RunDir, UserError, make_folder, short_error, unknown_value
+from ablate.shared import (
+    Failure,
+    UserError,
+    make_folder,
+    short_error,
+    unknown_value,
+)
 from ablate.store import HostLock, Ledger, Store, driver_of, observe_progress
 
 DIED = "died without a word: it was killed, or its host went down"

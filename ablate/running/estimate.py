@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
+from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
@@ -27,7 +28,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import FINAL_STATUSES, OwnSpec, is_number, own_code
+from ablate.shared import is_number
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -277,6 +278,27 @@ def estimate_sizes(
             new = server.ask("describe", _question(store, lacking, DEVICES[0]))
         answers |= {(cell.row, cell.column): new[key] for key, cell in lacking.items()}
     return answers
+
+
+def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
+    """Return the multiply-adds of a training of each cell; {} where the store's cache doesn't
+    describe every cell, and for a trainer of the user's own."""
+    if isinstance(plan.cells[0].spec, OwnSpec):
+        return {}
+    cached = _cache(store).answers()
+    answers = []
+    for cell in plan.cells:
+        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
+        answer = next((cached[key] for key in keys if key in cached), None)
+        if answer is None:
+            return {}
+        answers.append(answer)
+    works = works_of(plan, {}, plan.cells, answers)
+    return {
+        (work.cell.row, work.cell.column): work.multiply_adds
+        for work in works
+        if work.multiply_adds is not None
+    }
 
 
 def _factored(plan: Plan) -> list[Cell]:

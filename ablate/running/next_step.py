@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ablate.running.board import Lost
-from ablate.running.launchers import Slot, usable
-from ablate.shared import (
+from ablate.run import (
     DISK_FULL,
     EXIT_AWAY,
     FAILED,
@@ -20,6 +18,8 @@ from ablate.shared import (
     STOPPED,
     WORLD_SIZES,
 )
+from ablate.running.board import Lost
+from ablate.running.launchers import Slot, usable
 from ablate.store import RunState
 
 Action = Literal["start", "adopt", "wait", "leave", "again"]
@@ -40,15 +40,16 @@ def next_step(
     result: bool,
     alive: bool,
     refused: bool = False,
-    exit: str | None = None,
-    attempts: int,
+    exit_reason: str | None = None,
+    max_attempts: int,
 ) -> NextStep:
     """Decide the next step of a run. It handles every state, and nothing else decides.
 
     `state`: the ledger's; `result`: its folder has a whole result; `refused`: the file in the
-    result's place is no result; `alive`: its lock is held; `exit`: the reason that its last worker
-    gave for leaving (None: it died, or there was none); `attempts`: the limit on deaths without
-    progress. The first rule that fits holds; docs/resume-and-store.md describes them for users.
+    result's place is no result; `alive`: its lock is held; `exit_reason`: the reason that its last
+    worker gave for leaving (None: it died, or there was none); `max_attempts`: the limit on deaths
+    without progress. The first rule that fits holds; docs/resume-and-store.md describes them for
+    users.
     """
     final = state.status in FINAL_STATUSES
     if result and alive:
@@ -64,11 +65,13 @@ def next_step(
     match state.status:
         case "planned" | "interrupted":
             return NextStep(None, "start")
-        case "started" if exit == FAILED:
+        case "started" if exit_reason == FAILED:
             return NextStep("failed", "leave")
-        case "started" if exit == OOM:
+        case "started" if exit_reason == OOM:
             return NextStep("oom", "again")
-        case "started" if exit in (STOPPED, DISK_FULL, NO_DEVICE) or state.attempts < attempts:
+        case "started" if exit_reason in (STOPPED, DISK_FULL, NO_DEVICE):
+            return NextStep("interrupted", "start")
+        case "started" if state.attempts < max_attempts:
             return NextStep("interrupted", "start")
         case "started":
             return NextStep("failed", "leave")
@@ -79,19 +82,21 @@ def next_step(
     return NextStep(None, "leave")
 
 
-def is_death(exit: str | None, code: int | None, *, was_asked: bool, room: bool) -> bool:
+def is_death(
+    exit_reason: str | None, exit_code: int | None, *, was_asked: bool, room: bool
+) -> bool:
     """Return whether the end of a worker that left no result counts as an attempt.
 
-    `exit`: the reason that it gave. `code`: its process's exit code, None where nobody heard it.
+    `exit_reason`: the reason that it gave. `exit_code`: its process's, None where nobody heard it.
     `was_asked`: it was asked to stop. `room`: a full disk can't be the reason.
     """
-    if exit is None:
-        return code not in (None, EXIT_AWAY) and not was_asked
-    if exit in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
+    if exit_reason is None:
+        return exit_code not in (None, EXIT_AWAY) and not was_asked
+    if exit_reason in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
         return False
-    if exit == STOPPED:
+    if exit_reason == STOPPED:
         return not was_asked
-    if exit == DISK_FULL:
+    if exit_reason == DISK_FULL:
         return room
     return True
 

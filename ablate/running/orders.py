@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from ablate.run import FINAL_STATUSES
 from ablate.running.driver_lock import Waiting
-from ablate.shared import FINAL_STATUSES, UserError
+from ablate.shared import UserError
 from ablate.store import Ledger, RunState, Store, driven_plans, driver_of
 
 Order = Literal["skip", "undo"]

@@ -19,15 +19,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ablate.planning import Cell, Plan, PlannedRun
+from ablate.run import (
+    LEAST_MICRO_BATCHES,
+    LENGTH_KEYS,
+    OwnSpec,
+    RunSpec,
+)
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
 from ablate.running.launchers import Launcher, Slot, packed, usable
 from ablate.shared import (
-    LEAST_MICRO_BATCHES,
-    LENGTH_KEYS,
     Failure,
-    OwnSpec,
-    RunSpec,
     UserError,
     is_number,
     make_folder,

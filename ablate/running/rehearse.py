@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning import Cell, Plan, value_text
+from ablate.run import (
+    CHOICES,
+    PART_KINDS,
+    OwnSpec,
+    own_code,
+)
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared import OwnSpec, is_number, own_code
+from ablate.shared import is_number
 from ablate.store import Store
 from ablate.version import __version__
 
@@ -28,10 +34,10 @@ LARGEST_OWN, SHIPPED = 2e10, 5e7
 MOST_ROWS = 24  # rows of shipped parts alone
 
 # Keys that act in the first steps of every run, wherever they act at all. Others act later (a
-# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
+# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic. Keys
+# of parts are in the table of parts; all keys of a norm, stem or block act early.
 EARLY_KEYS = {
     "optim": {
-        "name",
         "lr",
         "wd",
         "b1",
@@ -42,24 +48,10 @@ EARLY_KEYS = {
         "beta2_decay",
         "momentum",
         "adjust_lr",
-        "settings",
-        "version",
-        "folder",
     },
-    "train": {"loss", "loss_settings", "loss_version", "loss_folder", "label_smoothing"},
-    "augment": {
-        "flip",
-        "crop_pad",
-        "randaug",
-        "style",
-        "jitter",
-        "extra",
-        "extra_settings",
-        "extra_version",
-        "extra_folder",
-    },
+    "train": {"label_smoothing"},
+    "augment": {"flip", "crop_pad", "randaug", "style", "jitter"},
 }
-EARLY_GROUPS = ("norm", "stem", "block")  # groups all of whose keys act early
 LATER = ("drop_path",)  # of model, where all other keys act early
 
 
@@ -172,14 +164,16 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """List a line for each fault, with the rows that have it."""
     idle, wrong = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for row, answer in answers.items():
-        # Blocks are numbered: a name of all of them is one path.
-        paths = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", n) for n in answer["idle"]))
-        if paths:
-            names = ", ".join(paths[:MOST_NAMES])
+        by_reason = defaultdict[str, list[str]](list)
+        for name, reason in answer["idle"].items():
+            by_reason[reason].append(name)
+        for reason, names in by_reason.items():
+            paths = _alike(names)
+            text = ", ".join(paths[:MOST_NAMES])
             surplus = len(paths) - MOST_NAMES
             if surplus > 0:
-                names += f" and {surplus} more"
-            idle[f"no gradient reaches {names} in 4 steps"].append(row)
+                text += f" and {surplus} more"
+            idle[f"no gradient reaches {text} in 4 steps: {IDLE[reason]}"].append(row)
         if answer["bad"] is not None:
             steps = answer["bad"]
             wrong[f"the loss is not finite after {steps} steps at the full rate"].append(row)
@@ -187,6 +181,34 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
             wrong[DIFFERS[answer["differs"]]].append(row)
     lines = [*idle.items(), *wrong.items()]
     return [f"{', '.join(rows)}: {line}" for line, rows in lines]
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return names of parameters, where those that differ in one number are one: `blocks.{0-2,4}.w`
+    for w of five blocks but the fourth."""
+    groups = defaultdict[str, list[list[str]]](list)
+    for name in names:
+        groups[re.sub(r"\.\d+(?=\.|$)", ".*", name)].append(name.split("."))
+    paths = []
+    for group in groups.values():
+        steps = [list(dict.fromkeys(step)) for step in zip(*group, strict=True)]
+        if sum(len(step) > 1 for step in steps) > 1:
+            paths += [".".join(name) for name in group]
+        else:
+            paths.append(".".join(step[0] if len(step) == 1 else _span(step) for step in steps))
+    return paths
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """Return numbers in braces, with what follows one another as a range: "{0-2,4}"."""
+    ranges: list[list[int]] = []
+    for number in sorted(map(int, numbers)):
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges]
+    return "{" + ",".join(texts) + "}"
 
 
 def _failures(untried: Mapping[str, str]) -> list[str]:
@@ -200,6 +222,14 @@ def _failures(untried: Mapping[str, str]) -> list[str]:
     ]
 
 
+IDLE = {  # why no gradient reaches a parameter
+    "unused": "the forward pass does not use it",
+    "zero": "its gradient is 0 in each of them",
+    "class token": "it changes only tokens that the head does not read; with model.pool=tok the "
+    "head reads the class token of the last block alone",
+    "patches": "it changes only tokens that the head does not read; the head reads the patches "
+    "of the last block alone",
+}
 DIFFERS = {  # what a training of 4 steps is compared with
     "again": "a second training of the same 4 steps gives other weights, so a part draws random "
     "numbers of its own or keeps a state between trainings: no run of it repeats bit for bit",
@@ -235,7 +265,10 @@ def _acts(key: str, keys: set[str]) -> bool:
         return False
     if section == "model":
         return name not in LATER
-    return section in EARLY_GROUPS or name in EARLY_KEYS.get(section, ())
+    if section in CHOICES or name in EARLY_KEYS.get(section, ()):
+        return True
+    kinds = [kind for kind in PART_KINDS if kind.section == section and kind.acts_early]
+    return any(name in kind.fields for kind in kinds)
 
 
 # --- Cache --------------------------------------------------------------------------------------
@@ -250,8 +283,8 @@ def _key(cell: Cell, baseline: Cell, device: str) -> str:
 
 def _is_answer(tree: Any) -> bool:
     match tree:
-        case {"same": bool(), "idle": [*names], "step": step, "bad": bad, "differs": differs}:
+        case {"same": bool(), "idle": {**idle}, "step": step, "bad": bad, "differs": differs}:
             plain = is_number(step) and (bad is None or is_number(bad))
             is_known = differs == "" or differs in DIFFERS
-            return plain and is_known and all(isinstance(name, str) for name in names)
+            return plain and is_known and all(reason in IDLE for reason in idle.values())
     return False

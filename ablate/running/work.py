@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning import Cell, Plan, Tune, apply_settings
-from ablate.shared import FINAL_STATUSES, RunSpec
+from ablate.run import FINAL_STATUSES, RunSpec
 from ablate.store import RunState
 
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning import Cell, PlannedRun
-from ablate.running.launchers import Launcher
-from ablate.running.work import CellWork
-from ablate.shared import (
+from ablate.run import (
     LEAST_MICRO_BATCHES,
     OwnSpec,
-    UserError,
     batch_divisors,
     build_run,
     check_ranks,
 )
+from ablate.running.launchers import Launcher
+from ablate.running.work import CellWork
+from ablate.shared import UserError
 
 NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
 # Assumptions: seconds until the ranks of a run have met, and bytes a second between two of them, on

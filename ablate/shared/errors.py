@@ -13,9 +13,15 @@ from ablate.version import FORMAT
 class OneLine(Exception):
     """An error that one line explains, in notebooks too."""
 
+    @property
+    def line(self) -> str:
+        """The error with the name by which `except` catches it: "UserError: ..."."""
+        name = next(kind.__name__ for kind in type(self).__mro__ if OneLine in kind.__bases__)
+        return f"{name}: {self}"
+
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows of the error: no frames of ours."""
-        return [f"{type(self).__name__}: {self}"]
+        return [self.line]
 
 
 class UserError(OneLine):

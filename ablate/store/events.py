@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.shared import FINAL_STATUSES, is_number
+from ablate.run import FINAL_STATUSES
+from ablate.shared import is_number
 from ablate.store.looks import LOOK, is_look
 
 Status = Literal[

@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ablate.planning import Cell, Plan, PlannedRun
-from ablate.shared import Failure, NotThere, UserError, expected_words, unknown_value
+from ablate.shared import (
+    Failure,
+    NotThere,
+    UserError,
+    expected_words,
+    unknown_value,
+)
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ablate.planning import Plan, sweep_file_name
+from ablate.run import ATTEMPTS_FOLDER, RUNS_FOLDER, RunDir
 from ablate.shared import (
-    ATTEMPTS_FOLDER,
-    RUNS_FOLDER,
     Failure,
     Lock,
     Notes,
-    RunDir,
     make_folder,
     read_file,
     read_hashed,

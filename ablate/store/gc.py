@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ablate.planning import Plan
+from ablate.run import RunDir, RunSpec
 from ablate.shared import (
     Failure,
     Lock,
-    RunDir,
-    RunSpec,
     UserError,
     make_folder,
     read_json,

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
+from ablate.run import RunDir
 from ablate.shared import (
     Failure,
     NotThere,
-    RunDir,
     UserError,
     make_folder,
     other_format_error,

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ablate.planning import Cell, Plan
-from ablate.shared import fits_type, read_section
+from ablate.run import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
 LOOK = "look"  # of no run: its run is ""

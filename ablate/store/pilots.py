@@ -30,7 +30,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import DISK_FULL_ERRORS, META_FILE, Failure, Notes, RunDir, read_json, sha256_of
+from ablate.run import META_FILE, RunDir
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Failure,
+    Notes,
+    read_json,
+    sha256_of,
+)
 
 BEAT_S = 2.0  # between two beats
 LOOK_S = 0.5  # between two looks at the files of the other side
@@ -48,9 +55,9 @@ class PilotDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self._orders, self._beat, self._stop = (
-            path / f"{name}.json" for name in ("orders", "beat", "stop")
-        )
+        self._orders = path / "orders.json"
+        self._beat = path / "beat.json"
+        self._stop = path / "stop.json"
 
     def create(self) -> None:
         self.path.mkdir(parents=True)
@@ -76,7 +83,9 @@ class PilotDir:
 
     def write_stop(self, attempt: str, at_once: bool) -> None:
         with contextlib.suppress(FileNotFoundError):
-            put(self._stop, {**self.stops(), attempt: at_once})
+            stops = self.stops()
+            stops[attempt] = at_once
+            put(self._stop, stops)
 
     def beat(self) -> dict[str, Any]:
         """Read the pilot's last beat, {} before the first."""
@@ -87,7 +96,10 @@ class PilotDir:
 
     def stops(self) -> dict[str, bool]:
         """Map each attempt that shall stop to whether it shall stop at once."""
-        return {**read_beat(self._orders).get("stop", {}), **read_beat(self._stop)}
+        stops: dict[str, bool] = {}
+        stops |= self.orders().get("stop", {})  # by the driver
+        stops |= read_beat(self._stop)  # by others, after its death
+        return stops
 
     def is_fresh(self) -> bool:
         """Return whether the pilot's last beat is younger than STALE_S."""
@@ -99,11 +111,13 @@ class PilotDir:
         beat = self.beat()
         if beat.get("over"):
             return {}
-        ended, notes = beat.get("ended", {}), beat.get("runs", {})
+        given_attempts = self.orders().get("runs", {})
+        ended_attempts = beat.get("ended", {})
+        worker_notes = beat.get("runs", {})
         return {
-            a: Notes.from_tree(notes.get(a))
-            for a in self.orders().get("runs", {})
-            if a not in ended
+            attempt: Notes.from_tree(worker_notes.get(attempt))
+            for attempt in given_attempts
+            if attempt not in ended_attempts
         }
 
 
@@ -146,12 +160,12 @@ class Pilots:
         answers are in the files of a few pilots.
         """
         if time.monotonic() - self._looked_at > LOOK_S:
-            living = (pilot for pilot in self.pilots() if pilot.is_fresh())
-            self._attempts = {
-                attempt: (pilot, notes)
-                for pilot in living
-                for attempt, notes in pilot.held_attempts().items()
-            }
+            attempts: dict[str, tuple[PilotDir, Notes]] = {}
+            for pilot in self.pilots():
+                if pilot.is_fresh():
+                    for attempt, notes in pilot.held_attempts().items():
+                        attempts[attempt] = (pilot, notes)
+            self._attempts = attempts
             self._looked_at = time.monotonic()
         return self._attempts
 
@@ -162,8 +176,10 @@ class DriverBeat:
     def __init__(self, root: Path, every_s: float = BEAT_S) -> None:
         self.waiting = 0  # runs without a slot
         self.full: OSError | None = None  # the disk, when the last beat was to be written
-        self._root, self._file, self._every_s = root, root / "pilots" / "driver.json", every_s
-        self._identity = {"pid": os.getpid(), "host": platform.node()}
+        self._root = root
+        self._file = root / "pilots" / "driver.json"
+        self._every_s = every_s
+        self._identity: dict[str, Any] = {"pid": os.getpid(), "host": platform.node()}
         self._beats = 0
         self._broken: Exception | None = None
         self._end_event = threading.Event()
@@ -184,7 +200,8 @@ class DriverBeat:
         if self._broken is not None:
             raise self._broken
         beat = read_beat(self._file)
-        if beat and {key: beat.get(key) for key in self._identity} != self._identity:
+        beat_identity = {key: beat.get(key) for key in self._identity}
+        if beat and beat_identity != self._identity:
             raise Failure(
                 f"{self._root}: process {beat.get('pid')} of {beat.get('host')} drives this store "
                 f"now, which had no sign of this one for {STALE_S:.0f} s; workers go on"
@@ -216,11 +233,9 @@ class DriverBeat:
     def _write(self, is_done: bool) -> None:
         self._beats += 1
         self.full = None
+        beat = {"beat": self._beats, "waiting": self.waiting, "done": is_done}
         try:
-            put(
-                self._file,
-                {**self._identity, "beat": self._beats, "waiting": self.waiting, "done": is_done},
-            )
+            put(self._file, self._identity | beat)
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
@@ -234,7 +249,9 @@ def beats_elsewhere(root: Path) -> dict[str, Any]:
     """
     file = root / "pilots" / "driver.json"
     beat = read_beat(file)
-    if beat.get("done") or beat.get("host") == platform.node() or not is_fresh(file):
+    is_over = beat.get("done")
+    is_local = beat.get("host") == platform.node()
+    if is_over or is_local or not is_fresh(file):
         return {}
     return beat
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ablate.planning import Plan, PlannedRun, Standing
-from ablate.shared import FINAL_STATUSES, Notes, RunDir
+from ablate.run import FINAL_STATUSES, RunDir
+from ablate.shared import Notes
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
@@ -54,6 +55,7 @@ class SweepProgress:
     driver: Driver | None = None  # who drives its store
     ended: str = ""  # how its last driver did, where that is worth a line
     standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
+    left_s: float | None = None  # seconds until the last run ends; None where nobody estimates it
 
     def status(self, run: str) -> str:
         """Return the run's status in the ledger, or BLOCKED."""

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
-from ablate.shared import FINAL_STATUSES, Failure
+from ablate.run import FINAL_STATUSES
+from ablate.shared import Failure
 from ablate.store.events import (
     FORGOTTEN,
     PLAN,
@@ -106,6 +107,19 @@ class Queries:
     def drive_times(self) -> dict[str, float]:
         """Map each sweep to the time when it was last driven, in seconds since 1970."""
         return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))
+
+    def run_times(self, sweep: str) -> dict[str, tuple[float, float | None]]:
+        """Map each run of the sweep's last plan that was ever started to the times of its last
+        start and of the end of that, None before it; in seconds since 1970."""
+        query = """SELECT event.run, kind, at FROM planned JOIN event ON event.run = planned.run
+            WHERE sweep = ? ORDER BY number"""
+        times: dict[str, tuple[float, float | None]] = {}
+        for run, kind, at in self.rows((str, str, float), query, (sweep,)):
+            if kind == "started":
+                times[run] = at, None
+            elif run in times and times[run][1] is None:
+                times[run] = times[run][0], at
+        return times
 
     def knew(self, sweep: str) -> bool:
         """Return whether the sweep was ever the first to plan a run. Events of a forgotten sweep

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import Plan, PlannedRun
-from ablate.shared import FINAL_STATUSES, RunDir
+from ablate.run import FINAL_STATUSES, RunDir
 from ablate.store.events import History, RunState, fold
 from ablate.store.find import sweeps_of_run
 from ablate.store.ledger import Ledger

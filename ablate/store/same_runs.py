@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning import Cell, Plan
-from ablate.shared import OwnSpec
+from ablate.run import OwnSpec
 
 if TYPE_CHECKING:  # which has marks
     from ablate.store.looks import InterimLook, ReadColumn, ReadRow

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan, PlannedRun
-from ablate.shared import IMPORT_EVENT, Failure
+from ablate.run import IMPORT_EVENT
+from ablate.shared import Failure
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded, connect_ledger

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -32,19 +31,20 @@ from ablate.data import (
     match_classes,
     prepare_cache,
     shared_images,
-    size_text,
+)
+from ablate.run import (
+    TASKS,
+    Data,
+    Run,
+    build_run,
+    parts,
+    read_section,
 )
 from ablate.shared import (
     DISK_FULL_ERRORS,
-    TASKS,
-    Data,
     Failure,
     NoRoom,
-    Run,
     UserError,
-    build_run,
-    choices,
-    read_section,
     write_whole,
 )
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
@@ -127,8 +127,7 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
 def amiss(run: Run) -> list[str]:
     """Return a line on each parameter that a class of the user's own fills in vain, see
     `overruled`."""
-    user_modules = (*choices.CHOICES, "model.attention", "model.posemb")
-    has_user_class = any(used.key in user_modules for used in by_path(run))
+    has_user_class = any(parts.kind_of(used.key).has_roles for used in by_path(run))
     if not has_user_class:
         return []
     model = build(run, device="meta")
@@ -207,14 +206,13 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
     if not question.get("look"):
         prepare_cache(data, cache, report)
     state = inspect_data(data, cache)
-    place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return {
         "examples": state.counts,
         "folder": str(state.folder),
         "whole": state.is_complete,
         "done": state.decoded_images,
-        "size": None if state.bytes is None else size_text(state.bytes),
-        "free": size_text(shutil.disk_usage(place).free),
+        "size": state.size_text,
+        "free": state.free_text,
     }
 
 

@@ -15,11 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared import (
+from ablate.run import (
     DATA_DAMAGED,
     DEVICE_LOST,
     DISK_FULL,
-    DISK_FULL_ERRORS,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
@@ -28,9 +27,12 @@ from ablate.shared import (
     RANK_LOST,
     STOPPED,
     RunDir,
-    noted_signals,
     parse_result,
     parts,
+)
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    noted_signals,
     to_json,
     write_whole,
 )
@@ -84,6 +86,7 @@ class Attempt:
         self.note(
             at=time.time(),
             pid=os.getpid(),
+            host=platform.node(),
             slot=options["slot"],
             **facts,
             origin=options.get("origin"),
@@ -278,10 +281,10 @@ def stop_signals(rundir: RunDir) -> Iterator[Stop]:
 
 
 def code_digest(package: Path) -> str:
-    """Return a hash of the code that trains, 16 hex digits: of the three folders that a worker
+    """Return a hash of the code that trains, 16 hex digits: of the four folders that a worker
     loads, and of added tasks."""
     text = hashlib.sha256()
-    for folder in ("data", "shared", "training"):
+    for folder in ("data", "run", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
             text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
     for file in parts.files("ablate_tasks"):

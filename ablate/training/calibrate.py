@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ablate.data import Split
-from ablate.shared import DEFAULT_TASK, OOM, TASKS, Data, Run, batch_divisors
+from ablate.run import (
+    DEFAULT_TASK,
+    OOM,
+    TASKS,
+    Data,
+    Run,
+    batch_divisors,
+)
 from ablate.training import faults
 from ablate.training.training import Training
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ablate.data import prepare_cache, resident_split
-from ablate.shared import Run
+from ablate.run import Run
 from ablate.training import calibrate
 from ablate.training.calibrate import Load, random_split, smaller
 from ablate.training.numerics import choose

@@ -12,7 +12,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ablate.shared import DEVICE_LOST, FAILED, NO_DEVICE, OOM, short_error
+from ablate.run import (
+    DEVICE_LOST,
+    FAILED,
+    NO_DEVICE,
+    OOM,
+)
+from ablate.shared import short_error
 
 # Codes are those of driver_types.h of CUDA 12.9, with the texts of its cudaGetErrorString;
 # cuBLAS's and cuDNN's words are in ATen/cuda/Exceptions.h, TORCH_CUDABLAS_CHECK and AT_CUDNN_CHECK,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import Optim
+from ablate.run import Optim
 
 
 class Fused:

@@ -27,7 +27,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ablate.data import AnySplit
-from ablate.shared import TASKS, Data, Metrics, RunDir, sealed_part, write_whole
+from ablate.run import (
+    TASKS,
+    Data,
+    Metrics,
+    RunDir,
+    sealed_part,
+)
+from ablate.shared import write_whole
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
 from ablate.training.rates import matmul_rate

@@ -22,7 +22,16 @@ from ablate.data import (
     shake_once,
     shared_images,
 )
-from ablate.shared import LEAST_MICRO_BATCHES, Data, Run, RunDir, check_ranks, decoded, read_json
+from ablate.run import (
+    LEAST_MICRO_BATCHES,
+    META_FILE,
+    Data,
+    Run,
+    RunDir,
+    check_ranks,
+    decoding_facts,
+)
+from ablate.shared import read_json
 from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import micro_batch, part
 from ablate.training.journal import Journal, load_checkpoint
@@ -211,7 +220,7 @@ def _also(
             split = relabel(split, numbers)
         else:  # texts ask for the classes of any set that names them
             check_names(test_set, cached.class_names)
-        facts = decoded.decoding_facts(read_json(cached.folder / decoded.META_FILE))
+        facts = decoding_facts(read_json(cached.folder / META_FILE))
         if not machine.ranks.rank:  # the first alone tells of it
             overlap = shared_images(train, split, lambda row: machine.beat(images=row))
             if overlap:

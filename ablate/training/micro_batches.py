@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
-from ablate.shared import ORDERED_FROM, UserError
+from ablate.run import ORDERED_FROM
+from ablate.shared import UserError
 from ablate.training.model.norm import SwitchNorm
 from ablate.training.model.norm.mixing import running
 from ablate.training.ranks import Ranks

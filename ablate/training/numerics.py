@@ -22,7 +22,8 @@ import torch
 import torch.utils.deterministic
 from torch.backends import cuda, cudnn
 
-from ablate.shared import Run, UserError, Whole
+from ablate.run import Run, Whole
+from ablate.shared import UserError
 from ablate.training.model import sublayers
 from ablate.training.training import DTYPES, Training
 

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import Optim, Train, UsedPart, UserError, own_part, unknown_value
+from ablate.run import (
+    Optim,
+    Train,
+    UsedPart,
+    own_part,
+)
+from ablate.shared import UserError, unknown_value
 from ablate.training.fused import Fused
 from ablate.training.model.host import Host
 from ablate.training.model.stem import Plain

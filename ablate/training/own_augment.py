@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from ablate.data import Draws, constants_on, normal_of, uniform_of
-from ablate.shared import Augment, Run, UsedPart, UserError, own_parts, part_name
+from ablate.run import (
+    Augment,
+    Run,
+    UsedPart,
+    own_parts,
+    part_name,
+)
+from ablate.shared import UserError
 from ablate.training.plugin import blame, make_part
 
 AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most

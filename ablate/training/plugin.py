@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import (
-    PART_KINDS,
+from ablate.run import (
     Run,
     UsedPart,
-    UserError,
     find_source,
     is_own_file,
     own_line,
@@ -25,6 +23,7 @@ from ablate.shared import (
     raising_line,
     version_of,
 )
+from ablate.shared import UserError
 
 
 def _unwatched(description: str) -> AbstractContextManager[None]:
@@ -58,8 +57,8 @@ def load(used: UsedPart) -> Any:
         raise UserError(
             f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
-    kind = next(kind for kind in PART_KINDS if kind.key == key)
-    if (version := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
+    version = version_of(parts.kind_of(key), name, folder)  # after the import: it ran that
+    if version != used.version:
         raise UserError(
             f"{key}: {name}: was planned as version {used.version} and is {version} by now; "
             f"give the command again, which plans it as it is"
@@ -113,15 +112,12 @@ def error_text(error: Exception, used_parts: Sequence[UsedPart]) -> str:
     location = own_line(error, [used.folder for used in used_parts if used.folder])
     if location is None:
         begins = [
-            line_of(load(used), WORKS_AT.get(used.key, "forward"))
+            line_of(load(used), parts.kind_of(used.key).method)
             for used in used_parts
             if used.folder
         ]
         location = "; ".join(begins) or raising_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({location})"
-
-
-WORKS_AT = {"optim.name": "step", "optim.schedule": "__call__", "augment.extra": "__call__"}
 
 
 def line_of(part: Any, method: str) -> str:
@@ -135,15 +131,14 @@ def line_of(part: Any, method: str) -> str:
 
 def by_path(run: Run) -> list[UsedPart]:
     """Return all parts that a run has by import path, except models of timm."""
-    return [used for used in run.spec.own_parts if used.folder or used.key != parts.MODEL.key]
+    return [
+        used for used in run.spec.own_parts if not parts.kind_of(used.key).of_library(used.name)
+    ]
 
 
 def own_folders(run: Run) -> dict[str, str]:
     """Return {key: folder} of each part of a run that is of the user's own."""
-    result_keys = {"optim.name": "optim"}  # as results have it
-    return {
-        result_keys.get(used.key, used.key): used.folder for used in by_path(run) if used.folder
-    }
+    return {used.key.removesuffix(".name"): used.folder for used in by_path(run) if used.folder}
 
 
 def digests(run: Run) -> dict[str, str]:

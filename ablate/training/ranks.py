@@ -28,7 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ablate.shared import RANK_KILLED, signal_words
+from ablate.run import RANK_KILLED
+from ablate.shared import signal_words
 from ablate.training.attempt import RankLost
 
 LONGEST = timedelta(days=30)  # who waits for a rank that lives waits for its host to kill it

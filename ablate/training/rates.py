@@ -8,7 +8,12 @@ from statistics import median
 
 import torch
 
-from ablate.shared import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared import (
+    is_number,
+    make_folder,
+    read_sealed,
+    write_sealed,
+)
 
 FILE = "rates.json"  # in the store's cache: {"device's name, train.precision": multiply-adds a s}
 SIDES = {"cuda": 8192, "cpu": 512}

@@ -2,8 +2,8 @@
 
 A row of a sweep is compared with its baseline. Both take the same few steps at the full rate from
 the same initial weights, on the same images, with a head that is not zero: so a row whose weights
-are those of the baseline has changed nothing. A parameter without a gradient is not used by the
-forward pass. Parts of the user's own take the steps again, with a stop between them. The cost of a
+are those of the baseline has changed nothing. A parameter that no gradient reaches is named with
+the reason. Parts of the user's own take the steps again, with a stop between them. The cost of a
 step is given relative to the baseline's; both are timed in turns.
 """
 
@@ -16,12 +16,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ablate.data import AnySplit, draw_key, open_cached, resident_split
-from ablate.shared import Run, is_plugin
+from ablate.run import Run, is_plugin
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.model.host import Host
+from ablate.training.model.vit import ViT, first_token
 from ablate.training.plugin import by_path
 from ablate.training.training import Training
 
@@ -30,6 +31,10 @@ IMAGES = 4
 LARGE = 1e9  # multiply-adds of an image: of such models two images do
 # Multiply-adds of a batch, at most, that is tried where a few images don't work.
 FULL_BATCH_LIMIT = 1e11
+# Why no gradient reaches a parameter: the forward pass does not use it; its gradient is 0 in every
+# step; or it acts only on tokens that the head does not read, where that reads the class token
+# alone, or the patches alone.
+UNUSED, ZERO, READS_CLS, READS_PATCHES = "unused", "zero", "class token", "patches"
 REPEATED, RESUMED = "again", "resumed"  # what gives other weights
 PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and seconds of them
 
@@ -41,7 +46,7 @@ class Rehearsal:
     training: Training
     tensors: dict[str, Tensor]  # weights and buffers
     logits: Tensor  # of the model as it is evaluated
-    idle: list[str]  # parameters that no gradient has reached
+    idle: dict[str, str]  # parameters that no gradient has reached -> the reason
     bad: int | None  # the first of the steps whose loss is not finite; STEPS: what comes out then
     differs: str  # where the same steps give other weights: "" nowhere, see `_differs`
 
@@ -63,9 +68,9 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
 
 
 def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
-    """Return {"same": whether the row has changed nothing, "idle": names of its parameters without
-    a gradient, "step": the time of a step relative to the baseline's; "bad", "differs": see
-    `Rehearsal`}."""
+    """Return {"same": whether the row has changed nothing, "idle": its parameters without a
+    gradient, each with the reason, "step": the time of a step relative to the baseline's; "bad",
+    "differs": see `Rehearsal`}."""
     ratios: list[float] = []
     if row is baseline:
         ratios.append(1.0)
@@ -107,6 +112,7 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     model.eval()
     with torch.inference_mode():
         logits = model(training.inputs()[0])
+    reasons = _reasons(model, training.inputs()[0], {name: trained[name] for name in idle})
     model.train()
     bad = training.bad_step()
     if bad is None and not logits.isfinite().all():
@@ -116,12 +122,36 @@ def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehea
     differs = ""
     if by_path(run) and bad is None and device.type == "cpu":  # a GPU adds up in any order
         differs = _differs(some, split, device, state)
-    return Rehearsal(training, state, logits, idle, bad, differs)
+    return Rehearsal(training, state, logits, reasons, bad, differs)
 
 
 def _has_gradient(parameter: Tensor) -> bool:
     """Return whether a gradient has reached the parameter, one that is not 0 throughout."""
     return parameter.grad is not None and bool(parameter.grad.any())
+
+
+def _reasons(model: nn.Module, images: Tensor, idle: dict[str, nn.Parameter]) -> dict[str, str]:
+    """Return the reason why no gradient reaches each of these parameters.
+
+    Where the tokens after the last block depend on a parameter and the logits don't, the reason is
+    the choice of the tokens that the head reads.
+    """
+    reasons = {name: UNUSED if p.grad is None else ZERO for name, p in idle.items()}
+    if idle and isinstance(model, ViT):
+        reads = READS_CLS if model.pool is first_token else READS_PATCHES
+        for name in _moving(model.tokens(images), idle) - _moving(model(images), idle):
+            reasons[name] = reads
+    return reasons
+
+
+def _moving(output: Tensor, parameters: dict[str, nn.Parameter]) -> set[str]:
+    """Return the names of the parameters that move the output: a random sum of its values has a
+    gradient in them."""
+    weights = torch.randn(output.shape, generator=Generator().manual_seed(0)).to(output)
+    total = (output * weights).sum()
+    gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    named = zip(parameters, gradients, strict=True)
+    return {name for name, gradient in named if gradient is not None and gradient.any()}
 
 
 def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
@@ -190,7 +220,7 @@ def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySpli
 
 
 @torch.no_grad()
-def _wake(head: torch.nn.Module, seed: int) -> None:
+def _wake(head: nn.Module, seed: int) -> None:
     """Give the kernel of a head that starts at zero small values: otherwise the first step changes
     nothing but the head."""
     for name, parameter in head.named_parameters():

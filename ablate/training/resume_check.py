@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import Run, RunDir
+from ablate.run import Run, RunDir
 from ablate.training.calibrate import step_s, unit
 from ablate.training.device import device_of
 from ablate.training.journal import peak_bytes, read_checkpoint

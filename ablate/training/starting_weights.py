@@ -17,7 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from ablate.shared import Run, RunDir, UserError, Weights, Whole, read_file
+from ablate.run import (
+    Run,
+    RunDir,
+    Weights,
+    Whole,
+)
+from ablate.shared import UserError, read_file
 from ablate.training.model import Host, Segmenter, Towers, build
 from ablate.training.model.export import from_timm
 from ablate.training.model.traits import Traits, same_values, traits

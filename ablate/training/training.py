@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ablate.data import AnySplit, Batches, Draws, ImageView, evaluation_batches
-from ablate.shared import TASKS, Data, Run
+from ablate.data import AnySplit, Batches, Delivery, Draws, ImageView, evaluation_batches
+from ablate.run import TASKS, Data, Run
 from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.device import device_of
@@ -104,10 +104,13 @@ class Training:
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch, self.weights)
-        ahead = train.device.type != device.type
+        delivery = Delivery(
+            ahead=train.device.type != device.type,
+            rows=ranks.share(batch),
+            sum_over_rows=lambda count: ranks.summed(count[None])[0],
+        )
         extra = Augmentations(run.augment)
-        share = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
-        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead, extra, share)
+        self.batches = Batches(train, batch, run.augment, draws, self._view, extra, delivery)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)

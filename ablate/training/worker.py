@@ -20,18 +20,19 @@ from typing import Any
 import torch
 
 from ablate.data import BrokenImage
-from ablate.shared import (
+from ablate.run import (
     CHECK_PHASE,
+    CHOICES,
     META_FILE,
     OOM,
     RANK_LOST,
     Run,
     RunDir,
     build_run,
-    choices,
     decoded,
-    read_json,
+    decoding_facts,
 )
+from ablate.shared import read_json
 from ablate.training import calibrate, faults
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
@@ -212,7 +213,7 @@ def _lead(
 def _provenance(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
     """Return the entries of a result that say which code made it, from which data and starting
     weights, and on what device."""
-    kinds = dict.fromkeys((*choices.CHOICES, *own_folders(run)))
+    kinds = dict.fromkeys((*CHOICES, *own_folders(run)))
     return {
         **attempt.code(kinds),
         "fingerprint": run.data.fingerprint,
@@ -221,7 +222,7 @@ def _provenance(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict
         "ranks": attempt.facts["ranks"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        **decoded.decoding_facts(read_json(cache / run.data.fingerprint / decoded.META_FILE)),
+        **decoding_facts(read_json(cache / run.data.fingerprint / META_FILE)),
     }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from conftest import DATA
 
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.sections import Data
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.sections import Data
 
 real = pytest.mark.skipif(
     not (DATA / "cifar10").is_dir(), reason=f"no real data at {DATA} (set ABLATE_DATA)"

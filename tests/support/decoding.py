@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ablate.data import building, cache, picture
 from ablate.data import splits as cached_files
-from ablate.shared.sections import Data
+from ablate.run.sections import Data
 from support.processes import forked
 
 
@@ -62,7 +62,7 @@ LOAD = """
 import json, os, sys
 from pathlib import Path
 from ablate.data import cache
-from ablate.shared.sections import Data
+from ablate.run.sections import Data
 every = [Data(**json.loads(Path(file).read_text())) for file in os.environ["DATA"].split(":")]
 data, folder = every[0], Path(os.environ["FOLDER"])
 """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ablate.planning.plan import Plan
+from ablate.run.rundir import RunDir, to_json, write_whole
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from support.plans import record_plan, small_plan

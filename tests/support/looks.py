@@ -6,7 +6,7 @@ import functools
 
 import tiny
 
-from ablate.shared.spec import RunSpec
+from ablate.run.spec import RunSpec
 from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
 ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [], "margin": None}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ablate.shared.sections import NO_CLASS, Data
+from ablate.run.sections import NO_CLASS, Data
 from support.data_sections import describe
 from support.images import cells
 

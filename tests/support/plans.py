@@ -11,7 +11,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.declared import Declared
 from ablate.planning.plan import Plan
-from ablate.shared.spec import RunSpec
+from ablate.run.spec import RunSpec
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 

@@ -70,7 +70,7 @@ def whole():
 
 def golden(format):
     """Render the table of the file `golden/table.FORMAT`."""
-    how = {} if format in ("csv", "json") else {"show": (*DEFAULT_SHOW, "top5", "params")}
+    how = {} if format in ("csv", "tidy", "json") else {"show": (*DEFAULT_SHOW, "top5", "params")}
     return text_of(whole(), format, **how)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nvidia
 from conftest import Shell
 
-from ablate.shared.rundir import RunDir
+from ablate.run.rundir import RunDir
 
 PLACES = {"seconds", "images_per_s", "peak_bytes", "utilisation", "env_sha256", "ranks"}
 QUICK = ("data=digits", "recipe=quick", "model.depth=2", "train.steps=6", "seeds=1")

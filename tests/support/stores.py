@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ablate.planning import expand
+from ablate.run.metrics import classify
+from ablate.run.rundir import Metrics
 from ablate.shared.files import to_json
-from ablate.shared.metrics import classify
-from ablate.shared.rundir import Metrics
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -73,14 +73,14 @@ def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | No
         for run in list(cell.ids.values())[:done]:
             # A run is better or worse as a whole, too.
             shift = rng.normal(0, 0.1, 1) * (chance < 1)
-            _finish(store, run, rng.random(300) < chance + shift)
+            finish(store, run, rng.random(300) < chance + shift)
     return store
 
 
-def _finish(store: Store, run: str, right: np.ndarray) -> None:
+def finish(store: Store, run: str, right: np.ndarray) -> None:
     """Write the result and predictions of a run; `right`: which images it got right."""
     folder = store.rundir(run)
-    folder.path.mkdir(parents=True)
+    folder.path.mkdir(parents=True, exist_ok=True)
     table = np.zeros(len(right), [("class", "i4"), ("rank", "i4"), ("loss", "f8")])
     table["rank"] = np.where(right, 0, 7)
     np.save(folder.predictions, table)

@@ -17,7 +17,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
-from ablate.shared.spec import RunSpec
+from ablate.run.spec import RunSpec
 
 
 def tabulate(
@@ -56,7 +56,7 @@ SPEC = {
     },
     "eval": {},
 }
-TEXTS = ("md", "latex", "html", "csv", "json")
+TEXTS = ("md", "latex", "html", "csv", "tidy", "json")
 
 
 def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):

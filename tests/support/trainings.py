@@ -10,10 +10,10 @@ from typing import Any
 import tiny
 import torch
 
-from ablate.shared.build import build_run
-from ablate.shared.fingerprint import data_fingerprint
-from ablate.shared.run import Run
-from ablate.shared.rundir import RunDir
+from ablate.run.build import build_run
+from ablate.run.fingerprint import data_fingerprint
+from ablate.run.run import Run
+from ablate.run.rundir import RunDir
 from ablate.training import journal
 from ablate.training.loop import Machine, TrainingStopped, train
 

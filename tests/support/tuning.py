@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.shared.spec import RunSpec
+from ablate.run.spec import RunSpec
 
 FILE = """
 title: tuned

@@ -13,8 +13,9 @@ from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.machine import Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
+from ablate.run import RunSpec
 from ablate.running import Ask, Slot
-from ablate.shared import Failure, RunSpec, UserError
+from ablate.shared import Failure, UserError
 from ablate.store import Store
 
 __all__ = ["Finding", "run_checks", "check_store", "null_tables", "print_findings", "findings_tree"]

@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.report import count_text
+from ablate.run import RunSpec
 from ablate.running import Slot, gpus, worker_environment
-from ablate.shared import EXTRAS, RunSpec, install_command, package_install_command, write_whole
+from ablate.shared import (
+    EXTRAS,
+    install_command,
+    package_install_command,
+    write_whole,
+)
 from ablate.version import __version__
 
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun

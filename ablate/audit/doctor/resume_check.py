@@ -23,18 +23,18 @@ from typing import Any
 
 from ablate.audit.doctor.machine import Finding, Findings, Level, free_memory, size
 from ablate.report import progress_view
-from ablate.running import Ask, Slot, decode_data, worker_options
-from ablate.shared import (
+from ablate.run import (
     FOLDER_PLACE,
     PLACEHOLDERS,
     RUNS_FOLDER,
     OwnSpec,
     RunDir,
     RunSpec,
-    UserError,
     program_of,
     resume_words,
 )
+from ablate.running import Ask, Slot, decode_data, worker_options
+from ablate.shared import UserError
 from ablate.store import Store
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill

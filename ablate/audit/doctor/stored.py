@@ -17,7 +17,13 @@ from pathlib import Path
 from ablate.audit.doctor.machine import Finding, Findings, size, some
 from ablate.planning import Plan
 from ablate.report import count_text
-from ablate.shared import FINAL_STATUSES, Failure, Lock, decoded, read_json, write_whole
+from ablate.run import FINAL_STATUSES, META_FILE, decoded
+from ablate.shared import (
+    Failure,
+    Lock,
+    read_json,
+    write_whole,
+)
 from ablate.store import (
     WRITES_AGAIN,
     Driver,
@@ -256,7 +262,7 @@ def _is_whole(path: Path) -> bool:
 
 def _decoded(store: Store) -> Findings:
     """Read every decoded dataset, and compare it with the hashes that were noted when written."""
-    homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META_FILE}"))
+    homes = sorted(path.parent for path in store.cache.glob(f"*/{META_FILE}"))
     sound = 0
     for home in homes:
         if home.name.startswith("."):

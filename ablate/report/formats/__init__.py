@@ -1,8 +1,9 @@
 """Sets a table for the terminal, for papers and wikis, and for other programs. Computes nothing.
 
-`rich`, `md`, `latex` and `html` show the same words, laid out by `layout`; `csv` is tidy, one
-number a row, and `json` is the whole `Table`: numbers there are exact (the shortest text that reads
-back as the same float). `ablate_formats/NAME.py` adds one that shows the words, too.
+`rich`, `md`, `latex` and `html` show the same words, laid out by `layout`. `csv` has the numbers
+of the table, a line each row, column and metric; `tidy` has every fact behind it, one a line, and
+`json` is the whole `Table`. Their numbers are exact (the shortest text that reads back as the same
+float). `ablate_formats/NAME.py` adds a format that shows the words, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ablate.analysis import Table
-from ablate.report.formats import grid, latex, tidy
+from ablate.report.formats import grid, latex, spreadsheet, tidy
 from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
 from ablate.report.formats.layout import FULL, UNFINISHED, sheet
@@ -23,7 +24,8 @@ from ablate.report.formats.parts import DEFAULT_SHOW as DEFAULT_SHOW
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
-from ablate.shared import parts, printable, unknown_value
+from ablate.run import parts
+from ablate.shared import printable, unknown_value
 
 FLOAT = LatexFloat()
 
@@ -34,13 +36,19 @@ SET = {
     TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80, notes=FULL),
     "html": TableFormat(grid.html, "html", notes=FULL),
 }
-DATA_FORMATS: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
+DATA_FORMATS: dict[str, Callable[[Table], str]] = {
+    "csv": spreadsheet.csv,
+    "tidy": tidy.csv,
+    "json": tidy.json,
+}
 OUR_FORMATS = (*SET, *DATA_FORMATS)
 parts.extend(SET, "ablate_formats", TableFormat)
 FORMATS = (*SET, *DATA_FORMATS)
 # Of the files that a table is kept in: the format of each ending.
 FORMAT_ENDINGS = {form.ending: name for name, form in SET.items() if form.ending} | {
-    name: name for name in DATA_FORMATS
+    "csv": "csv",
+    "tidy.csv": "tidy",
+    "json": "json",
 }
 
 
@@ -60,7 +68,7 @@ def render_table(
     `show`: the parts to print, from `check_show`; `transpose`: variants become columns; `wide`:
     lines are architectures x variants, None for a table with groups;
     `floated`: LaTeX's; `notes`: one of NOTES, None for those of the format: LaTeX and HTML have
-    all. `csv` and `json` ignore all of this and hold everything.
+    all. `csv`, `tidy` and `json` ignore all of this.
     Raises UserError for another format, and for other notes.
     """
     if notes is not None and notes not in NOTES:

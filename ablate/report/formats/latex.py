@@ -1,5 +1,4 @@
-"""Sets a table in LaTeX for a paper, fitted into its columns; needs the packages booktabs and
-threeparttable."""
+"""Sets a table in LaTeX for a paper, fitted into its columns; needs the package booktabs."""
 
 from __future__ import annotations
 
@@ -95,18 +94,19 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
         star = "*" if part.room > COLUMN else ""
         lines += [
             rf"\begin{{table{star}}}",
+            r"\centering",
+            rf"\begin{{minipage}}{{{part.box:.1f}pt}}",
             r"\centering\sloppy",
-            r"\begin{threeparttable}",
             rf"\caption{{{escape(_sentence(title + ' (continued)' * bool(number)))}}}",
             *floated.labels(position),
-            r"\footnotesize\setlength{\tabcolsep}{3pt}",
+            r"\par\smallskip\footnotesize\setlength{\tabcolsep}{3pt}",
             *_tabular(part),
             *_table_notes(sheet, part.grid, position == len(parts) - 1),
-            r"\end{threeparttable}",
+            r"\end{minipage}",
             rf"\end{{table{star}}}",
             "",
         ]
-    packages = ["% \\usepackage{booktabs,threeparttable}"]
+    packages = ["% \\usepackage{booktabs}"]
     if any(command in line for line in lines for command in latex_letters.T1_COMMANDS):
         packages.append("% \\usepackage[T1]{fontenc}")
     return "\n".join([*packages, *lines])
@@ -193,14 +193,13 @@ def _marks(notes: tuple[int, ...]) -> str:
 def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
-    items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
+    items = [rf"\textsuperscript{{{i}}} {_prose(sheet.footnotes[i - 1])}\par" for i in numbers]
     if is_last:
         texts = filter(None, map(_without_commands, (*sheet.notes, *sheet.caption)))
-        items = [rf"\item {_guarded(_prose(text))}" for text in texts] + items
+        items = [rf"{_prose(text)}\par" for text in texts] + items
     if items:
-        yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"
+        yield r"\par\smallskip\raggedright"
         yield from items
-        yield r"\end{tablenotes}"
 
 
 def _without_commands(text: str) -> str:
@@ -337,6 +336,11 @@ class FittedGrid:
     @property
     def width(self) -> float:
         return sum(self.widths) + GAP * (len(self.widths) - 1)
+
+    @property
+    def box(self) -> float:
+        """The width in points of the caption, the grid and the notes."""
+        return max(COLUMN, self.width)
 
     def across(self, start: int, count: int) -> float:
         """Return the width in points of `count` columns from the one at `start`."""

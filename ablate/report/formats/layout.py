@@ -60,8 +60,7 @@ def sheet(
     elif notes == NO_NOTES:
         table = dataclasses.replace(table, notes=())
     blocks = [_block(table, block, interval_form(show), notes) for block in table.blocks]
-    by_change = any(block.kind == "change" for block in table.blocks)
-    if tuple(show) == DEFAULT_SHOW and by_change:
+    if tuple(show) == DEFAULT_SHOW and table.is_of_changes:
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
     if not transpose and (table.groups if wide is None else wide):
         if "gain" not in show:
@@ -83,7 +82,7 @@ def sheet(
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
-        grids=(*blocks, *grids) if by_change else (*grids, *blocks),
+        grids=(*blocks, *grids) if table.is_of_changes else (*grids, *blocks),
         notes=table.texts(*WARNING_KINDS),
         caption=(*table.texts("caption"), *(extra_caption if notes != NO_NOTES else ())),
         footnotes=(*table.footnotes,),
@@ -300,7 +299,7 @@ def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
 
 def _effect_name(line: SummaryLine) -> str:
     """Name a row or an effect, and say where it can't be separated from a change of the code: the
-    versions are in a footnote, and in CSV and JSON."""
+    versions are in a footnote, and in tidy CSV and JSON."""
     return f"{line.label} (confounded with the code version)" if line.code else line.label
 
 

@@ -21,7 +21,8 @@ from ablate.analysis import (
 from ablate.planning import METRICS as NAMES
 from ablate.planning import is_metric
 from ablate.report.formats.grid import GridCell
-from ablate.shared import Metric, UserError, unknown_value
+from ablate.run import Metric
+from ablate.shared import UserError, unknown_value
 
 if TYPE_CHECKING:
     from ablate.analysis import Estimate

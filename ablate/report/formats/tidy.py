@@ -1,4 +1,4 @@
-"""Writes a whole table for other programs, with exact numbers."""
+"""Writes every fact of a table for other programs, with exact numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from ablate.analysis import (
     TableRow,
 )
 from ablate.planning import TuningWinner
-from ablate.shared import DEFAULT_TASK, threshold, to_json
+from ablate.run import DEFAULT_TASK, threshold
+from ablate.shared import to_json
 
 if TYPE_CHECKING:
     from ablate.analysis import Estimate

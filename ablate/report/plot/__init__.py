@@ -83,7 +83,10 @@ FIGURE_KINDS = {
         gives_intervals=True,
     ),
     "pairs": Kind(
-        "means with and without each pair of changes: parallel lines add up", "-", "changes"
+        "means with and without each pair of changes, and what the two do beyond their sum",
+        "-",
+        "changes",
+        gives_intervals=True,
     ),
     "across": Kind(
         "the metric over a number that columns set: a panel a row, a line for each other setting",

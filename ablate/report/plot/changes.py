@@ -4,98 +4,279 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from statistics import fmean
+from typing import NamedTuple
 
-from ablate.analysis import Summary, Table, confidence_level
-from ablate.planning import Changes, Plan
-from ablate.report.plot.form import BLACK, FigureForm, Nothing, RunDirs, ink_of
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
+
+from ablate.analysis import (
+    Summary,
+    SummaryLine,
+    Table,
+    cell_rows,
+    confidence_level,
+    effects_by_seed,
+)
+from ablate.planning import Changes, Plan, effect_label
+from ablate.report.plot.form import BLACK, GREY, FigureForm, Nothing, RunDirs, ink_of
+from ablate.report.plot.gains import NO_INTERVAL, limits_of
 from ablate.report.plot.style import Drawing
+from ablate.run import Metric
 
-ACROSS = 3  # panels of pairs in a line
-DODGE = 0.16  # of a line: between what is told of a change
+FEW_PAIRS, ACROSS, MOST_ACROSS = 9, 3, 5  # panels of so few pairs, and of more, in a line
+ROOM = 0.4  # of the height of a panel
+EXPECTED = 1.15  # on the axis of a panel of a pair: where the additive expectation is drawn to
+FADED = "#AAAAAA"
 
 
 def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
-    """Draw a forest: a panel for each column, a line for each change with its parts in turn, with
-    simultaneous intervals."""
+    """Draw a forest: a panel for each column, a line for each part of each change, with its
+    simultaneous interval, its seeds and its verdict."""
     plan_changes, blocks = _blocks(plan, table)
+    metric = table.metric_of()
     headings = {column.label: column.heading for column in table.columns}
-    sheet = Drawing.of_panels(
+    places = [(name, part) for name in plan_changes.names for part in plan_changes.parts]
+    lines = [line for block in blocks for line in block.lines]
+    shows_numbers = form.style == "page"
+    sheet = Drawing.of_lines(
         *(plan, table, form, "changes"),
-        heading=f"{table.metric_of().change} of each change: {table.metric_of().name}",
+        heading=f"{metric.change.capitalize()} of each change: {metric.name}",
         titles=[headings[block.name] for block in blocks],
-        most_across=2,
-        panel=(4.2, 0.8 + 0.35 * len(plan_changes.names)),
-        edge=(2.2, 1),
-        x=f"{table.metric_of().change}, {table.metric_of().points}",
+        names=[effect_label(name, part) for name, part in places],
+        words=[_numbers(metric, line) if shows_numbers else line.verdict or "" for line in lines],
+        x=f"{metric.change}, {metric.points}",
     )
-    alone = len(plan_changes.parts) == 1
+    seeds_by_column = {block.name: effects_by_seed(plan, table, block.name) for block in blocks}
+    reaches = [
+        _reach(line, seeds_by_column[block.name]) for block in blocks for line in block.lines
+    ]
+    ends = limits_of([line.gain.mean for line in lines], reaches)
+    cut = []
     for (axes,), block in zip(sheet.panels, blocks, strict=True):
+        axes.set_xlim(*ends)
         axes.axvline(0, color=BLACK, linewidth=0.8)
+        seeds = seeds_by_column[block.name]
         for line in block.lines:
-            place, gain = plan_changes.parts.index(line.part), line.gain
-            ink = ink_of(place, black=alone)
-            y = plan_changes.names.index(line.label) + DODGE * (
-                2 * place - len(plan_changes.parts) + 1
-            )
-            if gain.low is not None and gain.high is not None:
+            place, gain = (line.label, line.part), line.gain
+            y, ink = places.index(place), ink_of(plan_changes.parts.index(line.part) + 1)
+            if _has_interval(line):
                 axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
+            low, high = _reach(line, seeds)
+            arrows = ((CARETLEFT, ends[0], low < ends[0]), (CARETRIGHT, ends[1], high > ends[1]))
+            for arrow, end, is_cut in arrows:
+                if is_cut:
+                    axes.plot([end], [y], marker=arrow, color=ink.colour, clip_on=False)
+            if low < ends[0] or high > ends[1]:
+                cut.append(f"{line.full_label} {_numbers(metric, line)}")
             (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
-            interval = table.metric_of().interval(gain.low, gain.high, sign=True)
-            number = f"{table.metric_of().text(gain.mean, sign=True)} {interval}".rstrip()
-            text = f"{line.full_label}: {number} {line.verdict or ''}".rstrip()
-            sheet.tell(point, text, None if alone else line.part)
-    sheet.name_lines(plan_changes.names)
+            sheet.tell(point, f"{line.full_label}: {_numbers(metric, line)}")
+            by_seed = seeds[place]
+            dots = sheet.dots(axes, [*by_seed.values()], [y] * len(by_seed), ink.colour, (0, -1))
+            texts = (f"{seed}: {metric.text(v, sign=True)}" for seed, v in by_seed.items())
+            sheet.tell(dots, f"{line.full_label}, by seed: {', '.join(texts)}")
+            words = _numbers(metric, line) if shows_numbers else line.verdict or ""
+            sheet.write_right(axes, y, words)
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
-    sheet.foot(
+    bars = (
         f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, simultaneous "
-        f"over {contrasts} comparisons. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
+        f"over {contrasts} comparisons. "
+        if any(map(_has_interval, lines))
+        else "No effect has an interval. "
+    )
+    meanings = dict.fromkeys(f"{block.note[0].upper()}{block.note[1:]}." for block in blocks)
+    sheet.foot(
+        f"{bars}Dots: single seeds. {' '.join(meanings)}",
+        f"Cut at the arrows: {'; '.join(cut)}." if cut else "",
         *table.texts("warning"),
     )
     return sheet
 
 
+def _reach(
+    line: SummaryLine, seeds: Mapping[tuple[str, str], Mapping[int, float]]
+) -> tuple[float, float]:
+    """Return the ends of an effect's drawing: of its interval and its seeds."""
+    gain = line.gain
+    ends = [gain.mean, *seeds[line.label, line.part].values()]
+    ends += [end for end in (gain.low, gain.high) if end is not None]
+    return min(ends), max(ends)
+
+
+class Pair(NamedTuple):
+    """Two changes, and what the table says of them. `effect`: None where it says nothing; `others`:
+    pairs that no cell tells from this one."""
+
+    change: str
+    other_change: str
+    effect: SummaryLine | None
+    others: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.change} x {self.other_change}"
+
+    @property
+    def title(self) -> str:
+        """The name, and that of the pair that no cell tells from it, or how many such there are."""
+        if len(self.others) > 1:
+            return f"{self.name} or {len(self.others)} other pairs"
+        return " or ".join([self.name, *self.others])
+
+    @property
+    def is_resolved(self) -> bool:
+        """False if the effect can't be distinguished from zero, or has no interval."""
+        if self.effect is None:
+            return False
+        low, high = self.effect.gain.low, self.effect.gain.high
+        return low is not None and high is not None and not low <= 0 <= high
+
+
 def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw a panel for each pair of changes, of the first column that has effects: the mean of the
-    cells with and without the one, a line for each state of the other. Parallel lines add up."""
+    cells with and without the one, a line for each state of the other, and where the mean with both
+    would be if the two added up. A bar shows the interval of the pair's effect from there. A panel
+    whose effect can't be distinguished from zero is grey."""
     plan_changes, blocks = _blocks(plan, table)
     if not plan_changes.crossed:
         raise Nothing(f"{plan.name}: {plan_changes.design} has no cells of pairs; factorial has")
-    label = blocks[0].name
-    values = _means(table, plan_changes, label)
-    some = list(itertools.combinations(plan_changes.names, 2))
+    label, metric = blocks[0].name, table.metric_of()
+    means = _means(plan, table, plan_changes, label)
+    all_pairs = _pairs(table, plan_changes, label)
     sheet = Drawing.of_panels(
-        *(plan, table, form, "pairs", f"Pairs of changes: {table.metric_of().name}"),
-        titles=[""] * len(some),
-        most_across=ACROSS,
-        panel=(2.6, 2.2),
-        edge=(1.2, 1),
+        *(plan, table, form, "pairs", f"Pairs of changes: {metric.name}"),
+        titles=[""] * len(all_pairs),
+        most_across=ACROSS if len(all_pairs) <= FEW_PAIRS else MOST_ACROSS,
+        panel=(2.8, 2.5) if len(all_pairs) <= FEW_PAIRS else (2.0, 2.2),
+        edge=(0.6, 0.8),
+        y=[", ".join(filter(None, (metric.short, metric.unit)))],
     )
-    for (axes,), (change, other_change) in zip(sheet.panels, some, strict=True):
-        for place, has_other in enumerate((False, True)):
-            ys = [
-                fmean(
-                    y
-                    for on, y in values.items()
-                    if (change in on) == has_change and (other_change in on) == has_other
-                )
-                for has_change in (False, True)
-            ]
-            ink = ink_of(place)
-            (line,) = axes.plot([0, 1], ys, color=ink.colour, marker=ink.marker)
-            word = f"with {other_change}" if has_other else f"without {other_change}"
-            sheet.tell(
-                line, f"{word}: {table.metric_of().text(ys[0])} to {table.metric_of().text(ys[1])}"
-            )
-            axes.annotate(word, (1, ys[1]), (2, 0), textcoords="offset points", fontsize="x-small")
-        axes.set_xticks([0, 1], ["without", "with"])
-        axes.set_xlim(-0.2, 1.9)
-        axes.set_xlabel(change)
-        axes.set_ylabel(", ".join(filter(None, (table.metric_of().short, table.metric_of().unit))))
-    column = next(column.heading for column in table.columns if column.label == label)
-    prefix = f"{column}. " if column else ""
-    sheet.foot(f"{prefix}Means of cells over seeds. Parallel lines: the two changes add up.")
+    for n, ((axes,), pair) in enumerate(zip(sheet.panels, all_pairs, strict=True)):
+        axes.sharey(sheet.panels[0][0])
+        if n % len(sheet.axes[0]):
+            axes.tick_params(axis="y", labelleft=False)
+        _draw_pair(sheet, axes, metric, means, pair, form)
+    is_cut = _cut_bars(sheet)
+    for place, word in enumerate(("without", "with"), 1):
+        style = ink_of(place)
+        sheet.names[f"{word} the other change"] = Line2D([], [], **style.line() | style.mark())
+    heading = next(column.heading for column in table.columns if column.label == label)
+    has_bars = any(pair.effect is not None and _has_interval(pair.effect) for pair in all_pairs)
+    pair_blocks = [block for block in table.blocks if block.kind == "pair" and block.name == label]
+    contrasts = sum(block.contrasts for block in pair_blocks)
+    bars = (
+        f" Bars: {confidence_level(table.gain_alpha)} intervals of the difference from that sum, "
+        f"simultaneous over {contrasts} comparisons. Grey: the difference can't be distinguished "
+        f"from zero.{' An arrow: the bar goes on.' if is_cut else ''}"
+        if has_bars
+        else " No pair has an interval, so all are grey."
+    )
+    sheet.foot(
+        f"{heading}." if heading else "",
+        f"Marks: means over all cells with and without the two changes of a pair, the first on the "
+        f"horizontal axis, on one scale. Dotted: to where the mean with both would be if their "
+        f"effects added up.{bars}",
+        *(f"Above each panel: {block.note}." for block in pair_blocks),
+        *table.texts("warning"),
+    )
     return sheet
+
+
+def _draw_pair(
+    sheet: Drawing,
+    axes: Axes,
+    metric: Metric,
+    means: Mapping[tuple[str, ...], float],
+    pair: Pair,
+    form: FigureForm,
+) -> None:
+    """Draw the panel of a pair."""
+    corners = {
+        (has_change, has_other): fmean(
+            mean
+            for on, mean in means.items()
+            if (pair.change in on) == has_change and (pair.other_change in on) == has_other
+        )
+        for has_change in (False, True)
+        for has_other in (False, True)
+    }
+    colours = [ink_of(place + 1).colour if pair.is_resolved else FADED for place in (0, 1)]
+    if pair.effect is not None:
+        gain = pair.effect.gain
+        both, colour = corners[True, True], colours[1]
+        expected = both - metric.sign * gain.mean
+        axes.plot([0, EXPECTED], [corners[False, True], expected], ":", color=colour, linewidth=1)
+        if gain.low is not None and gain.high is not None:
+            ends = sorted(expected + metric.sign * end for end in (gain.low, gain.high))
+            (bar,) = axes.plot([EXPECTED] * 2, ends, color=colour, linewidth=2.5, alpha=0.6)
+            sheet.tell(bar, f"{pair.name}: {_numbers(metric, pair.effect)}")
+    for has_other, colour in zip((False, True), colours, strict=True):
+        ys = [corners[has_change, has_other] for has_change in (False, True)]
+        style = ink_of(int(has_other) + 1)
+        line_style = {**style.line(), **style.mark(), "color": colour, "markerfacecolor": colour}
+        (line,) = axes.plot([0, 1], ys, **line_style)
+        word = f"{'with' if has_other else 'without'} {pair.other_change}"
+        sheet.tell(line, f"{word}: {metric.text(ys[0])} to {metric.text(ys[1])}")
+    axes.set_xticks([0, 1], ["without", "with"])
+    axes.set_xlim(-0.25, 1.4)
+    axes.set_xlabel(form.wrapped_name(pair.change))
+    numbers = _interval_text(metric, pair.effect) if pair.effect is not None else ""
+    verdict = pair.effect.verdict if pair.effect is not None else None
+    title = "\n".join(filter(None, (form.wrapped_name(pair.title), numbers, verdict)))
+    axes.set_title(title, loc="left", fontsize="small", color=BLACK if pair.is_resolved else GREY)
+
+
+def _cut_bars(sheet: Drawing) -> bool:
+    """Give the panels a scale on which means fill at least ROOM of it, whatever the intervals, with
+    an arrow at each end that lies beyond; return whether there is one."""
+    lines = [line for (axes,) in sheet.panels for line in axes.lines]
+    bars = [line for line in lines if [*line.get_xdata()] == [EXPECTED] * 2]
+    means = [y for line in lines if line not in bars for y in line.get_ydata()]
+    ends = [y for bar in bars for y in bar.get_ydata()]
+    beyond = (max(means) - min(means)) * (1 / ROOM - 1) / 2 or 1.0
+    low = max(min(means + ends), min(means) - beyond)
+    high = min(max(means + ends), max(means) + beyond)
+    margin = 0.04 * (high - low)
+    sheet.panels[0][0].set_ylim(low - margin, high + margin)
+    is_cut = False
+    for bar in bars:
+        for y, end, arrow in zip(bar.get_ydata(), (low, high), (CARETDOWN, CARETUP), strict=True):
+            if not low <= y <= high:
+                is_cut = True
+                bar.axes.plot([EXPECTED], [end], marker=arrow, color=bar.get_color())
+    return is_cut
+
+
+def _pairs(table: Table, plan_changes: Changes, column: str) -> list[Pair]:
+    """List the pairs of changes, each with its effect in a column."""
+    effects: dict[str, SummaryLine] = {}
+    for block in table.blocks:
+        if block.kind == "pair" and block.name == column:
+            effects |= {name: line for line in block.lines for name in line.label.split(" or ")}
+    made = []
+    for change, other_change in itertools.combinations(plan_changes.names, 2):
+        name = f"{change} x {other_change}"
+        effect = effects.get(name)
+        alike = effect.label.split(" or ") if effect is not None else []
+        made.append(Pair(change, other_change, effect, tuple(x for x in alike if x != name)))
+    return made
+
+
+def _numbers(metric: Metric, line: SummaryLine) -> str:
+    """Write an effect as tables print it, and its verdict."""
+    return f"{_interval_text(metric, line)} {line.verdict or ''}".rstrip()
+
+
+def _interval_text(metric: Metric, line: SummaryLine) -> str:
+    gain = line.gain
+    interval = metric.interval(gain.low, gain.high, sign=True) or NO_INTERVAL
+    return f"{metric.text(gain.mean, sign=True)} {interval}"
+
+
+def _has_interval(line: SummaryLine) -> bool:
+    return line.gain.low is not None and line.gain.high is not None
 
 
 def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
@@ -107,9 +288,12 @@ def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
     return plan.changes, blocks
 
 
-def _means(table: Table, plan_changes: Changes, label: str) -> dict[tuple[str, ...], float]:
+def _means(
+    plan: Plan, table: Table, plan_changes: Changes, label: str
+) -> dict[tuple[str, ...], float]:
     """Return the mean over seeds of each cell of a column, as tables print it, by the changes that
     the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
-    return {on: means[row] for row, on in plan_changes.rows.items() if row in means}
+    rows = {cell: plan.rows[row].label for cell, row in cell_rows(plan, plan_changes).items()}
+    return {on: means[rows[cell]] for cell, on in plan_changes.rows.items() if rows[cell] in means}

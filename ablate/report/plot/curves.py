@@ -49,11 +49,13 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         *(plan, table, form, "curves", "Learning curves"),
         titles=[plan.heading(column) for column in columns],
         most_across=ACROSS,
-        panel=(3.4, 6),
+        panel=(4.4 if len(columns) == 1 else 2.8, 2.1 * len(quantities)),
+        edge=(1.6, 0.6),
         x=clock,
         y=[name for _, name, _ in quantities],
     )
-    banded = len({row for row, _ in epochs_by_cell}) <= BANDS
+    rows = [*dict.fromkeys(row for row, _ in epochs_by_cell)]
+    banded = len(rows) <= BANDS
     for part, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in epochs_by_cell.items():
             axes = sheet.panels[columns.index(column)][part]
@@ -64,7 +66,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             low, high, mean = ([f(values[e]) for e in x] for f in (min, max, np.mean))
             if banded:
                 axes.fill_between(x, low, high, **ink[row].band())
-            (curve,) = axes.plot(x, mean, **ink[row].line())
+            (curve,) = axes.plot(x, mean, **ink[row].marked_line(len(x), rows.index(row)))
             n = max(map(len, values.values()))
             sheet.tell(
                 curve, f"{cell_name(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row
@@ -101,6 +103,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     if not scores:
         raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.repeat_command()}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
+    rows = [*dict.fromkeys(row for row, _ in scores)]
     sheet = Drawing.of_panels(
         *(plan, table, form, "tuning", "Best score of a search by its number of trials"),
         titles=[plan.heading(column) for column in columns],
@@ -115,7 +118,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         best, low, high = (sign * curve[: plan.tune.trials_each] for curve in expected)
         x = np.arange(1, len(best) + 1)
         axes.fill_between(x, low, high, **ink[row].band())
-        (line,) = axes.plot(x, best, **ink[row].line())
+        (line,) = axes.plot(x, best, **ink[row].marked_line(len(x), rows.index(row)))
         best_text = f"best of {len(cell_scores)} trials {sign * max(cell_scores):.4g}"
         sheet.tell(
             line, f"{cell_name(row, column)}: {best_text}, expected of one {best[0]:.4g}", row

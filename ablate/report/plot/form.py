@@ -10,17 +10,21 @@ differ in marker, fill and dashes, too, so that a figure can be read in grey.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import Table
 from ablate.planning import Plan, PlannedRun, Row
-from ablate.shared import RunDir, UserError, unknown_value
+from ablate.run import RunDir
+from ablate.shared import UserError, unknown_value
 
 LEAST_SIDE, MOST_SIDE = 1.0, 40.0  # inches of a side
 COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both
 PANEL = 2.2  # inches: the least width of a panel
+WIDEST = 10.8  # inches of a page: wider ones are scaled down until nobody can read their letters
+LETTERS = 9.0  # points of a page's letters
 OF_PAGE = 0.5  # height of a figure of a paper, of that of a page
 
 Size = tuple[float, float]  # width and height in inches
@@ -33,14 +37,16 @@ class Style:
 
     heading: bool
     notes: bool
+    name_letters: int  # at most in a line of a row's name
     rc: dict[Any, Any]
 
 
 STYLES = {
-    "page": Style(True, True, {}),
+    "page": Style(True, True, 32, {}),
     "paper": Style(
         False,
         False,
+        22,
         {
             "font.size": 8.5,  # of which small is 7.1
             "axes.labelsize": "small",
@@ -54,7 +60,9 @@ STYLES = {
             "ytick.labelsize": "small",
         },
     ),
-    "slides": Style(True, False, {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7}),
+    "slides": Style(
+        True, False, 24, {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7}
+    ),
 }
 
 
@@ -97,16 +105,47 @@ class FigureForm:
         return row.label if alone else row.family or row.label
 
     def across(self, panels: int, most_across: int) -> tuple[int, int]:
-        """Return (lines, panels in a line). On a page of its usual size `most_across` panels, which
+        """Return (lines, panels in a line), with as many panels in each line as in the others where
+        that takes no further line. On a page of its usual size at most `most_across` panels, which
         are legible, are side by side; else as many of these as have room."""
         if self.style != "page" or self.size is not None:
             most_across = max(1, min(most_across, int(self._width(panels) // PANEL)))
-        return -(-panels // most_across), min(panels, most_across)
+        lines = -(-panels // most_across)
+        return lines, -(-panels // lines)
+
+    def wrapped_name(self, name: str) -> str:
+        """Return the name of a row in as few lines as are short enough for the style, about as long
+        as one another."""
+        most_letters = STYLES[self.style].name_letters
+        lines = textwrap.wrap(name, most_letters)
+        if len(lines) < 2:
+            return name
+        for letters in range(-(-len(name) // len(lines)), most_letters):
+            if len(shorter_lines := textwrap.wrap(name, letters)) == len(lines):
+                return "\n".join(shorter_lines)
+        return "\n".join(lines)
+
+    def line_height(self, names: Iterable[str]) -> float:
+        """Return the inches between two rows, named as here, in a figure of the size of a page."""
+        most_lines = max((self.wrapped_name(name).count("\n") + 1 for name in names), default=1)
+        if self.style == "page":
+            return max(0.3, 0.1 + 0.16 * most_lines)
+        return max(0.3, (0.05 + 0.125 * most_lines) / OF_PAGE)
 
     def _width(self, panels: int) -> float:
         if self.size is not None:
             return self.size[0]
         return 10.0 if self.style == "slides" else COLUMN if panels == 1 else BOTH
+
+    def rooms_for_columns(self) -> tuple[float, ...]:
+        """Return the inches that columns of gains may take side by side, in letters as large as a
+        page's: in a figure of the usual width, and in a wider one where the style has it."""
+        if self.style == "page" and self.size is None:
+            return (WIDEST - 2.6,)
+        has_two_widths = self.style == "paper" and self.size is None
+        widths = (COLUMN, BOTH) if has_two_widths else (self._width(1),)
+        smaller = LETTERS / STYLES[self.style].rc.get("font.size", LETTERS)
+        return tuple(smaller * (width - 0.6) for width in widths)
 
     def inches(self, page: Size, panels: int) -> Size:
         """Return the size in inches of a figure that would have the size `page` on a page."""
@@ -183,6 +222,7 @@ COLOURS = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
 BLACK, GREY = "#000000", "#666666"
+MARKS = 6  # on a line
 
 
 @dataclass(frozen=True)
@@ -202,6 +242,12 @@ class Ink:
     def line(self, **options: Any) -> dict[str, Any]:
         """... and for lines."""
         return {"color": self.colour, "linestyle": self.dashes, **options}
+
+    def marked_line(self, points: int, place: int) -> dict[str, Any]:
+        """... and for a line of so many points with about MARKS marks, which stand at other points
+        than those of the line before it. `place`: of the line among those of its panel."""
+        every = max(1, round(points / MARKS))
+        return self.line() | self.mark(markevery=(place % every, every))
 
     def band(self) -> dict[str, Any]:
         """... and of `Axes.fill_between`."""

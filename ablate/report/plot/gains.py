@@ -13,40 +13,101 @@ from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.analysis import Entry, Table, confidence_level, family_words
 from ablate.planning import Plan
-from ablate.report.plot.form import BLACK, FigureForm, Ink, Nothing, RunDirs, cell_name, inks
+from ablate.report.plot.form import (
+    BLACK,
+    GREY,
+    FigureForm,
+    Ink,
+    Nothing,
+    RunDirs,
+    cell_name,
+    inks,
+)
 from ablate.report.plot.style import Drawing
 
-ACROSS = 2  # columns of a forest in a line
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
+ROW_WIDTH = 0.1  # inches of a row in a column: its mark, and the dots of its seeds
+NO_INTERVAL = "[-]"  # as tables print it
 
 
 def gain(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
-    """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column."""
-    styles = {row.label: form.style_of(row) for row in plan.rows}
+    """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column. Columns
+    that have no room side by side go on in a further panel below. Rows of a single column have
+    their names on an axis, unless families share a style."""
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
-    columns = [column.label for column in table.columns]
-    ink = inks(plan, styles)
-    column = max(1.1, 0.08 * len(rows))
-    size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
-    sheet = Drawing(plan, table, form, "gain", _heading(table), (1, 1), size)
-    axes, ends = sheet.axes[0][0], limits(table, entries)
-    axes.set_ylim(*ends)
-    axes.axhline(0, color=BLACK, linewidth=0.8)
+    if len(table.columns) == 1 and form.grouping is None:
+        return _gain_of_one_column(plan, table, form, entries, rows)
+    styles = {row.label: form.style_of(row) for row in plan.rows}
+    columns, ink = [column.label for column in table.columns], inks(plan, styles)
+    headings = [form.wrapped_name(column.heading) for column in table.columns]
+    is_wide, across = _columns_across(form, headings, len(rows))
+    lines = -(-len(columns) // across)
+    width = max(6, 3.2 + _column_width(headings, len(rows)) * across)
+    height = max(4.2, 1.6 + 0.18 * len(rows)) + 2.6 * (lines - 1)
+    sheet = Drawing(
+        plan, table, form, "gain", _heading(table), (lines, 1), (width, height), wide=is_wide
+    )
+    ends = limits(table, entries)
+    for line, (axes,) in enumerate(sheet.panels):
+        columns_here = range(line * across, min((line + 1) * across, len(columns)))
+        axes.set_ylim(*ends)
+        axes.axhline(0, color=BLACK, linewidth=0.8)
+        axes.set_xticks(range(len(columns_here)), [headings[c] for c in columns_here])
+        axes.tick_params(axis="x", length=0)
+        for edge in range(1, len(columns_here)):
+            axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
+        axes.set_xlim(-0.5, across - 0.5)
+        axes.set_ylabel(_axis(table))
     for entry in entries:
-        x = columns.index(entry.column) + 0.8 * (rows.index(entry.row) + 0.5) / len(rows) - 0.4
+        line, column = divmod(columns.index(entry.column), across)
+        x = column + 0.8 * (rows.index(entry.row) + 0.5) / len(rows) - 0.4
         large = entry.row == form.highlight
+        (axes,) = sheet.panels[line]
         point = _mark(sheet, axes, table, entry, x, ends, ink[entry.row], "up", large)
         sheet.names.setdefault(styles[entry.row], point)
-    axes.set_xticks(range(len(columns)), [column.heading for column in table.columns])
-    axes.tick_params(axis="x", length=0)
-    for edge in range(1, len(columns)):
-        axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_ylabel(_axis(table))
     sheet.names = {styles[row]: sheet.names[styles[row]] for row in rows}
     sheet.foot(*_foot(plan, table, entries, form), length=1)
     return sheet
+
+
+def _gain_of_one_column(
+    plan: Plan, table: Table, form: FigureForm, entries: list[Entry], rows: list[str]
+) -> Drawing:
+    """Draw the gains of a single column, row by row."""
+    sheet = Drawing.of_lines(
+        *(plan, table, form, "gain", _heading(table)),
+        titles=[table.columns[0].heading],
+        names=rows,
+        words=(),
+        x=_axis(table),
+    )
+    ((axes,),) = sheet.panels
+    ends, ink = limits(table, entries), inks(plan)
+    axes.set_xlim(*ends)
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.grid(axis="x", visible=True)
+    for entry in entries:
+        y, large = rows.index(entry.row), entry.row == form.highlight
+        _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right", large)
+    sheet.foot(*_foot(plan, table, entries, form))
+    return sheet
+
+
+def _column_width(headings: Sequence[str], rows: int) -> float:
+    """Return the inches that a column needs: for the marks of its rows, and for its heading."""
+    letters = max(len(line) for heading in headings for line in heading.split("\n"))
+    return max(1.1, ROW_WIDTH * rows, 0.08 * letters + 0.1)
+
+
+def _columns_across(form: FigureForm, headings: Sequence[str], rows: int) -> tuple[bool, int]:
+    """Return whether columns need both columns of a paper, and how many stand side by side: as many
+    in each panel as in the others, where that takes no further panel."""
+    needed = _column_width(headings, rows)
+    rooms = form.rooms_for_columns()
+    room = next((room for room in rooms if len(headings) * needed <= room), rooms[-1])
+    lines = -(-len(headings) // max(1, int(room // needed)))
+    return room > rooms[0], -(-len(headings) // lines)
 
 
 def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
@@ -54,15 +115,19 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     ink, margin = inks(plan), plan.analysis.margin
-    sheet = Drawing.of_panels(
+    words = {
+        (entry.row, entry.column): _numbers(table, entry)
+        if form.style == "page"
+        else entry.verdict or ""
+        for entry in entries
+    }
+    sheet = Drawing.of_lines(
         *(plan, table, form, "forest", _heading(table)),
         titles=[column.heading for column in table.columns],
-        most_across=ACROSS,
-        panel=(4.2, 0.8 + 0.3 * len(rows)),
-        edge=(2.2, 1),
+        names=rows,
+        words=[*words.values()],
         x=_axis(table),
     )
-    letters = "medium" if form.style == "page" else "small"
     ends = limits(table, entries)
     for (axes,), column in zip(sheet.panels, table.columns, strict=True):
         axes.set_xlim(*ends)
@@ -73,10 +138,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             if entry.column == column.label:
                 y = rows.index(entry.row)
                 _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right")
-                place = axes.get_yaxis_transform()
-                words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
-                axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
-    sheet.name_lines(rows)
+                sheet.write_right(axes, y, words[entry.row, entry.column])
     shade = (
         f"Shaded: the margin of {margin:g} {table.metric_of().points}."
         if margin is not None
@@ -119,6 +181,17 @@ def _mark(
     style = ink.mark(linestyle="none", **bold if large else {})
     (point,) = axes.plot(*placed([gain.mean]), **style)
     sheet.tell(point, text)
+    if not _has_interval(entry) and any(map(_has_interval, table.entries)):
+        axes.annotate(
+            NO_INTERVAL,
+            (placed([gain.mean])[0][0], placed([gain.mean])[1][0]),
+            (0, rcParams["lines.markersize"]),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize="small",
+            color=GREY,
+        )
     seeds = by_seed(table, entry)
     direction = (1, 0) if up else (0, -1)
     dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, direction)
@@ -167,14 +240,20 @@ def _reach(table: Table, entry: Entry) -> tuple[float, float]:
 
 
 def limits(table: Table, entries: list[Entry]) -> tuple[float, float]:
-    """Return the range over which gains are drawn. It contains zero, every mean, and every reach
+    """Return the range over which gains are drawn."""
+    gains = [entry.gain for entry in entries if entry.gain is not None]
+    return limits_of([gain.mean for gain in gains], [_reach(table, entry) for entry in entries])
+
+
+def limits_of(
+    means: Sequence[float], reaches: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the range over which means are drawn. It contains zero, every mean, and every reach
     (interval and seeds) except those more than FAR times as wide as the median one, with a margin
     of 5 % at each end."""
-    gains = [entry.gain for entry in entries if entry.gain is not None]
-    reaches = [_reach(table, entry) for entry in entries]
     width_limit = FAR * median_low([high - low for low, high in reaches] or [0.0])
     ends = [end for low, high in reaches if high - low <= width_limit for end in (low, high)]
-    ends += [0.0, *(gain.mean for gain in gains)]
+    ends += [0.0, *means]
     low, high = min(ends), max(ends)
     air = 0.05 * (high - low) or 1.0
     return low - air, high + air
@@ -204,11 +283,51 @@ def _numbers(table: Table, entry: Entry) -> str:
     gain = entry.gain
     assert gain is not None
     metric = table.metric_of()
-    text = (
-        f"{metric.text(gain.mean, sign=True)} "
-        f"{metric.interval(gain.low, gain.high, sign=True)}".rstrip()
-    )
-    return " ".join([text, entry.verdict or ""]).rstrip()
+    interval = metric.interval(gain.low, gain.high, sign=True) or NO_INTERVAL
+    return f"{metric.text(gain.mean, sign=True)} {interval} {entry.verdict or ''}".rstrip()
+
+
+def _has_interval(entry: Entry) -> bool:
+    gain = entry.gain
+    return gain is not None and gain.low is not None and gain.high is not None
+
+
+def _reason_without_interval(plan: Plan, table: Table, entry: Entry) -> str:
+    """Say why the table gives the gain no interval; "" where its notes on the whole table do."""
+    for note in table.notes_by_place[entry.row, entry.column]:
+        if note.key in ("interval.wide", "gain.no-spread"):
+            text = note.text.removeprefix("-: ").rstrip(".")
+            return f"{text[0].lower()}{text[1:]}"
+    if plan.changes is not None:
+        return "this design judges its changes, not its cells: see the figure `changes`"
+    if not table.complete:
+        return "not all runs have finished"
+    return "a single seed has none" if entry.n == 1 else ""
+
+
+def _interval_lines(
+    plan: Plan, table: Table, entries: Sequence[Entry], form: FigureForm
+) -> list[str]:
+    """Say what the bars are, where there are any, and why gains have none."""
+    lines = []
+    if any(map(_has_interval, entries)):
+        scope = " of the whole sweep, whichever rows are shown" if form.rows else ""
+        lines.append(
+            f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, "
+            f"simultaneous over the {family_words(plan, table.columns)}{scope}."
+        )
+    cells_by_reason: dict[str, list[str]] = {}
+    for entry in entries:
+        if not _has_interval(entry):
+            reason = _reason_without_interval(plan, table, entry)
+            cells_by_reason.setdefault(reason, []).append(cell_name(entry.row, entry.column))
+    if not lines and len(cells_by_reason) == 1:
+        (reason,) = cells_by_reason
+        return [f"No gain has an interval{': ' if reason else ''}{reason}."]
+    return lines + [
+        f"{NO_INTERVAL}, without an interval{': ' if reason else ''}{reason}: {', '.join(cells)}."
+        for reason, cells in cells_by_reason.items()
+    ]
 
 
 def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> list[str]:
@@ -221,11 +340,10 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
         and form.shows(entry.row)
         and (entry.row, entry.column) not in drawn_cells
     ]
-    scope = " of the whole sweep, whichever rows are shown" if form.rows else ""
+    better = "" if table.metric_of().neutral else "A gain above 0 is better. "
+    bars = _interval_lines(plan, table, entries, form)
     lines = [
-        f"A gain above 0 is better. Bars: {confidence_level(table.gain_alpha)} intervals over "
-        f"training seeds, simultaneous over the {family_words(plan, table.columns)}{scope}. "
-        f"Dots: single seeds.",
+        f"{better}{' '.join(bars)} Dots: single seeds.",
         *table.texts("warning"),
     ]
     ends = limits(table, entries)

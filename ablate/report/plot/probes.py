@@ -12,7 +12,7 @@ from ablate.analysis import Table
 from ablate.planning import Plan
 from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, cell_name, inks, probed
 from ablate.report.plot.style import Drawing
-from ablate.shared import (
+from ablate.run import (
     FIRST_SCALE,
     GRADNORM_STEPS,
     gradnorm_profile,

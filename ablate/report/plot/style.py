@@ -15,18 +15,25 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import font_scalings
+from matplotlib.font_manager import FontProperties, font_scalings
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend import Legend
 from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import GREY, STYLES, FigureForm, Size
+from ablate.report.plot.form import GREY, LETTERS, STYLES, WIDEST, FigureForm, Size
 from ablate.shared import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
 SMALL = 0.4  # inches of a panel: below, nothing can be read
+GAP = 0.08  # inches between notes, a legend and the panels
 OVERLAP = 0.3  # of a line: its ascenders and descenders
+SIDE = 0.36, 0.8  # of the width and height of a figure: a larger legend is below the panels
+LEAST_WIDTH = 6.2  # inches of a page: notes below narrower ones are long and thin
+SCALE = 2.2  # inches: the least width of a scale next to names and words
 
 RC: dict[Any, Any] = {
     "axes.grid": True,
@@ -36,7 +43,7 @@ RC: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.titlesize": "medium",
     "figure.titlesize": "medium",
-    "font.size": 9,
+    "font.size": LETTERS,
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -74,12 +81,14 @@ class Drawing:
         heading: str,
         panels: tuple[int, int],
         size: Size,
+        wide: bool = False,
     ) -> None:
         """Prepare a figure. `heading`: its subject; `panels`: rows and columns; `size`: of a page,
-        in inches. The sweep's title is the first line below; an unfinished sweep says so above, in
-        any form."""
+        in inches; `wide`: whether it takes both columns of a paper, as several panels side by side
+        do. The sweep's title is the first line below; an unfinished sweep says so above, in any
+        form."""
         self.kind, self._form = kind, form
-        size = form.inches(size, panels[1])
+        size = form.inches(size, panels[1] + wide)
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
         self.figure = Figure(figsize=size, layout="constrained")
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
@@ -88,7 +97,11 @@ class Drawing:
         title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._subject = (title, table.trained_on)
         self.panels = [[axes] for line in self.axes for axes in line]  # (column, part)
+        self._spare: list[Axes] = []  # an empty place among the panels, for the legend
         self.names: dict[str, Any] = {}  # of the legend: a row -> its mark
+        self._notes: Text | None = None
+        self._legend: Legend | None = None
+        self._legend_is_below = False
         self._titles: list[str] = []
         self._lines = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)
@@ -120,8 +133,8 @@ class Drawing:
         places = [(n // across * len(y), n % across) for n in range(lines * across)]
         columns = [[sheet.axes[down + i][column] for i in range(len(y))] for down, column in places]
         for spare in itertools.chain(*columns[len(titles) :]):
-            spare.remove()
-        sheet.panels = columns[: len(titles)]
+            spare.set_axis_off()
+        sheet.panels, sheet._spare = columns[: len(titles)], [c[0] for c in columns[len(titles) :]]
         for n, (parts, title) in enumerate(zip(sheet.panels, titles, strict=True)):
             parts[0].set_title(title, loc="left")
             parts[-1].set_xlabel(x)
@@ -129,10 +142,49 @@ class Drawing:
                 axes.set_ylabel(name)
         return sheet
 
-    def name_lines(self, names: Sequence[str]) -> None:
+    @classmethod
+    def of_lines(
+        cls,
+        plan: Plan,
+        table: Table,
+        form: FigureForm,
+        kind: str,
+        heading: str,
+        titles: Sequence[str],
+        names: Sequence[str],
+        words: Sequence[str],
+        x: str,
+    ) -> Drawing:
+        """Prepare a forest: a panel for each title, two side by side where a page has room for
+        them, and in each a line for every one of the names, the first on top. `words`: all that
+        `write_right` will write."""
+        letter = matplotlib.rcParams["font.size"] * font_scalings[_line_size(form)]
+        left = max(_inches(form.wrapped_name(name), letter) for name in names)
+        right = max((_inches(text, letter) for text in words), default=0.0)
+        edge = 0.3 + left, 1.0
+        scale = SCALE if len(titles) > 1 else max(SCALE, LEAST_WIDTH - edge[0] - right)
+        panel = scale + right + 0.2, 0.8 + form.line_height(names) * len(names)
+        fit = form.style != "page" or edge[0] + 2 * panel[0] <= WIDEST
+        sheet = cls.of_panels(
+            *(plan, table, form, kind, heading, titles, 2 if fit else 1), panel, edge, x=x
+        )
+        sheet._name_lines(names)
+        return sheet
+
+    def write_right(self, axes: Axes, line: float, text: str) -> None:
+        """Write a text at the right of a line of a forest."""
+        axes.text(
+            *(1.02, line, text),
+            transform=axes.get_yaxis_transform(),
+            va="center_baseline",
+            fontsize=_line_size(self._form),
+        )
+
+    def _name_lines(self, names: Sequence[str]) -> None:
         """Make a forest of the panels: a line for each of the names, the first on top."""
         for n, (axes,) in enumerate(self.panels):
-            labels = [""] * len(names) if n % len(self.axes[0]) else names
+            wrapped_names = [self._form.wrapped_name(name) for name in names]
+            labels = [""] * len(names) if n % len(self.axes[0]) else wrapped_names
             axes.set_yticks(range(len(names)), labels)
             axes.tick_params(axis="y", length=0)
             axes.set_ylim(len(names) - 0.5, -0.5)
@@ -160,13 +212,15 @@ class Drawing:
         """Draw the legend, and write the title and the explanation below the panels, where the form
         has notes. `length`: of a handle of the legend, in letters."""
         if self.names:
-            self._legend(length)
+            self._draw_legend(length)
         lines = tuple(filter(None, (*self._subject, *lines, self._rows_shown)))
         self._lines += lines
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)
-            foot = self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
-            self._grow(foot, LINES)
+            self._notes = self.figure.text(
+                *(0.01, 0.01, text), ha="left", va="bottom", fontsize="small", color=GREY
+            )
+            self._grow(self._notes, LINES)
 
     def _grow(self, text: Text, lines: int) -> None:
         """Make room for the lines of a text beyond these, which the size of a figure allows for:
@@ -184,27 +238,60 @@ class Drawing:
         lines = (line if line.endswith(ends) else f"{line}." for line in self._lines)
         return "" if self._form.notes else " ".join(lines)
 
-    def _legend(self, length: float | None) -> None:
-        """Write the names of marks at the side of the panels, closer together where they are
-        many."""
+    def _draw_legend(self, length: float | None) -> None:
+        """Write the names of marks: in an empty place among the panels, else at their side, else
+        below them, where they are too long or too many."""
         letter = font_scalings["small"] * matplotlib.rcParams["font.size"]
-        room = 72 * self.figure.get_figheight() / len(self.names)
-        self.figure.legend(
-            self.names.values(),
-            self.names.keys(),
-            loc="outside right center",
-            fontsize="small",
-            handlelength=length,
-            labelspacing=min(0.5, max(0.0, room / letter - 1.2)),
-            borderpad=0,
-            borderaxespad=0.2,
-        )
+        names = [self._form.wrapped_name(name) for name in self.names]
+        handle = 2.6 if length is None else length
+        width = max(_inches(name, letter) for name in names) + (handle + 1.5) * letter / 72
+        height = sum(_height(name, letter, 1.3) for name in names)
+        inches = self.figure.get_size_inches()
+        how: dict[str, Any] = {
+            **{"fontsize": "small", "handlelength": length, "borderpad": 0, "borderaxespad": 0.2}
+        }
+        share = inches / (len(self.axes[0]), len(self.axes))
+        if self._spare and width < share[0] and height < len(self.panels[0]) * share[1]:
+            legend = self._spare[0].legend(self.names.values(), names, loc="upper left", **how)
+            legend.set_in_layout(False)
+            return
+        if width <= SIDE[0] * inches[0] and height <= SIDE[1] * inches[1]:
+            self._legend = self.figure.legend(
+                self.names.values(), names, loc="center right", labelspacing=0.2, **how
+            )
+            return
+        across = min(len(names), max(1, int((inches[0] - 0.1) / (width + 1.5 * letter / 72))))
+        how |= {"ncols": across, "columnspacing": 1.5, "labelspacing": 0.3}
+        self._legend = self.figure.legend(self.names.values(), names, loc="lower center", **how)
+        self._legend_is_below = True
+        if self._form.size is None:
+            self.figure.set_figheight(inches[1] + height / across + 0.1)
+
+    def _lay_out(self) -> None:
+        """Place the notes at the foot of the figure, the legend above them or at the side, and the
+        panels in the rest: by itself matplotlib places notes and a legend in the same room."""
+        inches, engine = self.figure.get_size_inches(), self.figure.get_layout_engine()
+        to_figure = self.figure.transFigure.inverted().transform_bbox
+        bottom, right = 0.0, 1.0
+        if self._notes is not None:
+            bottom = to_figure(self._notes.get_window_extent()).y1 + GAP / inches[1]
+        if self._legend is not None:
+            box = to_figure(self._legend.get_window_extent())
+            anchor = (0, bottom, 1, 1 if self._legend_is_below else 1 - bottom)
+            self._legend.set_bbox_to_anchor(anchor, self.figure.transFigure)
+            if self._legend_is_below:
+                bottom += box.height + 2 * GAP / inches[1]
+            else:
+                right -= box.width + 2 * GAP / inches[0]
+        assert isinstance(engine, ConstrainedLayoutEngine)
+        engine.set(rect=(0, bottom, right, 1 - bottom))
 
     def content(self, format: str) -> bytes:
         """Return the content of the file: svg, pdf or png. The same figure has the same bytes.
         Raises UserError where the size that the user gave is too small."""
         if self._form.style != "page":
             self._fold()
+        self._lay_out()
         if self._form.size is not None and not self._fits():
             width, height = self._form.size
             raise UserError(
@@ -251,9 +338,31 @@ class Drawing:
             if any(b[0] < a[1] - OVERLAP * (a[1] - a[0]) for a, b in itertools.pairwise(ends)):
                 return False
         names = (axis.label for axes in self.figure.axes for axis in (axes.xaxis, axes.yaxis))
-        boxes = [x.get_window_extent() for x in (*self.figure.legends, *self.figure.texts, *names)]
+        legends = [*self.figure.legends, *(axes.get_legend() for axes in self.figure.axes)]
+        letters = [*filter(None, legends), *self.figure.texts, *names]
+        boxes = [artist.get_window_extent() for artist in letters]
         return all(bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height)
 
 
 def _wrapped(lines: Sequence[str], letters: float) -> str:
     return "\n".join(part for line in lines for part in textwrap.wrap(line, int(letters)))
+
+
+def _line_size(form: FigureForm) -> str:
+    """Return the size of letters at both sides of a line of a forest."""
+    return "medium" if form.style == "page" else "small"
+
+
+def _inches(text: str, letter: float) -> float:
+    """Return the width of a text, in letters of so many points: that of its longest line."""
+    font = FontProperties(size=letter)
+    widths = (
+        text_to_path.get_text_width_height_descent(line, font, False)[0]
+        for line in text.split("\n")
+    )
+    return float(max(widths)) / 72
+
+
+def _height(text: str, letter: float, spaced: float) -> float:
+    """Return the height of a text, in inches. `spaced`: from line to line, in letters."""
+    return spaced * letter * (text.count("\n") + 1) / 72

@@ -1,12 +1,13 @@
 """Serves the page of `watch`: on this machine alone, to whoever has the address with its token.
 
-Every answer is made here or is one of two files; no part of an address is ever a path. Another
+Every answer is made here or is one of a few files; no part of an address is ever a path. Another
 site's page can't ask: it has no token, and a name that it points here is no Host that is answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import sqlite3
 from collections.abc import Callable
@@ -36,12 +37,11 @@ HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
 
 class WatchServer(ThreadingHTTPServer):
     """Listens on a port of the loopback, 0 for a free one. Raises OSError where the port is in use.
-    TOKEN/ is the page of a sweep; for a store it is the list of its sweeps, whose pages are
-    TOKEN/NUMBER/."""
+    TOKEN/ is the list of the store's sweeps, whose pages are TOKEN/NUMBER/."""
 
     daemon_threads = True
 
-    def __init__(self, answers: SweepAnswers | StoreAnswers, port: int) -> None:
+    def __init__(self, answers: StoreAnswers, port: int) -> None:
         super().__init__((LOOPBACK, port), _Request)
         self.answers = answers
         self.token = secrets.token_urlsafe(24)
@@ -87,16 +87,13 @@ class _Request(BaseHTTPRequestHandler):
     def _answer(self, place: list[str]) -> Answer | None:
         """Return the answer for the path `place` behind the token, None if there is none. Raises
         UnknownSweep."""
-        answers = self.server.answers
-        if isinstance(answers, StoreAnswers):
-            if len(place) == 1:
-                return LISTING.get(place[0])
-            if len(place) != 2:
-                return None
-            self.answers = answers.sweep_answers(place.pop(0))
-        else:
-            self.answers = answers
-        return ANSWERS.get(place[0]) if len(place) == 1 else None
+        if len(place) == 1:
+            return LISTING.get(place[0])
+        if len(place) != 2:
+            return None
+        number, name = place
+        self.answers = self.server.answers.sweep_answers(number)
+        return ANSWERS.get(name)
 
     def _not_allowed(self) -> None:
         self.close_connection = True  # its body is not read
@@ -107,14 +104,13 @@ class _Request(BaseHTTPRequestHandler):
     # --- What is answered ---
 
     def sweeps(self, query: dict[str, str]) -> None:
-        assert isinstance(self.server.answers, StoreAnswers)
         self._send(200, HTML, self.server.answers.page())
 
     def page(self, query: dict[str, str]) -> None:
         self._send(200, HTML, _file("watch.html"))
 
-    def script(self, query: dict[str, str]) -> None:
-        self._send(200, "text/javascript", _file("watch.js"))
+    def script(self, query: dict[str, str], name: str) -> None:
+        self._send(200, "text/javascript", _file(name))
 
     def style(self, query: dict[str, str]) -> None:
         self._send(200, "text/css", (REPORT_FOLDER / "page.css").read_bytes() + _file("watch.css"))
@@ -122,15 +118,20 @@ class _Request(BaseHTTPRequestHandler):
     def state(self, query: dict[str, str]) -> None:
         self._send(200, JSON, self.answers.state())
 
+    def runs(self, query: dict[str, str]) -> None:
+        self._send_tagged(*self.answers.runs())
+
     def curves(self, query: dict[str, str]) -> None:
-        ids = [run for run in query.get("runs", "").split(",") if run]
-        cached_tag = self.headers.get("If-None-Match", "").strip('"')
-        tag, body = self.answers.curves(ids, cached_tag)
-        self._send(304 if tag == cached_tag else 200, JSON, body, ETag=f'"{tag}"')
+        cells, ids = (_listed(query.get(key, "")) for key in ("cells", "runs"))
+        if cells:
+            self._send_tagged(*self.answers.cell_curves(cells, self._cached_tag))
+        else:
+            self._send_tagged(*self.answers.run_curves(ids, self._cached_tag))
 
     def table(self, query: dict[str, str]) -> None:
-        runs_done, body = self.answers.table()
-        self._send(200, HTML, body, **{"X-Results": str(runs_done)})
+        runs_done, has_verdicts, body = self.answers.table()
+        facts = {"X-Results": str(runs_done), "X-Verdicts": str(int(has_verdicts))}
+        self._send(200, HTML, body, **facts)
 
     def log(self, query: dict[str, str]) -> None:
         self._send(200, TEXT, self.answers.log(query.get("run", "")))
@@ -139,6 +140,16 @@ class _Request(BaseHTTPRequestHandler):
 
     def _refuse(self, code: int, reason: str) -> None:
         self._send(code, TEXT, f"{reason}\n".encode())
+
+    @property
+    def _cached_tag(self) -> str:
+        """The tag of the answer that the page has."""
+        return self.headers.get("If-None-Match", "").strip('"')
+
+    def _send_tagged(self, tag: str, body: bytes) -> None:
+        """Send JSON, or nothing where the page has the answer with this tag."""
+        is_new = tag != self._cached_tag
+        self._send(200 if is_new else 304, JSON, body if is_new else b"", ETag=f'"{tag}"')
 
     def _send(self, code: int, type: str, body: bytes, **headers: str) -> None:
         with contextlib.suppress(ConnectionError):
@@ -159,14 +170,24 @@ def _file(name: str) -> bytes:
     return Path(__file__).with_name(name).read_bytes()
 
 
+def _listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
 Answer = Callable[[_Request, dict[str, str]], None]
-LISTING: dict[str, Answer] = {"": _Request.sweeps, "watch.css": _Request.style}
+SCRIPTS = ("watch.js", "dom.js", "heatmap.js", "charts.js", "runs.js")
+LISTING: dict[str, Answer] = {
+    "": _Request.sweeps,
+    "watch.css": _Request.style,
+    "sweeps.js": functools.partial(_Request.script, name="sweeps.js"),
+}
 ANSWERS: dict[str, Answer] = {
     "": _Request.page,
-    "watch.js": _Request.script,
     "watch.css": _Request.style,
     "state": _Request.state,
+    "runs": _Request.runs,
     "curves": _Request.curves,
     "table": _Request.table,
     "log": _Request.log,
+    **{name: functools.partial(_Request.script, name=name) for name in SCRIPTS},
 }

@@ -1,21 +1,27 @@
-"use strict";
-// Asks the server that it came from, every other second while somebody looks, and draws the answers.
-// Labels and logs are set as text, never as HTML.
+// The page of a sweep: asks the server that it came from, every other second while somebody looks,
+// and draws the answers.
 
-const EVERY_MS = 2000, OVER_MS = 10000, FIRST = 6, MOST = 12;
-const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
-const SVG = "http://www.w3.org/2000/svg";
-const $ = (id) => document.getElementById(id);
+import { drawCharts } from "./charts.js";
+import { byId, element } from "./dom.js";
+import { drawMap, inCell } from "./heatmap.js";
+import { drawRuns } from "./runs.js";
 
-let state = null, series = [], tag = "", tabled = -1;
-let chosen = null; // ids of runs; null: the newest
+const EVERY_MS = 2000, OVER_MS = 10000, MOST_LINES = 12, OPEN_PROBLEMS = 3;
+
+// What the reader has chosen: a column, whose variants are compared; else a cell of the map; and the
+// run whose log is shown.
+const view = { column: 0, cell: null, run: null };
+let state = null, data = null, lines = [], tabled = "";
+const tags = new Map(); // of the answers that the page has, by address
 
 // --- Asking ---
 
-async function ask(place, headers = {}) {
-  const answer = await fetch(place, { headers });
+// Returns an answer; null where it is the one that the page has.
+async function ask(place) {
+  const answer = await fetch(place, { headers: { "If-None-Match": tags.get(place) ?? "" } });
   if (answer.status === 304) return null;
   if (!answer.ok) throw new Error(await answer.text());
+  if (answer.headers.has("ETag")) tags.set(place, answer.headers.get("ETag"));
   return answer;
 }
 
@@ -24,33 +30,40 @@ async function look() {
     try {
       state = await (await ask("state")).json();
       showState();
+      await lookAtRuns();
       await lookAtCurves();
       await lookAtLog();
       await lookAtTable();
     } catch (error) {
-      $("head").textContent = error instanceof TypeError ? "The server has ended." : error.message;
+      byId("head").textContent = error instanceof TypeError ? "The server has ended." : error.message;
     }
   }
   setTimeout(look, state && state.over ? OVER_MS : EVERY_MS);
 }
 
-function drawn() {
-  return chosen ?? state.newest.slice(0, FIRST).map((one) => one.run);
+async function lookAtRuns() {
+  const answer = await ask("runs");
+  if (!answer) return;
+  data = await answer.json();
+  showRuns();
 }
 
 async function lookAtCurves() {
-  const ids = drawn();
-  const answer = ids.length ? await ask(`curves?runs=${ids.join(",")}`, { "If-None-Match": tag }) : null;
-  if (answer) {
-    series = await answer.json();
-    tag = answer.headers.get("ETag");
-    drawCharts();
-  }
+  const drawn = drawnLines();
+  const place = drawn.cells ? `curves?cells=${drawn.cells.join(",")}` : `curves?runs=${drawn.runs.join(",")}`;
+  if (place !== lookAtCurves.place) { tags.delete(place); lookAtCurves.place = place; }
+  const answer = await ask(place);
+  if (!answer) return;
+  const curves = await answer.json();
+  if (lookAtCurves.place !== place) return; // something else was chosen meanwhile
+  lines = drawn.lines.map((line, i) => ({ ...line, curves: curves[i], note: line.run ? line.note : seedsText(curves[i].n) }));
+  drawCharts(lines, data.metric);
 }
 
 async function lookAtLog() {
-  const run = $("run").value, pre = $("log");
+  const run = view.run ?? newestRun()?.run, pre = byId("log");
   if (!run) return;
+  byId("h-log").textContent = `Log of ${data.runs.find((one) => one.run === run).label}`;
   const text = await (await ask(`log?run=${run}`)).text();
   const atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
   if (pre.textContent !== text) pre.textContent = text;
@@ -58,34 +71,77 @@ async function lookAtLog() {
 }
 
 async function lookAtTable() {
-  if (!state.done) $("table").textContent = "No run has its result yet.";
-  if (!state.done || tabled === state.done) return;
+  if (!state.done) byId("table").textContent = "No run has its result yet.";
+  const wanted = `${state.done} ${state.complete ? 1 : 0}`;
+  if (!state.done || tabled === wanted) return;
   const answer = await ask("table");
-  $("table").innerHTML = await answer.text(); // escaped by the server; no script may run here
-  tabled = Number(answer.headers.get("X-Results"));
+  byId("table").innerHTML = await answer.text(); // escaped by the server; no script may run here
+  const hasVerdicts = answer.headers.get("X-Verdicts") === "1";
+  tabled = `${answer.headers.get("X-Results")} ${answer.headers.get("X-Verdicts")}`;
+  byId("h-gains").textContent = hasVerdicts ? "Gains and verdicts" : "Gains so far";
+  byId("gains-note").textContent = hasVerdicts
+    ? "The store has recorded that these verdicts were read."
+    : "Only means: the store has recorded that they were read. Verdicts appear once the sweep is complete.";
+  if (hasVerdicts) document.querySelector("main").prepend(byId("gains")); // the result comes first
+}
+
+// --- What is chosen ---
+
+function seedsText(n) {
+  return n === 1 ? "1 run" : `${n} runs`;
+}
+
+function newestRun() {
+  const begun = data.runs.filter((run) => run.at !== null && (!view.cell || inCell(run, view.cell)));
+  return begun.reduce((best, run) => (!best || run.at > best.at ? run : best), null);
+}
+
+// Returns the lines of the charts, and what to ask the server for: `cells` or `runs`.
+function drawnLines() {
+  const chosenRun = data.runs.find((run) => run.run === view.run);
+  const cell = chosenRun ? (chosenRun.row === null ? null : { ...chosenRun, seed: null }) : view.cell;
+  let runs = cell ? data.runs.filter((run) => inCell(run, cell) && run.status !== "planned") : chosenRun ? [chosenRun] : null;
+  if (runs) {
+    runs = [...runs.filter((run) => run.run === view.run), ...runs.filter((run) => run.run !== view.run)].slice(0, MOST_LINES);
+    const ofRuns = runs.map((run, place) => ({
+      label: run.label, row: data.rows[run.row], dash: place, run: run.run,
+      thick: run.run === view.run, note: run.status === "finished" ? "" : run.status,
+    }));
+    return { runs: runs.map((run) => run.run), lines: ofRuns };
+  }
+  const places = data.rows.map((_, row) => row).filter((row) => data.runs.some((run) => run.row === row && run.column === view.column));
+  const shown = places.slice(0, MOST_LINES);
+  const ofRows = shown.map((row) => ({ label: data.rows[row].label, row: data.rows[row], dash: Math.floor(row / 7) }));
+  return { cells: shown.map((row) => `${row}.${view.column}`), lines: ofRows, left: places.length - shown.length };
+}
+
+async function choose(changes) {
+  Object.assign(view, changes);
+  showRuns();
+  try {
+    await lookAtCurves();
+    await lookAtLog();
+  } catch (error) {
+    byId("head").textContent = error.message;
+  }
+}
+
+function chooseCell(cell) {
+  const isAgain = view.cell && ["row", "column", "seed"].every((key) => view.cell[key] === cell[key]);
+  choose({ cell: isAgain ? null : cell, column: cell.column, run: null });
 }
 
 // --- What is shown ---
 
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
-
-function fill(table, head, rows, left = 1) {
-  const top = element("tr");
-  head.forEach((text, place) => {
-    top.append(element("th", text, { scope: "col", ...(place < left ? {} : { class: "number" }) }));
-  });
-  const thead = element("thead"), tbody = element("tbody");
+function fill(table, head, rows, left) {
+  const cells = (texts, name, attributes) => texts.map((text, place) =>
+    element(name, text, { ...attributes, ...(place < left ? {} : { class: "number" }) }));
+  const thead = element("thead"), tbody = element("tbody"), top = element("tr");
+  top.append(...cells(head, "th", { scope: "col" }));
   thead.append(top);
   for (const texts of rows) {
     const line = element("tr");
-    texts.forEach((text, place) => line.append(place
-      ? element("td", text, place < left ? {} : { class: "number" })
-      : element("th", text, { scope: "row" })));
+    line.append(...cells(texts, "td", {}));
     tbody.append(line);
   }
   table.replaceChildren(thead, tbody);
@@ -93,122 +149,47 @@ function fill(table, head, rows, left = 1) {
 
 function showState() {
   document.title = `${state.done}/${state.total} ${state.title}`;
-  $("title").textContent = state.title;
-  const head = state.head + (state.left ? `; time left: ${state.left}` : "");
-  if ($("head").textContent !== head) $("head").textContent = head;
-  $("driver").textContent = state.driver;
-  $("progress").max = state.total || 1;
-  $("progress").value = state.done;
-  fill($("workers"), state.workers.head, state.workers.rows, 2);
-  $("running").hidden = !state.workers.rows.length;
-  fill($("variants"), state.variants.head, state.variants.rows);
-  $("lines").replaceChildren(...state.lines.map((line) => element("li", line)));
-  showRuns();
+  byId("title").textContent = state.title;
+  const head = state.head + (state.left ? `; time left: about ${state.left}` : "");
+  if (byId("head").textContent !== head) byId("head").textContent = head;
+  byId("driver").textContent = state.driver;
+  const bar = byId("progress");
+  bar.setAttribute("aria-valuemax", state.total);
+  bar.setAttribute("aria-valuenow", state.done);
+  for (const part of ["done", "running", "failed"]) {
+    bar.querySelector(`.${part}`).style.width = `${100 * state[part] / (state.total || 1)}%`;
+  }
+  fill(byId("workers"), state.workers.head, state.workers.rows, 2);
+  byId("running").hidden = !state.workers.rows.length;
+  showProblems();
+}
+
+function showProblems() {
+  const part = byId("problems"), summary = part.querySelector("summary");
+  const isNew = part.hidden && state.lines.length > 0;
+  part.hidden = !state.lines.length;
+  if (isNew) part.open = state.lines.length <= OPEN_PROBLEMS;
+  summary.textContent = state.failed ? `${state.failed} failed: the reasons` : "Notes";
+  part.querySelector("ul").replaceChildren(...state.lines.map((line) => element("li", line)));
 }
 
 function showRuns() {
-  const ids = drawn(), list = $("newest"), select = $("run");
-  const known = new Set(state.newest.map((one) => one.run));
-  const runs = [...state.newest, ...series.filter((one) => ids.includes(one.run) && !known.has(one.run))];
-  const buttons = new Map([...list.children].map((button) => [button.dataset.run, button]));
-  runs.forEach((one, place) => {
-    const button = buttons.get(one.run) ?? runButton(one);
-    buttons.delete(one.run);
-    button.lastChild.textContent = [one.label, one.status === "finished" ? "" : one.status, one.score].filter(Boolean).join(", ");
-    button.setAttribute("aria-pressed", ids.includes(one.run));
-    if (list.children[place] !== button) list.insertBefore(button, list.children[place] ?? null);
-  });
-  buttons.forEach((button) => button.remove());
-  $("follow").hidden = chosen === null;
-  const options = runs.map((one) => one.run).join();
-  if (select.dataset.runs !== options) {
-    const before = select.value;
-    select.replaceChildren(...runs.map((one) => element("option", one.label, { value: one.run })));
-    select.value = runs.some((one) => one.run === before) ? before : runs[0]?.run ?? "";
-    select.dataset.runs = options;
+  drawMap(data, view.cell, chooseCell);
+  drawRuns(data, view.cell, view.run, (run) => choose({ run: run.run === view.run ? null : run.run }));
+  const column = byId("column");
+  byId("column-choice").hidden = data.columns.length < 2;
+  if (column.options.length !== data.columns.length) {
+    column.replaceChildren(...data.columns.map((title, place) => element("option", title, { value: place })));
   }
+  column.value = view.column;
+  const drawn = drawnLines();
+  byId("curves-of").textContent = drawn.runs
+    ? `Single runs of ${view.run ? data.runs.find((run) => run.run === view.run).label : data.rows[view.cell.row].label}.`
+    : `Means over seeds; bands from the lowest to the highest seed.${drawn.left ? ` The first ${MOST_LINES} variants; a click on the map shows others.` : ""}`;
+  byId("all-variants").hidden = !drawn.runs;
 }
 
-function runButton(one) {
-  const button = element("button", undefined, { type: "button", "data-run": one.run });
-  const dot = shape("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-  dot.append(shape("circle", { cx: 5, cy: 5, r: 4.5, fill: one.colour || "#666" }));
-  button.append(dot, document.createTextNode(""));
-  button.onclick = () => choose(one.run);
-  return button;
-}
-
-async function choose(run) {
-  const ids = drawn();
-  chosen = ids.includes(run) ? ids.filter((id) => id !== run) : [run, ...ids].slice(0, MOST);
-  $("run").value = run;
-  if (!chosen.length) { series = []; drawCharts(); }
-  showRuns();
-  await lookAtCurves();
-  await lookAtLog();
-}
-
-// --- Charts ---
-
-function shape(name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function ticks(low, high, count) {
-  const raw = (high - low) / count, size = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].find((n) => n * size >= raw) * size;
-  const found = [];
-  for (let n = Math.ceil(low / step); n * step <= high + 1e-9 * step; n++) found.push(+(n * step).toPrecision(12));
-  return found;
-}
-
-function drawCharts() {
-  $("score-name").textContent = series.length ? series[0].metric : "validation";
-  drawChart($("loss"), "train_loss", "training loss");
-  drawChart($("score"), "score", $("score-name").textContent);
-}
-
-function drawChart(svg, key, name) {
-  const { width, height } = svg.getBoundingClientRect();
-  const lines = series.map((one) => ({ ...one, points: one.x.map((x, i) => [x, one[key][i]]).filter(([x, y]) => x !== null && y !== null) }))
-    .filter((one) => one.points.length);
-  const ends = lines.map((one) => `${one.label} ${one.points.at(-1)[1]}`);
-  svg.setAttribute("aria-label", `${name}: ${ends.join("; ") || "nothing measured yet"}`);
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.replaceChildren();
-  if (!lines.length) return svg.append(shape("text", { x: 8, y: 24 }, "Nothing measured yet."));
-  const all = lines.flatMap((one) => one.points);
-  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-  for (const [x, y] of all) { x0 = Math.min(x0, x); x1 = Math.max(x1, x); y0 = Math.min(y0, y); y1 = Math.max(y1, y); }
-  if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
-  if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
-  const [left, right, top, foot] = [52, width - 18, 10, height - 34];
-  const px = (x) => left + (x - x0) / (x1 - x0) * (right - left);
-  const py = (y) => foot - (y - y0) / (y1 - y0) * (foot - top);
-  for (const y of ticks(y0, y1, 5)) {
-    svg.append(shape("line", { class: "grid", x1: left, x2: right, y1: py(y), y2: py(y) }));
-    svg.append(shape("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, String(y)));
-  }
-  for (const x of ticks(x0, x1, Math.max(2, width / 110))) {
-    svg.append(shape("text", { x: px(x), y: foot + 16, "text-anchor": "middle" }, String(x)));
-  }
-  svg.append(shape("text", { x: (left + right) / 2, y: foot + 31, "text-anchor": "middle" }, lines[0].by));
-  for (const one of lines) {
-    const dash = DASHES[Number(one.label.split("#").at(-1).split(".")[0]) % DASHES.length] ?? "";
-    const colour = one.colour || "#666";
-    const line = shape("polyline", { class: "line", stroke: colour, "stroke-dasharray": dash, "data-run": one.run,
-      points: one.points.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" ") });
-    line.append(shape("title", {}, `${one.label}: ${one.points.at(-1)[1]}`));
-    const [x, y] = one.points.at(-1);
-    svg.append(line, shape("circle", { cx: px(x), cy: py(y), r: 2.5, fill: colour }));
-  }
-}
-
-$("run").onchange = lookAtLog;
-$("follow").onclick = () => { chosen = null; showRuns(); lookAtCurves(); };
-document.addEventListener("visibilitychange", () => { tag = ""; });
-window.addEventListener("resize", drawCharts);
+byId("column").onchange = (event) => choose({ column: Number(event.target.value), cell: null, run: null });
+byId("all-variants").onclick = () => choose({ cell: null, run: null });
+window.addEventListener("resize", () => { if (data) drawCharts(lines, data.metric); });
 look();

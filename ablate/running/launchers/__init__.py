@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning import LAUNCHERS
+from ablate.run import RunDir
 from ablate.running.gpus import GpuSet
-from ablate.shared import RunDir, UserError, unknown_value
+from ablate.shared import UserError, unknown_value
 from ablate.store import Liveness
 
 

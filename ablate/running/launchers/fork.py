@@ -22,16 +22,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ablate.running.launchers import Ask, Progress, Tree, silent
-from ablate.shared import (
-    Failure,
-    NoRoom,
+from ablate.run import (
+    META_FILE,
+    SPLITS,
     RunSpec,
-    UserError,
     decoded,
     decoding_facts,
     decoding_words,
     first_of_lines,
+)
+from ablate.running.launchers import Ask, Progress, Tree, silent
+from ablate.shared import (
+    Failure,
+    NoRoom,
+    UserError,
     read_json,
 )
 
@@ -258,7 +262,7 @@ def decode_data(specs: Iterable[RunSpec], store: Path, watching: Any, ask: Ask) 
 def _decode(data: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
     cache = store / "cache"
     check_data(data, store, watching.say)
-    new = not (cache / data["fingerprint"] / decoded.META_FILE).exists()
+    new = not (cache / data["fingerprint"] / META_FILE).exists()
     if new:
         question = {"data": data, "cache": str(cache)}
         ask("prepare", question, functools.partial(watching.reading, data["name"]))
@@ -272,7 +276,7 @@ def data_remarks(data: Mapping[str, Any], store: Path) -> list[str]:
 
     Raises UserError for images in two splits if `data.overlap` is "error".
     """
-    meta = read_json(store / "cache" / data["fingerprint"] / decoded.META_FILE)
+    meta = read_json(store / "cache" / data["fingerprint"] / META_FILE)
     lines = {
         key: f"data={data['name']}: {text}"
         for key, text in decoding_words(decoding_facts(meta)).items()
@@ -282,7 +286,7 @@ def data_remarks(data: Mapping[str, Any], store: Path) -> list[str]:
             f"data.overlap: {lines['overlap']}; remove the images, or give data.overlap=say"
         )
     if "left_out" in lines:
-        names = [name for split in decoded.SPLITS for name in meta["left_out"].get(split, ())]
+        names = [name for split in SPLITS for name in meta["left_out"].get(split, ())]
         lines["left_out"] += f": {first_of_lines(list(dict.fromkeys(names)))}"
     return [*lines.values()]
 

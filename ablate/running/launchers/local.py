@@ -14,10 +14,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.run import RunDir, open_world_sizes
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared import RunDir, UserError, open_world_sizes
+from ablate.shared import UserError
 from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
@@ -94,17 +95,17 @@ class Local(Here):
         self._stopping.discard(run.id)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
-        exits, self._lost = dict.fromkeys(self._lost, 255), set()
+        exit_codes, self._lost = dict.fromkeys(self._lost, 255), set()
         line = self._server.line
-        while select.select([line] if line else [], [], [], 0.0 if exits else wait_s)[0]:
+        while select.select([line] if line else [], [], [], 0.0 if exit_codes else wait_s)[0]:
             try:
                 message = self._server.hear()
             except OSError:
                 self._server.restart()
-                return exits | self.poll()
-            exits[message["run"]] = message["exit"]
+                return exit_codes | self.poll()
+            exit_codes[message["run"]] = message["exit"]
             self._children.discard(message["run"])
-        return exits
+        return exit_codes
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         if run.id in self._children:  # its parent, the server, can't mistake it
@@ -225,7 +226,7 @@ class Inline(Here):
             )
         self.slots = slots(gpus, 1) if gpus else [Slot("inline", "cpu", "cpu")]
         self._settings, self._cache = settings, cache
-        self._exits: dict[str, int] = {}
+        self._exit_codes: dict[str, int] = {}
 
     def warm(self) -> None:
         """Do nothing: torch loads in this process, with the first question or run."""
@@ -244,11 +245,11 @@ class Inline(Here):
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         worker = self._worker()
         options = worker_options(slot, self._settings, self._cache, settled)
-        self._exits[run.id] = worker.work(str(run.path), options)
+        self._exit_codes[run.id] = worker.work(str(run.path), options)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
-        exits, self._exits = self._exits, {}
-        return exits
+        exit_codes, self._exit_codes = self._exit_codes, {}
+        return exit_codes
 
     def free(self) -> None:
         pass

@@ -20,19 +20,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ablate.run import (
+    ATTEMPTS_FOLDER,
+    EXIT_AWAY,
+    EXIT_TAKEN,
+    META_FILE,
+    RunDir,
+    RunSpec,
+    decoded,
+)
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.shared import (
-    ATTEMPTS_FOLDER,
     DISK_FULL_ERRORS,
-    EXIT_AWAY,
-    EXIT_TAKEN,
     Lock,
     Notes,
-    RunDir,
-    RunSpec,
     UserError,
-    decoded,
     make_folder,
     noted_signals,
 )
@@ -66,7 +69,9 @@ class _Pilot:
     orders: dict[str, str] = field(default_factory=dict)  # attempt -> slot, as the driver says
     working: dict[str, RunDir] = field(default_factory=dict)  # by attempt
     slots: dict[str, str] = field(default_factory=dict)  # attempt -> slot
-    codes: dict[str, int] = field(default_factory=dict)  # of the fork server, no proof of death
+    exit_codes: dict[str, int] = field(
+        default_factory=dict
+    )  # of the fork server, no proof of death
     ended: dict[str, int] = field(default_factory=dict)
     stopped: set[tuple[str, bool]] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
@@ -170,7 +175,10 @@ class _Pilot:
             self.working[attempt], self.slots[attempt] = folder, slot
 
     def _taken(self) -> frozenset[str]:
-        return frozenset().union(*(self.own[slot].takes for slot in self.slots.values()))
+        devices: set[str] = set()
+        for slot in self.slots.values():
+            devices |= self.own[slot].takes
+        return frozenset(devices)
 
     def _stop(self, attempt: str, now: bool) -> None:
         if attempt in self.working and (attempt, now) not in self.stopped:
@@ -180,12 +188,14 @@ class _Pilot:
     def _reap(self) -> None:
         """Note the workers that have ended. An exit code is no proof of death: the lock is, on this
         host."""
-        exits = self.local.poll(0.1)
-        self.codes |= {a: exits[f.id] for a, f in self.working.items() if f.id in exits}
-        for attempt, code in list(self.codes.items()):
+        codes_by_run = self.local.poll(0.1)
+        for attempt, folder in self.working.items():
+            if folder.id in codes_by_run:
+                self.exit_codes[attempt] = codes_by_run[folder.id]
+        for attempt, code in list(self.exit_codes.items()):
             if code == EXIT_TAKEN or not self.local.alive(self.working[attempt]):
                 self.ended[attempt] = code
-                for table in (self.codes, self.working, self.slots):
+                for table in (self.exit_codes, self.working, self.slots):
                     table.pop(attempt)
 
     def _beat(self, open: bool = False, over: bool = False) -> None:
@@ -239,7 +249,7 @@ class NodeCache:
         thread = self._copies.get(fingerprint)
         if thread is not None and thread.is_alive():
             return False
-        lost = not (self.path / fingerprint / decoded.META_FILE).exists()
+        lost = not (self.path / fingerprint / META_FILE).exists()
         if thread is not None and not (lost and fingerprint in self._whole):
             return True
         self._whole.discard(fingerprint)

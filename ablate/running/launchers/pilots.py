@@ -17,18 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups, fixed_runs
 from ablate.shared import (
     DISK_FULL_ERRORS,
-    EXIT_AWAY,
     Failure,
     Notes,
-    RunDir,
     make_folder,
-    open_world_sizes,
 )
 from ablate.store import (
     BEAT_S,
@@ -53,7 +51,7 @@ class _Pilot:
     """A pilot, as its driver knows it."""
 
     folder: PilotDir
-    runs: dict[str, str]  # attempt -> slot, as ordered
+    slot_names: dict[str, str]  # by attempt, as ordered
     beat: Mapping[str, Any] = field(default_factory=dict)
     heard_at: float = field(default_factory=time.monotonic)
     stops: dict[str, bool] = field(default_factory=dict)
@@ -69,7 +67,7 @@ class _Pilot:
     def held(self) -> int:
         """The number of devices that its runs have."""
         ranks = {slot.name: slot.ranks for slot in self.slots}
-        return sum(ranks.get(slot, 1) for slot in self.runs.values())
+        return sum(ranks.get(slot, 1) for slot in self.slot_names.values())
 
     @property
     def is_open(self) -> bool:
@@ -95,7 +93,7 @@ class PilotLauncher:
         self._server = ForkServer(CPU)  # for questions, which this host answers
         self._pilots: dict[str, _Pilot] = {}
         self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
-        self._exits: dict[str, int] = {}
+        self._exit_codes: dict[str, int] = {}
         self._looked_at = -math.inf
         self._beat = DriverBeat(self._root, BEAT_S)
         self._proven = False
@@ -138,9 +136,9 @@ class PilotLauncher:
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         pilot = next((p for p in self._pilots.values() if slot in p.slots), None)
         if pilot is None or run.attempt is None:  # it went away this moment
-            self._exits[run.id] = EXIT_AWAY
+            self._exit_codes[run.id] = EXIT_AWAY
             return
-        pilot.runs[run.attempt] = slot.name
+        pilot.slot_names[run.attempt] = slot.name
         self._given[run.attempt] = pilot
         self._order(pilot)
 
@@ -150,11 +148,11 @@ class PilotLauncher:
             if time.monotonic() - self._looked_at >= LOOK_S:
                 self._look()
             remaining_s = until - time.monotonic()
-            if self._exits or remaining_s <= 0:
+            if self._exit_codes or remaining_s <= 0:
                 break
             time.sleep(min(remaining_s, 0.05))
-        exits, self._exits = self._exits, {}
-        return exits
+        exit_codes, self._exit_codes = self._exit_codes, {}
+        return exit_codes
 
     def alive(self, run: RunDir) -> bool:
         if run.attempt is None:
@@ -163,8 +161,8 @@ class PilotLauncher:
 
     def notes(self, run: RunDir) -> Notes:
         pilot = self._holder(run)
-        runs = {} if pilot is None else pilot.beat.get("runs", {})
-        return Notes.from_tree(runs.get(run.attempt)) or run.lock.notes()
+        worker_notes = {} if pilot is None else pilot.beat.get("runs", {})
+        return Notes.from_tree(worker_notes.get(run.attempt)) or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         pilot = self._holder(run)
@@ -176,14 +174,22 @@ class PilotLauncher:
 
     def _holder(self, run: RunDir) -> _Pilot | None:
         pilot = self._given.get(run.attempt or "")
-        return pilot if pilot is not None and run.attempt in pilot.runs else None
+        return pilot if pilot is not None and run.attempt in pilot.slot_names else None
 
     def _order(self, pilot: _Pilot) -> None:
-        pilot.stops = {a: at_once for a, at_once in pilot.stops.items() if a in pilot.runs}
-        worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
-        tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
+        pilot.stops = {
+            attempt: at_once
+            for attempt, at_once in pilot.stops.items()
+            if attempt in pilot.slot_names
+        }
+        orders = {
+            "runs": pilot.slot_names,
+            "stop": pilot.stops,
+            "close": pilot.close,
+            "settings": {key: self._settings.get(key) for key in ("checkpoint_s", "origin")},
+        }
         try:
-            pilot.folder.write_orders(tree)
+            pilot.folder.write_orders(orders)
             pilot.late = False
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
@@ -209,43 +215,56 @@ class PilotLauncher:
         for folder in self._all.pilots():
             if folder.id not in self._pilots:
                 orders = folder.orders()  # of a driver that is dead
-                runs, stops = orders.get("runs", {}), orders.get("stop", {})
-                fresh = folder.is_fresh()
-                heard_at = moment if fresh else moment - STALE_S
-                close = bool(orders.get("close"))
-                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
+                pilot = _Pilot(
+                    folder,
+                    slot_names=orders.get("runs", {}),
+                    heard_at=moment if folder.is_fresh() else moment - STALE_S,
+                    stops=orders.get("stop", {}),
+                    close=bool(orders.get("close")),
+                )
                 self._pilots[folder.id] = pilot
-                self._given |= dict.fromkeys(runs, pilot)
+                self._given |= dict.fromkeys(pilot.slot_names, pilot)
         for pilot in list(self._pilots.values()):
             beat = pilot.folder.beat()
             if beat and beat != pilot.beat:
                 self._heard(pilot, beat, moment)
             if pilot.late:
                 self._order(pilot)
-            code = self._gone(pilot, moment)
-            if code is not None:
-                self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
-                pilot.runs = {}
+            exit_code = self._gone(pilot, moment)
+            if exit_code is not None:
+                for attempt in pilot.slot_names:
+                    self._exit_codes[_run_of(attempt)] = exit_code
+                pilot.slot_names = {}
                 self._jobs.leave(pilot.job, moment)
                 del self._pilots[pilot.folder.id]
                 pilot.folder.remove()
-        self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
+        self.slots = [slot for pilot in self._open_pilots for slot in pilot.slots]
+
+    @property
+    def _open_pilots(self) -> list[_Pilot]:
+        """The pilots that take more runs."""
+        return [pilot for pilot in self._pilots.values() if pilot.is_open]
 
     def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
         if not pilot.beat:  # the first time
             remarks = [*beat.get("remarks", ())]
             self._jobs.lines += remarks
-            self._jobs.failures = [] if beat.get("slots") else [*self._jobs.failures, *remarks]
+            if beat.get("slots"):
+                self._jobs.failures = []
+            else:
+                self._jobs.failures += remarks
         if beat.get("beat") != pilot.beat.get("beat") and (pilot.beat or pilot.folder.is_fresh()):
             pilot.heard_at = now
         pilot.beat = beat
         self._jobs.unseen.pop(pilot.job, None)
         pilot.slots = [Slot(**slot) for slot in beat.get("slots", ())]
-        ended = {a: code for a, code in beat.get("ended", {}).items() if a in pilot.runs}
-        for attempt, code in ended.items():
-            del pilot.runs[attempt]
-            self._exits[attempt.rpartition("/")[2]] = code
-        if ended:
+        has_ended = False
+        for attempt, exit_code in beat.get("ended", {}).items():
+            if attempt in pilot.slot_names:
+                del pilot.slot_names[attempt]
+                self._exit_codes[_run_of(attempt)] = exit_code
+                has_ended = True
+        if has_ended:
             self._order(pilot)
 
     def _gone(self, pilot: _Pilot, now: float) -> int | None:
@@ -253,10 +272,10 @@ class PilotLauncher:
         None for other pilots."""
         if pilot.beat.get("over"):
             return EXIT_AWAY
-        silent = now - pilot.heard_at
+        silent_s = now - pilot.heard_at
         forgotten = self._jobs.running is not None and pilot.job not in self._jobs.running
-        stale, ending = silent > STALE_S, SILENT
-        if not (stale or (forgotten and silent > GONE_S)):
+        stale, ending = silent_s > STALE_S, SILENT
+        if not (stale or (forgotten and silent_s > GONE_S)):
             return None
         if forgotten:
             answer = self._jobs.ended(pilot.job)
@@ -302,10 +321,11 @@ class PilotLauncher:
 
     def _fit(self, without: Collection[str]) -> None:
         """Request as many jobs as the runs need, `jobs` at most."""
-        waiting, flying = self._beat.waiting, [p for p in self._pilots.values() if p.is_open]
-        held_count = sum(pilot.held for pilot in flying) // self.worlds[0]
-        job_count = min(self._settings["jobs"], -(-(waiting + held_count) // self._a_job))
-        lacking = job_count - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
+        waiting = self._beat.waiting
+        held_count = sum(pilot.held for pilot in self._open_pilots) // self.worlds[0]
+        needed_count = math.ceil((waiting + held_count) / self._a_job)
+        jobs = {pilot.job for pilot in self._open_pilots} | self._jobs.unseen.keys()
+        lacking = min(self._settings["jobs"], needed_count) - len(jobs)
         if waiting and lacking > 0:
             if not self._proven:  # once the data is decoded: a node that doesn't see it is refused
                 write_proof(self._root, self._token)
@@ -318,6 +338,11 @@ class PilotLauncher:
         """Cancel the jobs that still wait. Pilots end by themselves when they hold no run."""
         self._jobs.end(cancel=self._drives and self._beat.end())
         self._server.free()
+
+
+def _run_of(attempt: str) -> str:
+    """Return the id of an attempt's run: attempts are named NUMBER/ID."""
+    return attempt.rpartition("/")[2]
 
 
 def _farewell(pilot: _Pilot, how: str) -> str:
@@ -382,9 +407,9 @@ class Jobs:
         self._answered = False  # has it ever?
         self._unanswered = 0  # questions in a row
 
-    def hear(self, flying: Collection[str], used: bool, now: float) -> None:
-        """Take the engine's answers that have come, and ask again. `flying`: jobs whose pilots are
-        known; `used`: there are slots.
+    def hear(self, piloted: Collection[str], used: bool, now: float) -> None:
+        """Take the engine's answers that have come, and ask again. `piloted`: jobs whose pilots
+        are known; `used`: there are slots.
 
         Raises Failure where no job can be had, or none is of use.
         """
@@ -393,9 +418,9 @@ class Jobs:
             self._unanswered = 0 if self.running is not None else self._unanswered + 1
             if self.running is not None:
                 self._answered = True
-                self._count_unseen(self.running, flying, used, now)
+                self._count_unseen(self.running, piloted, used, now)
             elif self._unanswered == UNANSWERED:
-                if not (self._answered or flying):
+                if not (self._answered or piloted):
                     raise Failure(
                         f"launcher={self._name}: the cluster gives no answer; start ablate on a "
                         f"host that can ask for jobs"
@@ -409,14 +434,14 @@ class Jobs:
             try:
                 self.unseen |= dict.fromkeys(submitted.result())
             except Failure as error:
-                if not (flying or self.unseen):
+                if not (piloted or self.unseen):
                     raise
                 self.lines.append(f"{error}; asking again in a minute")
                 self.not_before = now + AGAIN_S
             self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
 
     def _count_unseen(
-        self, running: Mapping[str, bool], flying: Collection[str], used: bool, now: float
+        self, running: Mapping[str, bool], piloted: Collection[str], used: bool, now: float
     ) -> None:
         """Note the jobs whose pilots have not been seen yet, and those that ended before they were.
         Raises Failure where too many ended so."""
@@ -431,7 +456,7 @@ class Jobs:
                 self.lines.append(self.failures[-1])
         for job, runs in running.items():
             ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
-            if job not in flying and not ends:  # one that was requeued comes again
+            if job not in piloted and not ends:  # one that was requeued comes again
                 self.unseen[job] = None
         if len(self.failures) >= UNSEEN and not used:
             raise Failure(f"no node can be used: {self.failures[-1]}")

@@ -31,8 +31,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ablate.run import RunDir
 from ablate.running.launchers.fork import NOTHING_ELSE
-from ablate.shared import Failure, NoRoom, RunDir, UserError, adopt_orphans
+from ablate.shared import (
+    Failure,
+    NoRoom,
+    UserError,
+    adopt_orphans,
+)
 
 IMPORT_S = 120.0  # for the file of a part and what it imports
 

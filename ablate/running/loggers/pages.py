@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning import PlannedRun, sweep_file_name
-from ablate.shared import RunDir, is_number, make_folder, parse_lines, read_file, write_whole
+from ablate.run import RunDir, parse_lines
+from ablate.shared import (
+    is_number,
+    make_folder,
+    read_file,
+    write_whole,
+)
 
 
 @dataclass(frozen=True)

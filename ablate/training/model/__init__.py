@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.shared import (
+from ablate.run import (
+    CHOICES,
     TASKS,
     Run,
     ShippedRun,
+    Text,
     UsedPart,
-    UserError,
+    Whole,
     choices,
     sections,
     shipped,
 )
+from ablate.shared import UserError
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise, remember
 from ablate.training.model.stem import Patches
@@ -42,7 +45,7 @@ def build(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     Raises UserError for a combination of choices that cannot be built.
     """
     device = torch.device(device)
-    if isinstance(run.model, sections.Whole):
+    if isinstance(run.model, Whole):
         images = Images(run.data.size, run.data.channels)
         return build_whole(run.model, images, _outputs(run), run.seed).to(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
@@ -92,7 +95,7 @@ def mlp(run: ShippedRun) -> Perceptron:
     return Perceptron(run.model, values, _outputs(run), norm=norm)
 
 
-def towers(run: ShippedRun, text: sections.Text) -> Towers:
+def towers(run: ShippedRun, text: Text) -> Towers:
     """Return an image and a text tower, not yet initialised."""
     return Towers(vit(run), run.model, text)
 
@@ -111,4 +114,4 @@ def _constructor(kind: str, choice: sections.Chosen) -> partial[Any]:
     if (plugin := choice.plugin) is not None:
         used = UsedPart(kind, choice.name, choice.settings, plugin.version, plugin.folder)
         return partial(remember, load(used), choice.settings)
-    return partial(object_at(choices.CHOICES[kind][choice.name].path), **choice.settings)
+    return partial(object_at(CHOICES[kind][choice.name].path), **choice.settings)

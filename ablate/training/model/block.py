@@ -17,6 +17,7 @@ from ablate.training.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChanne
 from ablate.training.model.sublayers import (
     MLP,
     Attention,
+    AttentionParts,
     HeadScale,
     MakeActivation,
     MakeShapedPart,
@@ -184,10 +185,12 @@ class Block(nn.Module):
             shape.heads,
             layer.head_dim,
             qkv_bias=layer.qkv_bias,
-            q_norm=layer.norm_of_heads(),
-            k_norm=layer.norm_of_heads(),
-            core=layer.inside(layer.attention, layer.head_dim),
-            inner=layer.inside(inner.context, shape.heads * layer.head_dim),
+            parts=AttentionParts(
+                q_norm=layer.norm_of_heads(),
+                k_norm=layer.norm_of_heads(),
+                core=layer.inside(layer.attention, layer.head_dim),
+                inner=layer.inside(inner.context, shape.heads * layer.head_dim),
+            ),
             gain=inner.gain,
         )
         act = layer.act()

@@ -15,7 +15,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ablate.shared import TASKS, Run, ShippedRun, UserError, Whole, shipped
+from ablate.run import (
+    TASKS,
+    Run,
+    ShippedRun,
+    Whole,
+    parts,
+    shipped,
+)
+from ablate.shared import UserError
 from ablate.training.model import build
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.model.stem import Patches
@@ -218,26 +226,19 @@ class _Counter(TorchDispatchMode):
 
 Expected = Callable[[Tensor], tuple[int, ...]]
 
-REMEDIES = {
-    "norm": "a norm gives what has the shape of its input",
-    "block": "a block gives what has the shape of its input; tokens are added by model.registers, "
-    "or by a stem that says tokens_added",
-    "model.attention": "attention gives the contexts (B, H, N, d), which have the shape of q",
-    "model.posemb": "positions give what has the shape of the patches",
-}
-
 
 def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     """Make every forward pass of the model raise UserError where a class of the user's own returns
     a shape or type other than its kind requires. The hooks stay, so use this on a model that is
     thrown away."""
     for used in by_path(run):
-        if (remedy := REMEDIES.get(used.key)) is not None:
+        kind = parts.kind_of(used.key)
+        if kind.keeps_shape:
             cls = load(used)
             place, location = f"{used.key}: {used.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:
-                    _hold(module, place, _like_input, remedy, location)
+                    _hold(module, place, _like_input, f"expected {kind.returns}", location)
     if run.stem.plugin is not None and isinstance(model, ViT):
         _hold_stem(model, run)
 

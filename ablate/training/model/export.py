@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import TASKS, Run, ShippedRun, UserError, sections, shipped
+from ablate.run import (
+    TASKS,
+    Run,
+    ShippedRun,
+    Whole,
+    shipped,
+)
+from ablate.shared import UserError
 from ablate.training.model.sublayers import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.
@@ -140,7 +147,7 @@ def _renamed(run: ShippedRun) -> dict[str, str]:
 
 def _check(run: Run) -> ShippedRun:
     """Return the run; raise UserError for a model that timm's VisionTransformer cannot be."""
-    if isinstance(run.model, sections.Whole):
+    if isinstance(run.model, Whole):
         raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
     run = shipped(run)
     model = run.model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ablate.shared import sections
+from ablate.run import Model
 from ablate.training.model.drop import Dropping, StepKey
 from ablate.training.model.whiten import Whiten
 
@@ -17,7 +17,7 @@ class Host(nn.Module):
 
     head: nn.Module
 
-    def __init__(self, model: sections.Model) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.init = model.init
         self.head_bias = model.head_bias

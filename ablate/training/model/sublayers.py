@@ -8,6 +8,7 @@ Norms around a sublayer are those of `block.PLACES`; norms inside it come from `
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -15,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import UsedPart, UserError, own_part, sections
+from ablate.run import Model, UsedPart, own_part
+from ablate.shared import UserError
 from ablate.training.model.dense import Dense
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
@@ -73,17 +75,27 @@ class HeadScale(nn.Module):
         return (x.unflatten(-1, (len(self.scale), -1)) * self.scale[:, None]).flatten(-2)
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention: every token attends to all. heads * head_dim may differ from
-    width.
+@dataclass(frozen=True)
+class AttentionParts:
+    """The exchangeable modules of an attention; each may be missing.
 
     `q_norm` and `k_norm` normalise the channels of every head's queries and keys, all heads by the
     same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
     no offsets; timm's `qk_norm` has them, as here.
 
-    `core` computes the heads' contexts from queries, keys and values, each (B, H, N, d).
-    `inner` is applied between the heads' contexts and the output projection. `gain` is the gain
-    (see Dense) of v and of the projection.
+    `core` computes the heads' contexts from queries, keys and values, each (B, H, N, d). `inner` is
+    applied between the heads' contexts and the output projection.
+    """
+
+    q_norm: nn.Module | None = None
+    k_norm: nn.Module | None = None
+    core: nn.Module | None = None
+    inner: nn.Module | None = None
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: every token attends to all. heads * head_dim may differ from
+    width. `gain` is the gain (see Dense) of v and of the output projection.
     """
 
     def __init__(
@@ -93,10 +105,7 @@ class Attention(nn.Module):
         head_dim: int,
         *,
         qkv_bias: bool = True,
-        q_norm: nn.Module | None = None,
-        k_norm: nn.Module | None = None,
-        core: nn.Module | None = None,
-        inner: nn.Module | None = None,
+        parts: AttentionParts = AttentionParts(),
         gain: float = 1.0,
     ) -> None:
         super().__init__()
@@ -104,10 +113,10 @@ class Attention(nn.Module):
         wide = heads * head_dim
         # Rows: q, k, v; in each, head by head.
         self.qkv = Dense(width, 3 * wide, role="qkv", bias=qkv_bias, gains=(1.0, 1.0, gain))
-        self.q_norm = q_norm or nn.Identity()
-        self.k_norm = k_norm or nn.Identity()
-        self.core: Callable[..., Tensor] = core or softmax_attention
-        self.inner = inner or nn.Identity()
+        self.q_norm = parts.q_norm or nn.Identity()
+        self.k_norm = parts.k_norm or nn.Identity()
+        self.core: Callable[..., Tensor] = parts.core or softmax_attention
+        self.inner = parts.inner or nn.Identity()
         self.out = Dense(wide, width, role="out", gains=(gain,))
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,7 +205,7 @@ def activation(name: str = "gelu", gelu: str = "tanh") -> Activation:
 MakeActivation = Callable[[], Activation]
 
 
-def activations(model: sections.Model) -> MakeActivation:
+def activations(model: Model) -> MakeActivation:
     """Return a maker of the activation of each MLP. An activation by import path is a class or a
     function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
     Raises UserError where it can't be imported or made."""
@@ -288,7 +297,7 @@ class Perceptron(Host):
     BatchNorm_in_Transformers_CV, model/dnn.py: DNN with norm=identity, DNNBN with norm=batchnorm.
     """
 
-    def __init__(self, model: sections.Model, values: int, classes: int, *, norm: MakeNorm) -> None:
+    def __init__(self, model: Model, values: int, classes: int, *, norm: MakeNorm) -> None:
         super().__init__(model)
         inputs = [values, *[model.width] * (model.depth - 1)]
         shape = Shape(model.width, heads=1, grid=(1, 1), cls=0)

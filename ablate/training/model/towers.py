@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import sections
+from ablate.run import Model, Text
 from ablate.training.model.block import Block, Layer
 from ablate.training.model.dense import Dense
 from ablate.training.model.host import Host
@@ -32,7 +32,7 @@ class TextTower(nn.Module):
 
     roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
 
-    def __init__(self, text: sections.Text, outputs: int) -> None:
+    def __init__(self, text: Text, outputs: int) -> None:
         super().__init__()
         self.embedding = Embedding(text.vocab, text.width)
         self.posemb = nn.Parameter(torch.empty(1, text.length, text.width))
@@ -79,7 +79,7 @@ class Towers(Host):
 
     roles: ClassVar[dict[str, str]] = {"theta": "temperature"}
 
-    def __init__(self, image: ViT, model: sections.Model, text: sections.Text) -> None:
+    def __init__(self, image: ViT, model: Model, text: Text) -> None:
         super().__init__(model)
         image.head = nn.Identity()
         self.image = image

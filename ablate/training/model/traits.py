@@ -3,7 +3,7 @@
 A class declares a trait by an attribute of that name, in its body or in `__init__`. No trait is
 required, and no base class: our own parts declare theirs as a user's do, and the model reads all of
 them by `traits`. One more, `version`, is read from the text of a class and enters `Run.id`: see
-shared/plugin.py.
+run/plugin.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import UserError, own_part, sections
+from ablate.run import Model, own_part
+from ablate.shared import UserError
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
@@ -80,7 +81,7 @@ class PlacedClassToken(ClassToken):
         return torch.cat([(self.token + self.posemb).expand(len(x), -1, -1), x], 1)
 
 
-def class_token(model: sections.Model) -> nn.Module:
+def class_token(model: Model) -> nn.Module:
     """Return the model's class token, or the identity where it has none."""
     if model.pool != "tok":
         return nn.Identity()
@@ -154,7 +155,7 @@ class ViT(Host):
 
     def __init__(
         self,
-        model: sections.Model,
+        model: Model,
         patches: Patches,
         classes: int,
         *,
@@ -262,7 +263,7 @@ class ViT(Host):
         return self.rep(x)
 
 
-def blocks_of(model: sections.Model, stem: nn.Module) -> int:
+def blocks_of(model: Model, stem: nn.Module) -> int:
     """Return the number of the encoder's blocks: `model.depth` less those that the stem saves.
     Raises UserError where too few are left."""
     saved = traits(stem, StemTraits).blocks_saved
@@ -286,9 +287,7 @@ class Segmenter(ViT):
     between the tokens and its head are absent.
     """
 
-    def __init__(
-        self, model: sections.Model, patches: Patches, classes: int, **choices: Any
-    ) -> None:
+    def __init__(self, model: Model, patches: Patches, classes: int, **choices: Any) -> None:
         super().__init__(model, patches, classes, **choices)
         self._grid = patches.grid
         self.norm, self.rep = nn.Identity(), nn.Identity()

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from ablate.data import draw_key
-from ablate.shared import (
+from ablate.run import (
     TIMM,
     Data,
     UsedPart,
-    UserError,
     Whole,
+)
+from ablate.shared import (
+    UserError,
     did_you_mean,
     install_command,
     unknown_value,

@@ -21,22 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared import (
+from ablate.run import (
     FOLDER_PLACE,
     SEED_PLACE,
     OwnRun,
     Program,
     RunDir,
-    UserError,
     code_file_hash,
     data_hashes,
     fill_command,
+    fill_environment,
     imported_modules,
     program_of,
-    read_file,
     resume_words,
-    signal_words,
 )
+from ablate.shared import UserError, read_file, signal_words
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle
@@ -85,7 +84,11 @@ class Command:
         settings = {key: self.run.trainer[key] for key in self.run.keys}
         resumed = resume_words(program, settings, place)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
-        words = [*fill_command(command, settings, place, overrides), *resumed]
+        words = [
+            *fill_command(command, settings, place, overrides, self.run.spec.flags),
+            *resumed,
+        ]
+        environment = fill_environment(program, settings, place)
         goes_on = self.attempt.earlier_attempts and (resumed or any(folder.iterdir()))
         previous_attempt: Mapping[str, Any] = {}
         if goes_on:
@@ -104,7 +107,7 @@ class Command:
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
         curves = ProgramCurves(program, folder, self.handle)
-        code = self._watch(words, program, curves)
+        code = self._watch(words, program, environment, curves)
         if self.stopping():
             self._interrupt(program, folder)
         output = read_output(self.rundir.log, begin)
@@ -150,7 +153,13 @@ class Command:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _watch(self, words: list[str], program: Program, curves: ProgramCurves) -> int:
+    def _watch(
+        self,
+        words: list[str],
+        program: Program,
+        environment: Mapping[str, str],
+        curves: ProgramCurves,
+    ) -> int:
         """Run the program; return its exit code once none of its processes lives. When asked to
         stop, send it SIGTERM, and SIGKILL if it doesn't end within its grace time."""
         began = time.monotonic()
@@ -158,7 +167,7 @@ class Command:
         deadline = math.inf
         signs: tuple[float, ...] = ()
         try:
-            child = self._start(words)
+            child = self._start(words, program, environment)
             while (code := child.poll()) is None:
                 clock_s = time.monotonic()
                 if self.stopping() and deadline == math.inf:
@@ -185,21 +194,29 @@ class Command:
             self.processes.end()
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
-    def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
-        environment = dict(os.environ)
+    def _start(
+        self, words: list[str], program: Program, declared_environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **declared_environment}
         environment["OMP_NUM_THREADS"] = str(self.handle.threads)
         environment["PYTHONUNBUFFERED"] = "1"
         environment["PYTHONHASHSEED"] = "0"
         environment[TAG] = self.processes.tag
         # The group of a worker that was forked ends with it.
         process_group = None if self.options.get("forked") else 0
-        with open(self.rundir.log, "ab") as log, _ignoring(WARNING):
+        home = Path(self.run.code["folder"])
+        stdin = os.devnull if program.stdin is None else home / program.stdin
+        with (
+            open(self.rundir.log, "ab") as log,
+            open(stdin, "rb") as input_file,
+            _ignoring(WARNING),
+        ):
             try:
                 return subprocess.Popen(
                     words,
-                    cwd=self.run.code["folder"],
+                    cwd=home / (program.cwd or ""),
                     env=environment,
-                    stdin=subprocess.DEVNULL,
+                    stdin=input_file,
                     stdout=log,
                     stderr=log,
                     process_group=process_group,

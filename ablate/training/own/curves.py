@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import NotRegular, Program, UserError, open_file
+from ablate.run import Program
+from ablate.shared import NotRegular, UserError, open_file
 from ablate.training.own.handle import Handle
 
 PART = 1 << 16  # bytes that are read and logged before the program is looked at again

@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ablate.shared import (
+from ablate.run import (
     Metrics,
     OwnRun,
     RunDir,
-    UserError,
-    is_number,
     last_validation,
     out_of_range,
     sealed_part,
+)
+from ablate.shared import (
+    UserError,
+    is_number,
     unknown_value,
     write_whole,
 )

@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ablate.run import OwnRun, Program
 from ablate.shared import (
     NotRegular,
-    OwnRun,
-    Program,
     UserError,
     open_file,
     short_error,

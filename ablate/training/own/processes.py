@@ -14,7 +14,8 @@ import signal
 import time
 from pathlib import Path
 
-from ablate.shared import RunDir, adopt_orphans, file_identity
+from ablate.run import RunDir
+from ablate.shared import adopt_orphans, file_identity
 
 TAG = "ABLATE_RUN"  # in the environment of all of them
 DEATH_S = 30.0  # for what was killed to be gone

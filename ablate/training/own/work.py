@@ -23,18 +23,16 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ablate.shared import (
+from ablate.run import (
     OwnRun,
     OwnSpec,
     RunDir,
     RunSpec,
-    UserError,
-    adopt_orphans,
     build_own,
     code_file_hash,
     own_frame,
-    short_error,
 )
+from ablate.shared import UserError, adopt_orphans, short_error
 from ablate.training import faults
 from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, device_names, hold
 from ablate.training.own.command import Command

@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from ablate.data import AnySplit
-from ablate.shared import PROBES, Run, RunDir, UserError, write_whole
+from ablate.run import PROBES, Run, RunDir
+from ablate.shared import UserError, write_whole
 from ablate.training.plugin import by_path, load, object_at
 from ablate.training.probes.probe import Probe
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ablate.shared import Run, UserError, shipped
+from ablate.run import Run, shipped
+from ablate.shared import UserError
 from ablate.training.model import Host
 from ablate.training.model.sublayers import Attention
 from ablate.training.probes.probe import Probe, grid_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ablate.shared import FEWSHOT_SEEDS, FEWSHOT_SHOTS, Run
+from ablate.run import FEWSHOT_SEEDS, FEWSHOT_SHOTS, Run
 from ablate.training.model import Host
 from ablate.training.probes.probe import Evaluate, Probe
 from ablate.training.task.fewshot import FewShot

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import Run
+from ablate.run import Run
 from ablate.training.model import Host
 from ablate.training.optim import decay_names
 from ablate.training.probes.probe import Probe

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ablate.shared import Run, shipped
+from ablate.run import Run, shipped
 from ablate.training.model import Host
 from ablate.training.task import Evaluation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ablate.shared import Run
+from ablate.run import Run
 from ablate.training.model import Host
 from ablate.training.model.traits import Traits, traits
 from ablate.training.probes.probe import Evaluate, Probe

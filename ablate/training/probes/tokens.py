@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ablate.shared import Run
+from ablate.run import Run
 from ablate.training.model import Host, ViT
 from ablate.training.probes.probe import Probe, grid_of
 

@@ -1,4 +1,4 @@
-"""Tasks, which define what a run learns: each is an entry of `ablate.shared.metrics.TASKS` and the
+"""Tasks, which define what a run learns: each is an entry of `ablate.run.metrics.TASKS` and the
 class that it names."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, dtype
 
 from ablate.data import AnySplit, Batches
-from ablate.shared import TASKS, Data, Run
+from ablate.run import TASKS, Data, Run
 from ablate.training.model.whole_model import features
 from ablate.training.plugin import object_at
 from ablate.training.ranks import ALONE, Ranks

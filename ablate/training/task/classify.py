@@ -15,7 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.data import AnySplit, Batches
-from ablate.shared import Run, Train, UserError, classification_scores, own_part
+from ablate.run import (
+    Run,
+    Train,
+    classification_scores,
+    own_part,
+)
+from ablate.shared import UserError
 from ablate.training.plugin import blame, make_part
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.task import Predictor, Task

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data import AnySplit, Batches
-from ablate.shared import Run, Text, UserError, contrastive_scores, install_command
+from ablate.run import Run, Text, contrastive_scores
+from ablate.shared import UserError, install_command
 from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.task import Predictor, Task
 

@@ -14,7 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data import draw_key
-from ablate.shared import FEWSHOT_SEEDS, FEWSHOT_SHOTS, Run, fewshot_scores
+from ablate.run import (
+    FEWSHOT_SEEDS,
+    FEWSHOT_SHOTS,
+    Run,
+    fewshot_scores,
+)
 from ablate.training.task import Predictor, Task
 
 EPS = 1e-5  # added to a feature's deviation

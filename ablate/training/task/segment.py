@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data import AnySplit, Batches
-from ablate.shared import NO_CLASS, Run, segmentation_scores
+from ablate.run import NO_CLASS, Run, segmentation_scores
 from ablate.training.task import Predictor, Task
 
 ROWS = 64  # of an image, whose classes are found at once

@@ -1,0 +1,94 @@
+"""Errors that one line explains, wherever Python shows them: a notebook, a script, `python -c`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+from ablate.shared import Failure, UserError, unknown_value
+
+Call = TypeVar("Call", bound=Callable[..., object])
+BREAKDOWNS = (sqlite3.Error, OSError)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the failure that a ledger or a file which can't be read or written is: one line with
+    its place and, where there is one, the remedy."""
+    if isinstance(error, sqlite3.Error):
+        damaged = not isinstance(error, sqlite3.OperationalError)
+        remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if damaged else ""
+        return Failure(f"the store's ledger.db: {error}{remedy}")
+    assert isinstance(error, OSError)
+    place = f"{error.filename}: " if error.filename else ""
+    return Failure(f"{place}{error.strerror or error}")
+
+
+def stopped(line: str) -> KeyboardInterrupt:
+    """Return the error for Ctrl-C, which a notebook shows as one line.
+
+    It is no subclass, since Python ends a script by SIGINT for a KeyboardInterrupt alone, and a
+    shell's loop over scripts ends with it.
+    """
+    error = KeyboardInterrupt(line)
+    vars(error)["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {line}"]
+    return error
+
+
+def explained(call: Call) -> Call:
+    """Make a call of the interface raise errors of one line: a UserError for arguments that it does
+    not have, a Failure for what breaks, and a KeyboardInterrupt with a line."""
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def run(*args: object, **options: object) -> object:
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise _argument_error(call, signature, options, error) from None
+        try:
+            return call(*args, **options)
+        except KeyboardInterrupt as error:
+            raise (error if error.args else stopped("stopped")) from None
+        except BREAKDOWNS as error:
+            raise failure_of(error) from error
+
+    return run  # type: ignore[return-value]
+
+
+def _argument_error(
+    call: Callable[..., object],
+    signature: inspect.Signature,
+    options: Mapping[str, object],
+    error: TypeError,
+) -> UserError:
+    """Return the error for arguments that a call does not have, or lacks."""
+    place = call.__qualname__.removesuffix(".__init__")
+    parameters = [name for name in signature.parameters if name != "self"]
+    for name in options:
+        if name not in parameters:
+            return unknown_value(place, name, parameters, "an argument among")
+    return UserError(f"{place}: {error}; its arguments are {', '.join(parameters)}")
+
+
+def explain_in_scripts() -> None:
+    """Let Python print an error that one line explains, and that nothing catches, as that line on
+    standard error, without a traceback. All other errors are printed as before."""
+    previous = sys.excepthook
+    if getattr(previous, "explains", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        if isinstance(error, UserError | Failure):
+            print(error.line, file=sys.stderr)
+        elif isinstance(error, KeyboardInterrupt) and "_render_traceback_" in vars(error):
+            print(f"KeyboardInterrupt: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, frames)
+
+    vars(hook)["explains"] = True
+    sys.excepthook = hook

@@ -1,0 +1,455 @@
+"""The yaml of a program as a trainer, from its command as somebody types it: for `ablate new
+trainer "COMMAND"`, of `templates`.
+
+Options become settings, an option without a value a flag, the seed and the folder placeholders.
+What was written is played back: filled with its defaults it has to be the typed command, word by
+word. Otherwise nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.hydra_app import keys_of
+from ablate.run import (
+    FOLDER_PLACE,
+    PLACEHOLDERS,
+    SEED_PLACE,
+    fill_command,
+    local_files,
+    split_command,
+)
+from ablate.shared import UserError, system
+
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+_SETTING = re.compile(r"((?:--?)?[A-Za-z_][\w./-]*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_SCRIPT = re.compile(r".*\.(py|sh|bash|jl|R|rb|pl|lua|js|ts)")
+_SEED = re.compile(r"(\w+_)?seed(_everything)?|random_state")
+_FOLDER = re.compile(
+    r"(out|output|save|log|run|results?|work|checkpoint)s?_?(dir|folder|path)?|folder"
+)
+# A word alone may be a command of the program, such as `run`.
+_FOLDER_ALONE = re.compile(r"(outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
+_SWITCHES = {"True": "False", "False": "True", "yes": "no", "no": "yes", "on": "off", "off": "on"}
+_MODULE = ("-m", "--module")  # before the name of a module of Python
+_CODE = ("-c", "-jar")  # after an interpreter, before what it runs
+# Programs that start another one, after words of their own.
+_STARTERS = ("uv", "conda", "mamba", "micromamba", "poetry", "pixi", "pdm", "hatch", "pipenv")
+_OF_A_DEVICE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+
+FILE, LINES = "{file: result.json}", r"{lines: 'loss=(?P<loss>\S+)'}"
+YAML = """\
+# {title}
+command: {command}
+{env}keys: {keys}
+# {{file: a JSON object in the folder}} or {{lines: the last match on the output}}
+result: {result}
+metrics: {{loss: {{direction: less}}}} # one that the result has; more or less: which is better
+{code}"""
+CODE = "code: [{files}] # by default every file that git knows; here is no git repository\n"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The declaration of a program as a trainer.
+
+    name: of the trainer; text: of its yaml; try_it: the words that vary a setting, "" where none
+    has another value that surely makes sense.
+    """
+
+    name: str
+    text: str
+    try_it: str
+
+
+@dataclass
+class _Options:
+    """The options of a command, as they are read.
+
+    template: the words of the yaml's command; keys: the declaration of each setting, as the yaml
+    has it; typed: what the words were that became a placeholder, by its name.
+    """
+
+    template: list[str] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
+    typed: dict[str, str] = field(default_factory=dict)
+
+
+def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
+    """Return the declaration of a command as it is typed in `folder`.
+
+    `name`: of the trainer; by default that of the script. Raises UserError, one line: for a command
+    without words or one that needs a shell, and for one that its declaration would not play back.
+    """
+    _check_shell(command)
+    env, words = _split_env(split_command(command, "command"))
+    if not words:
+        raise UserError("new trainer: expected a command, such as 'python train.py --lr 0.1'")
+    start = _script_place(words)
+    script = words[start]
+    options = _Options([_escaped(word) for word in words[: start + 1]])
+    files = _files(folder, script)
+    if files and "hydra.main" in (folder / script).read_text(errors="replace"):
+        keys_text, try_it = "hydra", _add_hydra(words, start, options)
+        files.append("'conf/**/*.yaml'")
+    else:
+        _add_options(words[start + 1 :], options)
+        _play_back(words, options)
+        keys_text, try_it = _flow(options.keys), _first_sweep(options.keys)
+    env_template = {
+        key: f"{{{SEED_PLACE}}}" if _SEED.fullmatch(key.lower()) else _escaped(value)
+        for key, value in env.items()
+    }
+    has_folder = any(f"{{{FOLDER_PLACE}}}" in word for word in options.template)
+    in_git = system.ask_git("ls-files", cwd=folder) is not None
+    text = YAML.format(
+        title=command,
+        command=_yaml(" ".join(map(_quoted, options.template))),
+        env=f"env: {_flow(env_template)}\n" if env_template else "",
+        keys=keys_text,
+        result=FILE if has_folder else LINES,
+        code="" if in_git or not files else CODE.format(files=", ".join(files)),
+    )
+    is_module = words[start - 1] in _MODULE and start > 0
+    stem = script.rpartition(".")[2] if is_module else Path(script).stem
+    if words[start - 1] in _CODE and start > 0:
+        stem = Path(words[0]).stem
+    return Declaration(name or re.sub(r"\W", "_", stem) or "program", text, try_it)
+
+
+# --- Reading the typed command ------------------------------------------------------------------
+
+
+def _check_shell(command: str) -> None:
+    """Raise UserError for a command that only a shell understands: runs start without one."""
+    quote = ""
+    escaped = False
+    for place, letter in enumerate(command):
+        if escaped:
+            escaped = False
+        elif letter == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "|&;<>`":
+            raise UserError(f"new trainer: {_operator(command, place)}")
+        elif command.startswith(("$(", "${"), place) or re.match(r"\$\w", command[place:]):
+            raise UserError(
+                f"new trainer: {command[place:].split()[0]}: needs a shell, and runs start without "
+                f"one; write the value itself, or sh -c '...'"
+            )
+
+
+def _operator(command: str, place: int) -> str:
+    """Return why an operator of the shell at this place can't be, and what to write instead."""
+    folder = re.match(r"\s*cd\s+(\S+)\s*&&\s*(.*)", command, re.DOTALL)
+    if folder is not None and place < folder.start(2):
+        return (
+            f"cd {folder[1]} && needs a shell, and runs start without one; leave it out, and write "
+            f"`cwd: {folder[1]}` into the yaml"
+        )
+    operator = re.match(r"[|&;<>`]+", command[place:])
+    assert operator is not None
+    if set(operator[0]) <= set(">&"):
+        remedy = "leave it out: log.txt of a run keeps what it prints"
+    elif operator[0] == "<":
+        remedy = "leave it out, and write `stdin: FILE` into the yaml"
+    else:
+        remedy = "write sh -c '...'"
+    return f"{operator[0]}: needs a shell, and runs start without one; {remedy}"
+
+
+def _split_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split off the variables that stand in front of a command, also after `env`."""
+    is_env = len(words) > 1 and words[0] == "env" and _ASSIGNMENT.fullmatch(words[1]) is not None
+    rest = list(words[is_env:])
+    env: dict[str, str] = {}
+    while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
+        env[assignment[1]] = assignment[2]
+        del rest[0]
+    for key in _OF_A_DEVICE:
+        if key in env:
+            raise UserError(
+                f"new trainer: {key}={env[key]}: leave it out; each run is given its own devices "
+                f"and threads"
+            )
+    return env, rest
+
+
+def _script_place(words: Sequence[str]) -> int:
+    """Return the index of the word that names the program.
+
+    That is the first script, or the module after `-m`; the code after `sh -c`; else the first word,
+    after those of a starter such as `uv run`.
+    """
+    if len(words) > 2 and words[1] in _CODE:
+        return 2
+    for n, word in enumerate(words):
+        if n and words[n - 1] in _MODULE:
+            return n
+        if _SCRIPT.fullmatch(word):
+            return n
+    if Path(words[0]).name not in _STARTERS:
+        return 0
+    plain = [n for n, word in enumerate(words[1:], 1) if not word.startswith("-")]
+    return plain[min(1, len(plain) - 1)] if plain else 0
+
+
+def _add_options(words: Sequence[str], options: _Options) -> None:
+    """Add the words after the script to the options."""
+    names = _names(words)
+    n = 0
+    while n < len(words):
+        word = words[n]
+        n += 1
+        if setting := _SETTING.fullmatch(word):
+            place = _place(options, names, setting[1], setting[2])
+            options.template.append(f"{setting[1]}={place}")
+        elif _OPTION.fullmatch(word) and not _NUMBER.fullmatch(word):
+            values = _values(words[n:])
+            n += len(values)
+            if not values:
+                options.template.append(_flag_place(options, names, word))
+                continue
+            options.template.append(word)
+            if values == [""]:  # an empty placeholder would be left out
+                options.template.append("")
+            elif len(values) == 1:
+                options.template.append(_place(options, names, word, values[0]))
+            else:
+                options.template.append(_list_place(options, names, word, values))
+        elif _FOLDER_ALONE.fullmatch(word):
+            options.template.append(_place(options, names, "folder", word))
+        elif _NUMBER.fullmatch(word):
+            options.template.append(_place(options, names, f"arg{n}", word))
+        else:
+            options.template.append(_escaped(word))
+
+
+def _values(words: Sequence[str]) -> list[str]:
+    """Return the words that are the values of the option before them: one, or several numbers."""
+    numbers = []
+    for word in words:
+        if not _NUMBER.fullmatch(word):
+            break
+        numbers.append(word)
+    if numbers:
+        return numbers
+    return [words[0]] if words and not words[0].startswith("-") else []
+
+
+def _names(words: Sequence[str]) -> dict[str, str]:
+    """Return the name of the setting of each option: the last part of a dotted one, where that is
+    of one option only."""
+    typed = [word.partition("=")[0] for word in words if word.startswith("-") or "=" in word]
+    parts = [option.lstrip("-").rpartition(".")[2] for option in dict.fromkeys(typed)]
+    names = {}
+    for option, part in zip(dict.fromkeys(typed), parts, strict=True):
+        name = part if parts.count(part) == 1 else option.lstrip("-")
+        names[option] = re.sub(r"\W", "_", name)
+    return names
+
+
+def _place(options: _Options, names: Mapping[str, str], option: str, value: str) -> str:
+    """Return the placeholder of an option's value, and add its setting."""
+    name = names.get(option, option)
+    lower = name.lower()
+    if _SEED.fullmatch(lower) or (lower == "s" and value.isdecimal()):
+        return _known_place(options, SEED_PLACE, value)
+    if _FOLDER.fullmatch(lower) or lower == "o":
+        return _known_place(options, FOLDER_PLACE, value)
+    name = _free_name(options, name)
+    options.keys[name] = _declared(value)
+    options.typed[name] = value
+    return f"{{{name}}}"
+
+
+def _known_place(options: _Options, place: str, value: str) -> str:
+    """Return a placeholder that ablate fills; the value itself where an option before it had
+    another one."""
+    if options.typed.setdefault(place, value) != value:
+        return _escaped(value)
+    return f"{{{place}}}"
+
+
+def _list_place(
+    options: _Options, names: Mapping[str, str], option: str, values: Sequence[str]
+) -> str:
+    name = _free_name(options, names[option])
+    options.keys[name] = [_number(value) for value in values]
+    options.typed[name] = " ".join(values)
+    return f"{{*{name}}}"
+
+
+def _flag_place(options: _Options, names: Mapping[str, str], option: str) -> str:
+    name = _free_name(options, names[option])
+    options.keys[name] = {"flag": option, "default": True}
+    options.typed[name] = option
+    return f"{{{name}}}"
+
+
+def _free_name(options: _Options, name: str) -> str:
+    """Return the name, with underscores where it is a placeholder's, another setting's, or none."""
+    if not name.isidentifier():
+        name = f"arg_{name}"
+    while name in PLACEHOLDERS or name in options.keys or name == "name":
+        name = f"{name}_"
+    return name
+
+
+def _declared(value: str) -> Any:
+    """Return the declaration of a setting with this value: a number, true or false, or a text. A
+    truth value that JSON spells otherwise is a text with two choices, so that its spelling
+    stays."""
+    if _NUMBER.fullmatch(value):
+        return _number(value)
+    if value in ("true", "false"):
+        return value == "true"
+    if value in _SWITCHES:
+        return {"default": value, "choices": [value, _SWITCHES[value]]}
+    return value
+
+
+def _number(value: str) -> Any:
+    """Return a number; the text where a number would be spelled otherwise, such as 007."""
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    number = float(value)
+    return value if value.lstrip("-").isdecimal() else number
+
+
+# --- Playing it back ----------------------------------------------------------------------------
+
+
+def _play_back(words: Sequence[str], options: _Options) -> None:
+    """Raise UserError where the template with its defaults is not the typed command."""
+    settings = {name: _default(declaration) for name, declaration in options.keys.items()}
+    flags = {
+        name: declaration["flag"]
+        for name, declaration in options.keys.items()
+        if isinstance(declaration, Mapping) and "flag" in declaration
+    }
+    places = {
+        SEED_PLACE: options.typed.get(SEED_PLACE),
+        FOLDER_PLACE: options.typed.get(FOLDER_PLACE),
+    }
+    played = fill_command(options.template, settings, places, flags=flags)
+    for n, (typed, rendered) in enumerate(zip_longest(words, played)):
+        if not _same_word(typed, rendered):
+            raise UserError(
+                f"new trainer: word {n + 1} of the command, {typed!r}, would become {rendered!r}; "
+                f"write the yaml by hand: command:, keys:, result:, metrics:"
+            )
+
+
+def _same_word(typed: str | None, rendered: str | None) -> bool:
+    """Return whether two words are equal, or end in equal numbers (0.1 and .1)."""
+    if typed == rendered or typed is None or rendered is None:
+        return typed == rendered
+    (key, _, value), (rendered_key, _, rendered_value) = (
+        word.rpartition("=") for word in (typed, rendered)
+    )
+    are_numbers = _NUMBER.fullmatch(value) and _NUMBER.fullmatch(rendered_value)
+    return key == rendered_key and bool(are_numbers) and float(value) == float(rendered_value)
+
+
+def _default(declaration: Any) -> Any:
+    return declaration["default"] if isinstance(declaration, Mapping) else declaration
+
+
+# --- What to write ------------------------------------------------------------------------------
+
+
+def _add_hydra(words: Sequence[str], start: int, options: _Options) -> str:
+    """Add the words of a Hydra application, whose settings stand in its own configuration; return
+    words for a first sweep.
+
+    What was typed stays in the command, before {overrides}: of two values Hydra takes the later.
+    """
+    constants = [
+        word
+        for word in words[start + 1 :]
+        if not (word.startswith("hydra.run.dir=") or _SEED.fullmatch(word.partition("=")[0]))
+    ]
+    declarations, _ = keys_of([*words[: start + 1], *constants], {})
+    has_seed = any(key == SEED_PLACE for key in declarations)
+    options.template += [_escaped(word) for word in constants]
+    options.template += [
+        "{overrides}",
+        f"{'' if has_seed else '+'}seed={{{SEED_PLACE}}}",
+        f"hydra.run.dir={{{FOLDER_PLACE}}}",
+    ]
+    for name, declaration in declarations.items():
+        if len(choices := declaration.get("choices", ())) > 1:
+            return f"trainer.{name}={','.join(choices)}"
+    return ""
+
+
+def _first_sweep(keys: Mapping[str, Any]) -> str:
+    """Return words that vary a setting: a number is doubled, a flag left out, a choice changed."""
+    for name, declaration in keys.items():
+        if isinstance(declaration, int | float) and not isinstance(declaration, bool):
+            return f"trainer.{name}={declaration},{2 * declaration}"
+    for name, declaration in keys.items():
+        if isinstance(declaration, bool) or (
+            isinstance(declaration, Mapping) and "flag" in declaration
+        ):
+            return f"trainer.{name}=true,false"
+        if isinstance(declaration, Mapping):
+            return f"trainer.{name}={','.join(declaration['choices'])}"
+    return ""
+
+
+def _files(folder: Path, script: str) -> list[str]:
+    """Return the script and the modules of the folder that it imports; [] where it is no file."""
+    if not (folder / script).is_file():
+        return []
+    if not script.endswith(".py"):
+        return [script]
+    files = local_files(folder / script, folder)
+    return [file.relative_to(folder).as_posix() for file in files]
+
+
+def _escaped(word: str) -> str:
+    return word.replace("{", "{{").replace("}", "}}")
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a shell reads it, with placeholders as they are."""
+    return word if re.fullmatch(r"[\w{}*=./:,@%+-]+", word) else shlex.quote(word)
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    return _yaml(value)
+
+
+def _yaml(value: Any) -> str:
+    """Return a plain value as YAML; a text without quotes where YAML reads it as that text."""
+    from yaml import YAMLError, safe_load
+
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[\w./-][\w ./@%+=*{}-]*", value):
+        try:
+            if safe_load(f"[{value}]") == [value]:
+                return value
+        except YAMLError:
+            pass
+    return json.dumps(value)

@@ -1,0 +1,119 @@
+"""The time left of a sweep, on simulated courses whose end is known."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from ablate.planning.cell import Cell, PlannedRun
+from ablate.run.rundir import RunDir
+from ablate.run.spec import RunSpec
+from ablate.running.time_left import left_s
+from ablate.shared.notes import Notes
+from ablate.store.events import RunState
+from ablate.store.progress import SweepProgress, Worker
+
+ROWS, SEEDS = ("pre", "post", "dpn"), 4
+START_S = 2.0  # of every run, before its first step
+STEPS = 1000
+
+
+@dataclass
+class Course:
+    """A simulated sweep: the start and the end of each of its runs."""
+
+    runs: list[PlannedRun]
+    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        return max(end for _, end in self.spans.values())
+
+    def progress(self, now: float) -> SweepProgress:
+        """What an observer sees at this moment."""
+        states, workers = {}, []
+        for run in self.runs:
+            start, end = self.spans[run.id]
+            status = "planned" if now < start else "started" if now < end else "finished"
+            states[run.id] = RunState(status)
+            if status == "started":
+                step = round(STEPS * (now - start) / (end - start))
+                notes = Notes(step=step, total=STEPS, from_step=0)
+                workers.append(Worker(run, "cpu:0", notes, RunDir(f"/runs/{run.id}")))
+        done = sum(state.status == "finished" for state in states.values())
+        return SweepProgress("s", len(self.runs), {"finished": done}, workers, states=states)
+
+    def times(self, now: float) -> dict[str, tuple[float, float | None]]:
+        begun = {run: span for run, span in self.spans.items() if span[0] <= now}
+        return {run: (a, b if b <= now else None) for run, (a, b) in begun.items()}
+
+
+def simulate(depths: tuple[int, ...], slots: int, seed: int) -> tuple[Course, dict]:
+    """A sweep of columns that differ in depth, and so in what a run takes; seed after seed, as a
+    driver trains it. Runs of a cell differ by 10 %. Returns the course and the work of cells."""
+    draw = random.Random(seed)
+    runs = [
+        PlannedRun(f"{row}{d}{n}", Cell(row, f"{d}", RunSpec.of({"task": "classify"}), {}), n)
+        for n in range(SEEDS)
+        for d in depths
+        for row in ROWS
+    ]
+    course, free = Course(runs), [0.0] * slots
+    for run in runs:
+        seconds = START_S + 4.0 * int(run.cell.column) * draw.lognormvariate(0, 0.1)
+        start = heapq.heappop(free)
+        course.spans[run.id] = start, start + seconds
+        heapq.heappush(free, start + seconds)
+    return course, {(row, f"{d}"): 1e9 * d for row in ROWS for d in depths}
+
+
+def ratios(course: Course, work: dict, slots: int) -> list[float]:
+    """Estimated by real time left, from a tenth of the runs to nine tenths."""
+    ends = sorted(end for _, end in course.spans.values())
+    first, last = ends[len(ends) // 10], ends[len(ends) * 9 // 10]
+    moments = [first + (last - first) * n / 40 for n in range(41)]
+    return [
+        left_s(course.runs, course.progress(now), course.times(now), work, slots=slots, now=now)
+        / (course.end - now)
+        for now in moments
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("depths", [(4,), (1, 2, 4, 8), (12, 2), tuple(range(1, 11))])
+def test_after_a_tenth_of_the_runs_the_time_left_is_right_within_half(depths, slots):
+    for seed in range(10):
+        course, work = simulate(depths, slots, seed)
+        found = ratios(course, work, slots)
+        assert max(found) <= 1.5
+        assert min(found) >= 1 / 1.5
+
+
+def test_without_the_work_of_cells_it_is_right_once_each_has_ended():
+    course, _ = simulate((1, 8), 2, seed=0)
+    each_once = max(course.spans[run.id][1] for run in course.runs[: 2 * len(ROWS)])
+    for now in (each_once, (each_once + course.end) / 2):
+        seconds = left_s(course.runs, course.progress(now), course.times(now), {}, slots=2, now=now)
+        assert 1 / 1.5 <= seconds / (course.end - now) <= 1.5
+
+
+def test_nothing_is_foreseen_from_nothing():
+    course, work = simulate((4,), 2, seed=0)
+    start, _ = course.spans[course.runs[0].id]
+    seen = course.progress(start + 1), course.times(start + 1)
+    assert left_s(course.runs, *seen, work, slots=2, now=start + 1) is None
+
+
+def test_runs_that_nobody_will_train_take_no_time():
+    course, work = simulate((4,), 1, seed=0)
+    now = course.spans[course.runs[3].id][1]
+    progress, times = course.progress(now), course.times(now)
+    whole = left_s(course.runs, progress, times, work, slots=1, now=now)
+    for run, status in zip(course.runs[-3:], ("skipped", "failed", "oom"), strict=True):
+        progress.states[run.id] = RunState(status)
+    rest = left_s(course.runs, progress, times, work, slots=1, now=now)
+    open_runs = len(course.runs) - 4
+    assert rest / whole == pytest.approx((open_runs - 3) / open_runs, rel=0.05)
