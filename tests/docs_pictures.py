@@ -311,6 +311,8 @@ def main() -> None:
         if old := outdated():
             sys.exit(f"outdated: {', '.join(old)}; type `make pictures`")
         return
+    if options.only in (None, "pages") and shutil.which("chromium") is None:
+        sys.exit("make pictures: no chromium here, for the pages; type `apt-get install chromium`")
     PICTURES.mkdir(exist_ok=True)
     if options.only in (None, "figures"):
         for bundle in (QUICK_START, *(study_page.FOLDER / part for part in study_page.PARTS)):
