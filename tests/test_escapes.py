@@ -50,6 +50,11 @@ ALSO = "Verdicts on these runs were also read in {}, so the chance of a false ve
 COUNTED = "All variants that were read are counted."
 
 
+def also(sweep, n):
+    """Return the beginning of the note on verdicts that were read in another sweep."""
+    return ALSO.format(f"sweep {sweep} (n = {n})")
+
+
 def trainer(folder: Path) -> Shell:
     (folder / "conf" / "trainer").mkdir(parents=True)
     (folder / "conf" / "trainer" / "gauge.yaml").write_text(DECLARED)
@@ -108,16 +113,16 @@ def verdicts(shell: Shell, *words: str) -> set[str]:
 
 def test_fewer_seeds_after_more(read):
     told = sweep(read, "fewer", EVERY, seeds=3)
-    assert ALSO.format("sweep all (n = 5)") in told
+    assert also("all", 5) in told
     assert re.search(r"on some variant is about [4-8] %\.", told)
     assert len(verdicts(read, "fewer")) == 9
     assert verdicts(read, "fewer", "--strict") == set()
     assert len(verdicts(read, "all", "--strict")) == 9  # the most seeds
-    assert ALSO.format("sweep fewer (n = 3)") in flat(read("table", "all").out)
+    assert also("fewer", 3) in flat(read("table", "all").out)
 
 
 def test_fewer_seeds_of_the_same_name(read):
-    assert ALSO.format("sweep all (n = 5)") in sweep(read, "all", EVERY, "--replace", seeds=3)
+    assert also("all", 5) in sweep(read, "all", EVERY, "--replace", seeds=3)
 
 
 # --- Another sweep of the same runs -------------------------------------------------------------
@@ -142,7 +147,7 @@ def test_the_best_row_alone_is_judged_among_nine(read):
 def test_the_best_row_alone_with_more_seeds(read):
     told = sweep(read, "longer", BEST, seeds=8)
     assert among_nine("all") in told
-    assert ALSO.format("sweep all (n = 5)") in told
+    assert also("all", 5) in told
 
 
 def test_a_row_that_was_not_read_before_is_a_family_of_its_own(read):
@@ -190,7 +195,7 @@ def test_an_edited_file(gauge):
         assert note in told
     (gauge.folder / "pictures.yaml").write_text(FILE.replace("seeds: 3", "seeds: 4"))
     told = flat(gauge("sweep", "pictures.yaml", INLINE).out)
-    assert ALSO.format("sweep photos (n = 3)") in told
+    assert also("photos", 3) in told
 
 
 # --- An unfinished table ------------------------------------------------------------------------
@@ -253,5 +258,5 @@ def test_a_bundle_and_a_merged_store_know_what_was_read(read):
         there("merge", f"../{source}", "--store", source)
         told = flat(there("table", "best", "--store", source).out)
         assert among_nine("all") in told
-        assert ALSO.format("sweep all (n = 5)") in told
+        assert also("all", 5) in told
         assert "nothing wrong" in there("verify", "best", "--store", source).out
