@@ -29,6 +29,6 @@ def test_numbers_may_differ_and_words_may_not():
 
 
 def test_an_edit_is_applied_where_its_old_lines_are():
-    assert guides.edited("a\nb\n", " a\n-b\n+c\n+d\n") == "a\nc\nd\n"
+    assert guides.edited("a\nb\n", " a\n-b\n+c\n") == "a\nc\n"
     with pytest.raises(AssertionError):
         guides.edited("a\nb\n", "-c\n+d\n")

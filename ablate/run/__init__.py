@@ -168,7 +168,6 @@ __all__ = [
     "FOLDER_PLACE",  # the placeholder for the run's folder
     "SEED_PLACE",  # the placeholder for the seed
     "fill_command",  # a command with its placeholders filled in
-    "fill_environment",  # the variables of a command, filled in
     "command_text",  # a command as one text
     "split_command",  # the words of a command
     "resume_words",  # the words that continue an attempt
@@ -299,7 +298,6 @@ if TYPE_CHECKING:
         Program,
         command_text,
         fill_command,
-        fill_environment,
         hydra_override,
         program_of,
         resume_words,

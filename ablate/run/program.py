@@ -91,6 +91,11 @@ class Program:
             if key != "command" and (key not in ADDED or value is not None)
         }
 
+    def environment(self, settings: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, str]:
+        """Return the variables that the yaml declares, with their placeholders filled."""
+        values = {key: argument_text(value) for key, value in {**settings, **places}.items()}
+        return {key: text.format_map(values) for key, text in (self.env or {}).items()}
+
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Program))
 # Fields that a run's tree, and its id, have only where they are given.
@@ -247,14 +252,6 @@ def fill_command(
         elif word != f"{{{name}}}" or values[name]:
             words.append(word.format_map(values))
     return words
-
-
-def fill_environment(
-    program: Program, settings: Mapping[str, Any], places: Mapping[str, Any]
-) -> dict[str, str]:
-    """Return the variables that the yaml declares, with their placeholders filled."""
-    values = {key: argument_text(value) for key, value in {**settings, **places}.items()}
-    return {key: text.format_map(values) for key, text in (program.env or {}).items()}
 
 
 def resume_words(

@@ -32,7 +32,6 @@ from ablate.run import (
     code_file_hash,
     data_hashes,
     fill_command,
-    fill_environment,
     imported_modules,
     program_of,
     resume_words,
@@ -90,7 +89,7 @@ class Command:
             *fill_command(command, settings, place, overrides, self.run.spec.flags),
             *resumed,
         ]
-        environment = fill_environment(program, settings, place)
+        environment = program.environment(settings, place)
         goes_on = self.attempt.earlier_attempts and (resumed or any(folder.iterdir()))
         previous_attempt: Mapping[str, Any] = {}
         if goes_on:
