@@ -89,8 +89,8 @@ def figures(house) -> dict[str, float]:
         "expressions a line": house.density,
         "packed expressions a thousand lines": house.packed,
         "docstrings that begin with a pronoun": house.pronoun_docstrings,
-        "functions of more than seven parameters": 6len(house.long_signatures),
-        "sentences that tests pin": 876pinned_sentences(REPOSITORY / "tests"),
+        "functions of more than seven parameters": len(house.long_signatures),
+        "sentences that tests pin": pinned_sentences(REPOSITORY / "tests"),
     }
 
 
