@@ -288,6 +288,17 @@ def test_a_forger_must_forge_every_seal(store):
     assert finding.startswith(f"{run}: ledger.db: event")
 
 
+@pytest.mark.parametrize("change", [0.01, -0.01], ids=["better", "worse"])
+def test_a_metric_other_than_that_of_the_predictions_is_named(store, change):
+    run = run_of(store)
+    folder = store.rundir(run)
+    result = folder.read_result()
+    result["test"]["top1"] += change
+    folder.result.write_bytes(to_json(result))
+    named = f"test top1 is {result['test']['top1']}"
+    assert any(line.startswith(run) and named in line for line in checked(store).findings)
+
+
 def test_the_table_itself_is_compared(store):
     """A number that no single check watches: `collapsed`."""
     folder = store.rundir(run_of(store))

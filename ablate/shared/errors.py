@@ -64,6 +64,7 @@ def format_words(version: int) -> str:
     return f"has format {version}, and this ablate reads format {FORMAT} alone"
 
 
+SHORTEST_BEGINNING = 3  # letters that tell a name
 MANY = 5  # choices: behind more of them nobody finds the guess
 
 
@@ -98,13 +99,18 @@ def did_you_mean(value: object, names: Iterable[str]) -> str:
     return f" (did you mean {match!r}?)" if match else ""
 
 
-def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
+def nearest_name(value: object, names: Iterable[str], share: float = 0.65) -> str | None:
     """Return the name nearest to the value, the value itself if it is a name; None where no name
-    has a similarity of `share` (0 to 1, by difflib). Names that differ only in their numbers are
-    not near, as fp64 and fp16, unless one number begins with the other, as in cifar10 and cifar1;
-    nor are names whose numbers alone are alike, as b300 and mi300x."""
+    has a similarity of `share` (0 to 1, by difflib), nor is the only one that begins with it.
+    Names that differ only in their numbers are not near, as fp64 and fp16, unless one number begins
+    with the other, as in cifar10 and cifar1; nor are names whose numbers alone are alike, as b300
+    and mi300x."""
     if not isinstance(value, str):
         return None
+    names = list(names)
+    longer_names = [name for name in names if name.startswith(value)]
+    if len(value) >= SHORTEST_BEGINNING and len(longer_names) == 1:
+        return longer_names[0]
     matches = difflib.get_close_matches(value, names, 3, share)
     return next(
         (

@@ -56,6 +56,8 @@ def _together(interval: Values) -> str:
     if contrasts == [1] and not looks:
         return level
     number = f"all {contrasts[0]}" if len(contrasts) == 1 else "all"
+    if contrasts == [2]:
+        number = "both"
     scope_words = "a column" if scope == "column" else "the table"
     looks_words = " and at every look" if looks else ""
     return f"{level}, for {number} of {scope_words} at once{looks_words}"
@@ -294,10 +296,12 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
 def verdicts(words: Sequence[str], margin: float | None) -> str:
     """`words`: those for an interval above 0 and below 0; `margin`: None without one."""
     above, below = words
-    remainder = "else: can't tell"
+    by_margin = ""
     if margin is not None:
-        remainder = f"within analysis.margin={margin:g}: same"
-    return f"Interval above 0: {above}, bold; below 0: {below}; {remainder}."
+        by_margin = f"within analysis.margin={margin:g}: same; "
+    if margin is not None and above != "higher":  # a metric without a better direction
+        by_margin += f"above -{margin:g}: no worse; "
+    return f"Interval above 0: {above}, bold; below 0: {below}; {by_margin}else: can't tell."
 
 
 @writes("noise.baseline")
