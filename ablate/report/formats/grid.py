@@ -143,6 +143,9 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
     ]
     if len(widths) > 2 and not grid.headings[-1].number:  # words at the end fold before they move
         widths[-1] = min(widths[-1], LEAST_WIDTH)
+    excess = sum(widths) - width
+    if 0 < excess <= widths[0] - LEAST_WIDTH:  # so does the first column, where that is enough
+        widths[0] -= excess
     column_heads = [head for head, (_, size) in enumerate(grid.spans) for _ in range(size)]
     indices = [0]
     for i in range(1, len(widths)):
