@@ -211,8 +211,8 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         meaning = (
             "how much each change adds, averaged over the orders in which all may be added "
             "(Shapley values); the shares sum to the whole gain, that of all changes over none. "
-            "Shares rest mostly on these two cells, so their intervals may be much wider than "
-            "those of main effects"
+            "Shares rest mostly on the cells with none and with all changes, so their intervals "
+            "may be much wider than those of main effects"
         )
         title = "Shares of the whole gain"
         yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)

@@ -55,12 +55,10 @@ def _together(interval: Values) -> str:
     contrasts, scope = family["contrasts"], family["scope"]
     if contrasts == [1] and not looks:
         return level
-    number = f"all {contrasts[0]}" if len(contrasts) == 1 else "all"
-    if contrasts == [2]:
-        number = "both"
+    number = f"the {contrasts[0]} comparisons" if len(contrasts) == 1 else "all comparisons"
     scope_words = "a column" if scope == "column" else "the table"
     looks_words = " and at every look" if looks else ""
-    return f"{level}, for {number} of {scope_words} at once{looks_words}"
+    return f"{level}, joint for {number} of {scope_words}{looks_words}"
 
 
 def _direction(metric: Values) -> str:
@@ -296,12 +294,12 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
 def verdicts(words: Sequence[str], margin: float | None) -> str:
     """`words`: those for an interval above 0 and below 0; `margin`: None without one."""
     above, below = words
-    by_margin = ""
+    rules = [f"{above} (bold) if the interval of the gain is above 0", f"{below} below 0"]
     if margin is not None:
-        by_margin = f"within analysis.margin={margin:g}: same; "
-    if margin is not None and above != "higher":  # a metric without a better direction
-        by_margin += f"above -{margin:g}: no worse; "
-    return f"Interval above 0: {above}, bold; below 0: {below}; {by_margin}else: can't tell."
+        rules.append(f"same within ±{margin:g} (analysis.margin)")
+        if above != "higher":  # a metric without a better direction
+            rules.append(f"no worse above -{margin:g}")
+    return f"Verdict: {'; '.join(rules)}; else can't tell."
 
 
 @writes("noise.baseline")
@@ -382,7 +380,7 @@ def few_seeds_alone(gains: Sequence[Values], decimals: int) -> str:
         for gain in gains
     ]
     return (
-        f"Two seeds alone say almost nothing about noise, so these intervals are very wide: "
+        f"These intervals rest on two seeds each, which say almost nothing about noise: "
         f"{first_few(intervals)}."
     )
 
