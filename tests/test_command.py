@@ -854,12 +854,13 @@ def test_what_it_writes_trains(toy, shell):
 
 
 def test_of_a_hydra_application_it_writes_its_keys(app, shell):
-    """A group is what the first sweep may vary; the options that are given are none of them."""
+    """A group is what the first sweep may vary; what was typed stays in the command, for all runs."""
     (app / "conf" / "trainer" / "app.yaml").unlink()
     (app / "conf" / "config.yaml").write_text(APP_CONF["config"].replace("needs: ???\n", ""))
     done = shell("new", "trainer", "python app.py model=small steps=4")
     tree = safe_load((app / "conf" / "trainer" / "app.yaml").read_text())
-    assert (tree["command"], tree["keys"]) == (HYDRA, "hydra")
+    command = HYDRA.replace("{overrides}", "model=small steps=4 {overrides}")
+    assert (tree["command"], tree["keys"]) == (command, "hydra")
     [tried] = [line for line in done.out.splitlines() if line.startswith("try it: ")]
     assert re.search(r"trainer\.(model=big,small|optim=adam,sgd)$", tried)
     assert "2 variants x 3 seeds" in shell(*tried.removeprefix("try it: ablate ").split()).out

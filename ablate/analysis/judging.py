@@ -93,16 +93,17 @@ def verdict_of(
     gain: stats.Estimate,
     margin: float | None,
     judgeable: bool,
-    words: tuple[str, str] = stats.BETTER,
+    words: tuple[str, str] | None = None,
 ) -> str | None:
     """Return the verdict on a gain; None if it isn't `judgeable`, has no interval, or has fewer
-    than FEWEST_SEEDS seeds. `words`: of an interval above 0 and of one below 0."""
+    than FEWEST_SEEDS seeds. `words`: of an interval above 0 and of one below 0, by default
+    helps and hurts."""
     if not judgeable or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:
         return stats.CANT_TELL
-    return stats.verdict(gain.low, gain.high, margin, words)
+    return stats.verdict(gain.low, gain.high, margin, words or stats.BETTER)
 
 
 def shown_gain(gain: stats.RowGain, metric: Metric) -> stats.Estimate:

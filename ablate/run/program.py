@@ -249,7 +249,7 @@ def fill_command(
             words += default_overrides if overrides is None else overrides
         elif word == f"{{{name}}}" and name.startswith("*"):
             words += [argument_text(element) for element in settings[name[1:]]]
-        elif word != f"{{{name}}}" or values[name]:
+        elif not (word == f"{{{name}}}" and name.isidentifier() and not values[name]):
             words.append(word.format_map(values))
     return words
 

@@ -286,6 +286,8 @@ def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
     if isinstance(plan.cells[0].spec, OwnSpec):
         return {}
     cached = _cache(store).answers()
+    if not cached:
+        return {}
     answers = []
     for cell in plan.cells:
         keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
