@@ -43,6 +43,7 @@ ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
 WITHOUT = {
     "Table": {"choice", "words", "notes", "full_table"},
     "TableColumn": {"arch", "wide"},
+    "SummaryLine": {"by_seed"},
 }
 ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}
 MARKS = {"footnotes": "list of whole"}
