@@ -220,7 +220,8 @@ def test_only_the_task_knows_its_metrics_by_name():
     # Of another task, which has a loss of its own; the field of predictions; the key train.loss.
     own |= {"run/metrics/contrastive.py", "training/task/contrastive.py"}
     own |= {"run/parts.py"}
-    own |= {"report/live.py"}  # the heading of the training loss, which every task has
+    # The heading of the training loss, which every task has.
+    own |= {"report/live.py", "report/watch/curves.py"}
     names = {metric.key for metric in TASKS[DEFAULT_TASK].metrics}
     names |= {f"val_{name}" for name in names}
     found = {}

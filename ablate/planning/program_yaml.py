@@ -39,7 +39,7 @@ _FOLDER = re.compile(
     r"(out|output|save|log|run|results?|work|checkpoint)s?_?(dir|folder|path)?|folder"
 )
 # A word alone may be a command of the program, such as `run`.
-_FOLDER_ALONE = re.compile(r"(outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
+_FOLDER_ALONE = re.compile(r"(out|outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
 _SWITCHES = {"True": "False", "False": "True", "yes": "no", "no": "yes", "on": "off", "off": "on"}
 _MODULE = ("-m", "--module")  # before the name of a module of Python
 _CODE = ("-c", "-jar")  # after an interpreter, before what it runs
