@@ -221,7 +221,7 @@ def test_programs_get_the_group_of_each_column():
     assert means == pytest.approx({"Natural": 0.625, "Made": 4.65 / 3})
     # How it was judged, and that no predictions were read.
     caption = [note["key"] for note in tree["caption"]]
-    assert caption == ["reading", "noise.resolution", "metric", "noise.no-floor"]
+    assert caption == ["reading", "verdicts", "noise.resolution", "metric", "noise.no-floor"]
     assert sum(f["quantity"] == "caption" for f in facts) == len(caption)
     for format in ("latex", "html"):
         assert "helps in 1 of 2 (hurts in 1)" in render_table(table, format)
