@@ -13,7 +13,7 @@ import scipy.stats
 from conftest import Shell, records
 from pages import blocks
 from simulation import family
-from support.tables import TEXTS, every_text, finished, make_plan, notes_of, tabulate
+from support.tables import every_text, finished, make_plan, noted_texts, notes_of, tabulate
 
 from ablate.analysis import stats
 from ablate.planning.design import Looks
@@ -25,13 +25,6 @@ from ablate.store.store import Store
 
 ROWS = ["base", "quiet", "noisy", "other"]
 SEVERAL = "stem=none,dpn,pre"
-WITH_NOTES = [format for format in ("rich", *TEXTS) if format != "csv"]
-
-
-def noted_texts(table):
-    """Of `every_text`, those that have the notes of a table."""
-    texts = dict(zip(("rich", *TEXTS), every_text(table), strict=True))
-    return [texts[format] for format in WITH_NOTES]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from support.tables import (
     every_text,
     finished,
     make_plan,
+    noted_texts,
     notes_of,
     plant,
     printed,
@@ -38,14 +39,6 @@ from ablate.report.formats.layout import sheet
 from ablate.report.selection import choose_part
 from ablate.shared.errors import UserError
 from ablate.store.looks import PastLooks, look
-
-WITH_NOTES = [format for format in ("rich", *TEXTS) if format != "csv"]
-
-
-def noted_texts(table):
-    """Of `every_text`, those that have the notes of a table."""
-    texts = dict(zip(("rich", *TEXTS), every_text(table), strict=True))
-    return [texts[format] for format in WITH_NOTES]
 
 
 def half_width(y, contrasts, alpha=0.05):

@@ -133,6 +133,12 @@ def every_text(table):
     return [" ".join(text.replace("\\%", "%").split()) for text in texts]
 
 
+def noted_texts(table):
+    """Of `every_text`, those that have the notes of a table: all but csv."""
+    texts = dict(zip(("rich", *TEXTS), every_text(table), strict=True))
+    return [text for format, text in texts.items() if format != "csv"]
+
+
 def text_of(table, format, **how):
     """Render a table in a format; as a terminal shows it where that is `rich`."""
     made = render_table(table, format, **how)
