@@ -519,7 +519,8 @@ def learning_rate(
     and constant take a linear factor in the cooldown. `warmup_lr` and `min_lr` work as they do in
     timm.scheduler: cosine (warmup_prefix) and linear end before the cooldown, and rsqrt never falls
     below `min_lr`. The same holds for a schedule by import path, which takes a linear factor in the
-    cooldown, too. poly is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
+    cooldown, too. poly is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly
+    policy.
     """
     total, warmup, cooldown = lengths
     elapsed = step - warmup
