@@ -131,12 +131,12 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-# --- The command of `notify` ---
+# --- The command of `notify` ----------------------------------------------------------------------
 
 FORMAT = 1  # of the summary; raised when a reader of the old would be wrong
 MOST_RUNS = 20  # runs that a summary names
 LIMIT_S = 60.0  # how long a command may run
-APART_S = 60.0  # at least, between two starts of the command; failures meanwhile share a summary
+APART_S = 60.0  # at least, before a summary of failures; failures meanwhile share the next one
 NOTIFY_S = 5.0  # how long `Notifier.close` waits for the last command
 
 
@@ -203,7 +203,7 @@ class Notifier:
             self._say(f"warning: notify: {problem}; the sweep does not depend on it")
 
 
-# --- The sweep, as loggers and `notify` see it ---
+# --- The sweep, as loggers and `notify` see it ----------------------------------------------------
 
 
 class Observers:
