@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from conftest import REPOSITORY
 
 from ablate.analysis import across, note, paper, stats, table
-from ablate.analysis.english import SENTENCES
+from ablate.analysis.english import WRITERS
 from ablate.audit import merge
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
@@ -122,7 +122,7 @@ def section(text: str, named: Mapping[type, str]) -> Iterator[str]:
 def sentence_keys() -> str:
     """Say which values a sentence of each key has."""
     keys = []
-    for key, writer in sorted(SENTENCES.items()):
+    for key, writer in sorted(WRITERS.items()):
         names = ", ".join(inspect.signature(writer).parameters)
         keys.append(f"`{key}` ({names})" if names else f"`{key}`")
     return f"The keys, with the names of their values: {', '.join(keys)}."

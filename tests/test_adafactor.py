@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ablate.training.model import build
-from ablate.training.optim import AdafactorBV, axes, largest, make_optimizer
+from ablate.training.optim import AdafactorBV, flax_shapes, largest, make_optimizer
 
 
 def parameters(dtype=torch.float32) -> list[nn.Parameter]:
@@ -79,7 +79,7 @@ def test_heads_are_factored_one_by_one_as_flax_stores_them():
     """Queries, keys and values of flax are (D, H, d), the output (H, d, D): over D and d."""
     run = tiny.run({"model.width": 128, "model.heads": 2, "model.pool": "map"})
     model = build(run)
-    shapes = {name: axes(model).get(p) for name, p in model.named_parameters()}
+    shapes = {name: flax_shapes(model).get(p) for name, p in model.named_parameters()}
     expected = {"attn.f.qkv.weight": (3, 2, 64, 128), "attn.f.qkv.bias": (3, 2, 64)}
     expected |= {"attn.f.out.weight": (128, 2, 64), "mlp.f.fc1.weight": None}
     expected = {f"blocks.0.{name}": shape for name, shape in expected.items()}
@@ -135,8 +135,10 @@ def test_the_kernel_of_the_plain_stem_is_factored_as_big_visions_convolution(pat
     model = build(run).double()
     kernel = model.stem.dense.weight
     dense = build(tiny.run({**words, "stem": "dpn"}))
-    assert dense.stem.dense.weight not in axes(dense)
-    mine = AdafactorBV([{"params": [kernel]}], 1.0, b1=0.0, views=axes(model), moment=torch.float64)
+    assert dense.stem.dense.weight not in flax_shapes(dense)
+    mine = AdafactorBV(
+        [{"params": [kernel]}], 1.0, b1=0.0, views=flax_shapes(model), moment=torch.float64
+    )
     shape = (patch, patch, channels, width)
     random = np.random.default_rng(0)
     scale = 10.0 ** random.uniform(-3, 0, shape)  # which factors alone can't follow

@@ -48,7 +48,7 @@ def start(store: Store, ledger: Ledger, folders: Folders) -> RunDir:
     folder, attempt = folders.begin(RUN)
     folder.create({})
     ledger.record(RUN, "started", step=folder.newest_step(), slot="s", **attempt)
-    folders.began(RUN, **attempt)
+    folders.note_begun(RUN, **attempt)
     return folder
 
 

@@ -435,7 +435,7 @@ def test_a_logger_that_never_had_its_turn_is_told(tmp_path):
         feeders.look()
     [line] = said
     assert "still hands on" in line
-    assert "the same command hands on what it lacks" in line
+    assert "run the same command again to send it what is missing" in line
 
 
 def test_the_end_is_told_with_the_verdicts_that_were_read(told):

@@ -7,7 +7,7 @@ import pytest
 
 from ablate.run.rundir import RANK_KILLED, RANK_LOST
 from ablate.running.board import (
-    AT_MOST,
+    ALIKE_ANYWAY,
     AT_ONCE_S,
     ActiveRun,
     Ending,
@@ -75,17 +75,17 @@ def test_never_more_than_so_many_fail_alike_in_a_row_whatever_has_worked():
     draw = random.Random(0)
     for _ in range(200):
         endings = [ending("x", "")]
-        runs = [f"{draw.choice(FEW)}{n:03}" for n in range(1, AT_MOST + 1)]
+        runs = [f"{draw.choice(FEW)}{n:03}" for n in range(1, ALIKE_ANYWAY + 1)]
         said = [add(endings, ending(run), works=True) for run in runs]
-        assert said == [0] * (AT_MOST - 1) + [AT_MOST]
+        assert said == [0] * (ALIKE_ANYWAY - 1) + [ALIKE_ANYWAY]
 
 
 def test_one_variant_that_fails_with_each_of_its_seeds_stops_no_sweep():
     endings = [ending("x", "")]
-    for seed in range(3 * AT_MOST):
+    for seed in range(3 * ALIKE_ANYWAY):
         assert add(endings, ending(f"a{seed}"), works=True) == 0
     assert add(endings, ending("b1"), works=True) == 0
-    assert add(endings, ending("c1"), works=True) == 3 * AT_MOST + 2
+    assert add(endings, ending("c1"), works=True) == 3 * ALIKE_ANYWAY + 2
 
 
 def test_places_are_apart():

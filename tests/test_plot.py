@@ -287,7 +287,7 @@ def test_a_row_that_was_never_validated_is_named_beside_the_curves(plan, table, 
 
 def test_bands_are_left_out_where_they_would_hide_the_lines(plan, table, store, monkeypatch):
     assert "FillBetween" in figure(plan, table, "curves", store.rundir)
-    monkeypatch.setattr(curves, "BANDS", 1)
+    monkeypatch.setattr(curves, "MOST_BANDED_ROWS", 1)
     svg = figure(plan, table, "curves", store.rundir)
     assert "FillBetween" not in svg
     assert "Lines: means over the seeds that reached an epoch." in texts(svg)
@@ -325,7 +325,7 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
     for of, shown, kind, said in (
         (plan, table, "tokens", "no run has measured tokens yet"),
-        (plan, table, "curves", "no run has a validation yet"),
+        (plan, table, "curves", "no run has a loss or a validation yet"),
         (tuned, table, "tuning", "no round of trials has ended yet; run `ablate sweep stem"),
         (plan, tabulate(plan, {}), "gain", "no gain yet"),
     ):

@@ -1,4 +1,8 @@
-"""Finds what the caption and the warnings of a table say. Computes nothing."""
+"""Chooses the sentences of a table's caption, warnings and notes, with their values.
+
+english/captions.py and english/looks.py put them into words. Used by `tabulate.py`, for every
+command that shows a table.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ def caption(
         yield sentence("metric.measured", text=plan.metric.how)
     if plan.task.how:
         yield sentence("task.tested", text=plan.task.how)
-    yield from _also(plan, columns)
+    yield from _other_sets(plan, columns)
     yield from _population(plan, columns)
     starts: list[dict[str, Any]] = []
     for cell in plan.cells:
@@ -147,8 +151,8 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
         yield sentence("population.lacking", column=heading, reason=reason)
 
 
-def _also(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
-    """State which columns are of the same runs."""
+def _other_sets(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
+    """State which columns are further test sets (`eval.also`) of the same runs."""
     sets = dict.fromkeys(column.on for column in columns if column.on)
     if sets:
         family = "own" if plan.analysis.family == "column" else "shared"
@@ -204,8 +208,9 @@ def _tuned(plan: Plan, tune: Tune) -> Iterator[Sentence]:
     )
 
 
-def with_words(plan: Plan, *replacements: Word) -> str:
-    """Return the command that drove the plan, with some words replaced; of an import none."""
+def command_with(plan: Plan, *replacements: Word) -> str:
+    """Return the command that drove the plan, with some words replaced; for an import, its command
+    unchanged."""
     if not isinstance(plan.declared, Declared):
         return shlex.join(["ablate", *plan.command])
     return shlex.join(["ablate", "sweep", *plan.declared.with_words(*replacements).texts])
@@ -256,7 +261,7 @@ def _warnings(
 def two_seed_notes(
     plan: Plan, columns: Sequence[TableColumn], blocks: Sequence[Summary]
 ) -> Iterator[Sentence]:
-    """Name the gains of two seeds that have the interval of these alone, which is very wide."""
+    """Name the gains of two seeds whose interval comes from these seeds alone, and is very wide."""
     if plan.n != 2:
         return
     gains = [(entry.row, entry.gain) for column in columns for entry in column.entries]
@@ -316,7 +321,7 @@ def _void(
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield sentence("void.compares-rates", column=heading)
     elif rate is not None:
-        command = with_words(plan, Word("optim.lr", (float(f"{rate / 3:.2g}"),)))
+        command = command_with(plan, Word("optim.lr", (float(f"{rate / 3:.2g}"),)))
         yield sentence("void.lower-rate", column=heading, command=command)
 
 
@@ -334,8 +339,8 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> Sentence:
 def look_notes(
     plan: Plan, past: PastLooks | None, methods: Mapping[str, stats.Method], strict: bool
 ) -> tuple[list[Sentence], bool]:
-    """Return the notes on a table, and whether `strict` withholds its verdicts. `methods`: of the
-    columns that have gains, where looks are known."""
+    """Return the notes on earlier looks at a table's runs, and whether `strict` withholds its
+    verdicts. `methods`: by column, for those that have gains; {} where looks are not known."""
     sentences, left_out = list[Sentence](), _left_out(plan)
     is_grave = bool(left_out)
     if past is not None:
@@ -474,7 +479,7 @@ def _shared_baseline_note(
 
 
 def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
-    """Yield the qualifications of each column's spread: a noisy baseline, which widens all
+    """Yield what the caption says of each column's spread: a noisy baseline, which widens all
     intervals, and why images don't determine the spread, where they might. A reason that all
     columns share comes once, without their names."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
@@ -493,8 +498,8 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
 
 
 def _lacking_images(plan: Plan, column: TableColumn) -> tuple[str, str]:
-    """Return the key of the sentence on what a column lacks without its images, and why they are
-    missing; the reason is "" if they are there or would change nothing."""
+    """Return the key of the sentence that says what a column loses where its spread can't be
+    measured on images, and why it can't; the reason is "" if it can, or if nothing is lost."""
     if plan.spread == "images" and column.lacking:
         if len(column.entries) > 2:
             return "noise.lacking", column.lacking
@@ -509,4 +514,4 @@ def seeds_command(plan: Plan, n: int) -> str:
     new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
     value = n if sorted(seeds) == [*range(n)] else seeds
-    return with_words(plan, Word("seeds", (value,)))
+    return command_with(plan, Word("seeds", (value,)))

@@ -33,7 +33,7 @@ class Sentence:
     @property
     def is_exact(self) -> bool:
         """True if the sentence says how numbers are computed, which only full notes print."""
-        return self.key in english.EXACT
+        return self.key in english.EXACT_KEYS
 
     def tree(self) -> dict[str, Any]:
         """Return the sentence as JSON has it."""

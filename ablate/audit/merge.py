@@ -7,7 +7,7 @@ on.
 
 A source is a store, or a bundle of `export`, as it is at one moment.
 
-Used by `cli/keeping.py`.
+Used by `cli/keeping.py`, which prints the reports; `whole_folder` also by `importing.py`.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
         content = read_json(bundle.rundir(run.id).env)
         if isinstance(content, dict) and ANONYMOUS in content:
             raise UserError(
-                f"{bundle.root}: is anonymous, so it lacks what the hashes of its runs are of; "
-                f"export the sweep without --anonymous"
+                f"{bundle.root}: is anonymous, so it lacks data that its runs' hashes were "
+                f"computed from; export the sweep without --anonymous"
             )
     ends = {
         run: max(
@@ -117,7 +117,9 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
         )
         for run, history in histories.items()
     }
-    looks, end = [], 0.0  # it tells their order; none was before the last result that it was of
+    # A bundle keeps the order of looks but not their times: each gets that of the last result that
+    # could be seen at it, and never an earlier time than the look before it.
+    looks, end = [], 0.0
     for look in bundle.looks_view():
         rows = (row for column in look["columns"].values() for row in column["rows"].values())
         end = max(end, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
@@ -148,16 +150,17 @@ Result = Mapping[str, Any]
 class MergeReport:
     """The outcome of merging a source: numbers of runs, lines on damaged ones, and its sweeps.
 
-    `damaged`: a line for each fault. `sweeps`: the state of each sweep here after the merge: "new",
-    "same" or "grown".
+    The fields are keys of `--format json`. "Here" is the store that is merged into. `damaged`: a
+    line for each fault. `sweeps`: the state of each sweep here after the merge: "new", "same" or
+    "grown".
     """
 
     source: str
-    brought: int = 0
-    there: int = 0  # with the same bits
-    half: int = 0  # half trained, brought to go on here
-    unfinished: int = 0  # others without a result that its ledger has recorded
-    running: int = 0  # here
+    brought: int = 0  # copied with their results
+    there: int = 0  # already here, with the same bits
+    half: int = 0  # half trained, copied to go on here
+    unfinished: int = 0  # other runs for which the source's ledger records no result
+    running: int = 0  # have a result in the source, but are being trained here: not copied
     damaged: list[str] = field(default_factory=list)
     sweeps: dict[str, str] = field(default_factory=dict)
 
@@ -172,7 +175,7 @@ def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -
     source, or where a sweep of the same name is a different one.
     """
     work = _Merge(store, ledger)
-    reports = [work.choose(source) for source in sources]
+    reports = [work.choose_from_source(source) for source in sources]
     work.refuse()
     work.copy()
     for source in sources:
@@ -201,7 +204,7 @@ class _Merge:
         self.seals = ledger.seals()
         self.plans: dict[str, Plan] = {}
         self.driven_at = ledger.drive_times()
-        self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: the folder that counts
+        self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: its folder, here or in a source
         self.moves: dict[str, _Move] = {}  # by run
         self.weights: list[_Move] = []  # of runs that are here without theirs
         self.histories: dict[str, History] = {}
@@ -210,21 +213,21 @@ class _Merge:
 
     # --- Checked: nothing is written ---
 
-    def choose(self, source: MergeSource) -> MergeReport:
+    def choose_from_source(self, source: MergeSource) -> MergeReport:
         report = MergeReport(str(source.store.root))
         chosen_ids: set[str] = set()
         for plan in source.plans:
-            self._unite(plan, source, report)
+            self._unite_plan(plan, source, report)
             is_bundle = isinstance(source.store, Bundle)
             findings = faults(plan, source.store, source.histories, weights=not is_bundle)
             for run in plan.runs():
                 if run.id not in chosen_ids:
                     chosen_ids.add(run.id)
-                    self._choose(run, source, findings[run.id], report)
+                    self._choose_run(run, source, findings[run.id], report)
         self.looks += source.looks
         return report
 
-    def _choose(
+    def _choose_run(
         self, run: PlannedRun, source: MergeSource, findings: Sequence[str], report: MergeReport
     ) -> None:
         history = source.histories.get(run.id, ())
@@ -240,7 +243,7 @@ class _Merge:
             move = _Move(run, source, source.store.rundir(run.id).read_result() or {})
             self.moves[run.id] = move
             self.claimed[run.id] = move.folder.path, move.result
-            self._tell(run.id, history)
+            self._queue_history(run.id, history)
             report.brought += 1
 
     def _take_half(
@@ -270,7 +273,9 @@ class _Merge:
             self._remember(run, history)
             return
         self.moves[run.id] = _Move(run, source, {})
-        self._tell(run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})])
+        self._queue_history(
+            run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})]
+        )
         report.half += 1
 
     def _remember(self, run: PlannedRun, history: History) -> None:
@@ -285,7 +290,9 @@ class _Merge:
         if any(kind != "planned" for _, kind, _ in mine) or self.store.rundir(run.id).path.exists():
             return
         skipped = fold_history(history)[0].status == "skipped"
-        self._tell(run.id, [*history, *(() if skipped else ((history[-1][0], "collected", {}),))])
+        if not skipped:  # "collected": its folder is gone, as after `ablate gc`
+            history = [*history, (history[-1][0], "collected", {})]
+        self._queue_history(run.id, history)
         self.seals.pop(run.id, None)
 
     def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:
@@ -321,15 +328,15 @@ class _Merge:
         state = self.states.get(run.id, RunState())
         crashed = path == self.store.rundir(run.id).path and state.status not in FINAL_STATUSES
         if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
-            self._tell(run.id, source.histories[run.id])
+            self._queue_history(run.id, source.histories[run.id])
             report.brought += 1
         else:
             report.there += 1
         if folder.weights.exists() and not RunDir(path).weights.exists():
             self.weights.append(_Move(run, source, theirs))
 
-    def _tell(self, run: str, history: History) -> None:
-        """Note the history of a run to be recorded, without the attempts that it names.
+    def _queue_history(self, run: str, history: History) -> None:
+        """Queue the history of a run for `record`, without the attempts that it names.
 
         Attempts of other launchers have no folder here: everything is in the folder of the run.
         """
@@ -342,7 +349,7 @@ class _Merge:
         if last_result is not None:
             self.seals[run] = last_result[1]["result_sha256"]
 
-    def _unite(self, plan: Plan, source: MergeSource, report: MergeReport) -> None:
+    def _unite_plan(self, plan: Plan, source: MergeSource, report: MergeReport) -> None:
         name = plan.name
         if name not in self.plans:
             ours = self.ledger.sealed_plan(self.store, name)

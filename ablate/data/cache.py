@@ -10,7 +10,7 @@ again for each batch.
         ...                            so for validation and test
         meta.json                      written last: counts, class names, images left out or in
                                        two splits, sizes of the files, and their hashes (see
-                                       `decoded`)
+                                       run/decoded.py)
     <folder>/<fingerprint>.lock        held by whoever builds it
     <folder>/.<fingerprint>.building/  what a builder has so far
         journal.json                   how far it is, every 10 seconds: the next one resumes there
@@ -19,8 +19,10 @@ The next builder, of any set, removes what a dead one left; where there is a jou
 
 Nothing here imports `datasets`, `sklearn` or `mlxtend` once the cache is there.
 
-For sets that are only tested on (`eval.also`), functions here map their labels to the classes that
-are learnt, and count their images that are trained on.
+For the sets of `eval.also`, which trained models are only tested on, functions here map the labels
+to the classes that are learnt, and count the images that are also trained on.
+
+Used by workers (`training/loop.py`) and by the driver's helper process (`training/answers.py`).
 """
 
 from __future__ import annotations
@@ -96,8 +98,8 @@ class CacheState:
 
     folder: Path
     is_complete: bool
-    counts: dict[str, int] | None  # None, and so `bytes`: not known before the set is fetched
-    bytes: int | None  # of files' own bytes in tables an estimate, until they are written
+    counts: dict[str, int] | None  # None: not known before the set is fetched
+    bytes: int | None  # None: as for counts; for files' own bytes in tables, first an estimate
     decoded_images: int  # images that a killed build has decoded
 
     @property
@@ -136,8 +138,8 @@ def inspect_data(data: Data, folder: Path) -> CacheState:
 
 
 def count_examples(data: Data, folder: Path) -> dict[str, int] | None:
-    """Count the examples of train, validation and test without decoding one, as many as
-    `data.fraction` leaves; None where they are not known before the set is fetched from the hub.
+    """Count the examples of train, validation and test that `data.fraction` leaves, without
+    decoding any. None: they are not known before the set is fetched from the hub.
 
     Raises UserError as `prepare_cache` does, as far as the mistake shows so early.
     """
@@ -239,17 +241,17 @@ def _some(names: list[str] | None) -> str:
 
 
 def shared_images(
-    train: AnySplit, other_split: AnySplit, beat: Callable[[int], None] = lambda row: None
+    train: AnySplit, other_split: AnySplit, progress: Callable[[int], None] = lambda row: None
 ) -> int:
     """Count the images of `other_split` that `train` has, too: pixel for pixel, or byte for byte
-    where the files' own bytes are kept. `beat(row)` is called from time to time with the row of
+    where the files' own bytes are kept. `progress(row)` is called from time to time with the row of
     `train` that is compared."""
     assert isinstance(train, EncodedSplit) == isinstance(other_split, EncodedSplit)
-    # marks tell most images apart: no more is read of these
+    # A mark is a cheap fingerprint: only images whose mark is in both splits are read in full.
     marks, digests = {*other_split.marks()}, set()
     for row, mark in enumerate(train.marks()):
         if row % _AT_ONCE == 0:
-            beat(row)
+            progress(row)
         if mark in marks:
             digests.add(blake2b(train.image_bytes(row)).digest())
     if not digests:

@@ -1,6 +1,9 @@
 """The launchers as data, each with settings of its own, and the settings that all launchers share.
 
 No setting of a launcher changes a result.
+
+The launchers themselves are in running/launchers; a setting that becomes an option of sbatch is
+mapped by SITE in running/launchers/slurm_jobs.py. `logger.py` uses `chosen_settings`, too.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ablate.run import (
 from ablate.shared import UserError, unknown_value
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
-GPUS = {  # of the launchers that group GPUs
+GPU_PARAMS = {  # of the launchers that group GPUs
     "runs_per_gpu": Param(
         Literal["auto"] | int,
         "auto",
@@ -27,8 +30,8 @@ GPUS = {  # of the launchers that group GPUs
     "gpus_per_run": Param(
         World,
         1,
-        "GPUs of a run: the bits of one, if deterministic; auto: as many, by column, as end the "
-        "sweep soonest",
+        "GPUs of each run; deterministic runs give the bits of one GPU; auto: chosen for each "
+        "column, so that the sweep ends soonest",
     ),
 }
 LAUNCHERS: dict[str, Choice] = {
@@ -38,9 +41,9 @@ LAUNCHERS: dict[str, Choice] = {
         "ablate.running.launchers.local:Local",
         {
             "devices": Param(str, "auto", "auto: all GPUs; cpu; or GPUs by index or UUID: 0,2"),
-            **GPUS,
+            **GPU_PARAMS,
             "cores_per_run": Param(
-                World, 1, "on CPUs: ranks of a run, to the bits of one; auto: by column"
+                World, 1, "on CPUs: ranks of each run; the bits are those of one; auto: by column"
             ),
         },
     ),
@@ -72,10 +75,10 @@ LAUNCHERS: dict[str, Choice] = {
             ),
             "setup": Param(str, "", "shell lines before ablate starts in a job"),
             "grace_s": Param(
-                int, 90, "seconds before the limit, or at preemption, for checkpoints", above=0
+                int, 90, "seconds for checkpoints, before the time limit or at preemption", above=0
             ),
             "devices": Param(str, "auto", "auto: the GPUs of the job; cpu"),
-            **GPUS,
+            **GPU_PARAMS,
             "cache": Param(str, "", "folder of the node: data is copied there once"),
         },
     ),
@@ -94,7 +97,7 @@ def launcher_params(name: str) -> dict[str, Param]:
     return {**DRIVER_KEYS, **LAUNCHERS[name].params}
 
 
-def listed(value: Any) -> Any:
+def joined(value: Any) -> Any:
     """Return a whole number or a text, or a list of them, as one text: "10", "0,2".
 
     Other values are returned as they are.
@@ -140,7 +143,7 @@ def chosen_settings(
             )
     check_keys(section, tree, params_by_key)
     texts = {key for key, param in params_by_key.items() if param.type is str}
-    tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
+    tree = {key: joined(value) if key in texts else value for key, value in tree.items()}
     return {name: read_settings(section, params, tree) for name, params in tables.items()}
 
 

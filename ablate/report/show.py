@@ -3,6 +3,9 @@
 Any file of a run folder may be torn or missing: `show` says so, and shows the rest. The log of a
 run is printed whole, as it grows, or its end. The output of workers is in log.txt, the lines of all
 attempts one below the other.
+
+Used by `ablate show` and by `page.py`. A new fact of code or environment may also need words in
+`page.py` (WORDS); the bundles of `ablate export` get it through `count_provenance`.
 """
 
 from __future__ import annotations
@@ -203,14 +206,14 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
 
 
 YAML_WIDTH = 96
-YAML_MORE = 26  # characters that a line has before and behind what yaml counts
+YAML_EXTRA = 26  # characters of a printed line, at most, that yaml's width does not count
 
 
 def _yaml_width() -> int:
     """Return the width that fits the terminal; the usual width elsewhere."""
     if not sys.stdout.isatty():
         return YAML_WIDTH
-    return min(YAML_WIDTH, shutil.get_terminal_size().columns - YAML_MORE)
+    return min(YAML_WIDTH, shutil.get_terminal_size().columns - YAML_EXTRA)
 
 
 def yaml_lines(tree: Mapping[str, Any] | None, width: int = YAML_WIDTH) -> list[str]:
@@ -227,8 +230,8 @@ def yaml_lines(tree: Mapping[str, Any] | None, width: int = YAML_WIDTH) -> list[
 
 # --- Two runs -----------------------------------------------------------------------------------
 
+# Keys of facts, by section of a comparison.
 CODE = ("digest", "plugins", "packages", "python", "git")
-EDITED = "withheld: env.json is not the file that the run wrote"
 ENVIRONMENT = (
     "device",
     "driver",
@@ -239,8 +242,10 @@ ENVIRONMENT = (
     "platform",
     "host",
 )
-NEWEST = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
-NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
+# Facts come from the notes of all attempts; those of FROM_RESULT from the result, if it has them.
+FROM_ATTEMPTS = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
+FROM_RESULT = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
+EDITED = "withheld: env.json is not the file that the run wrote"
 RESULT = (
     "status",
     "step",
@@ -269,7 +274,7 @@ def compare_runs(store: Store, ledger: Ledger, first_id: str, second_id: str) ->
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in sections.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
-            continue  # of trainers of the user's own
+            continue  # runs of the user's own trainers have no data section
         if title != "configuration" and is_elsewhere:
             continue
         differences = []
@@ -328,10 +333,10 @@ def facts(record: RunRecord) -> dict[str, str]:
         attempt_facts: dict[str, Any] = {}
         if isinstance(attempt.get("origin"), dict):
             attempt_facts |= attempt["origin"]
-        attempt_facts |= attempt  # `host` is the worker's, in `origin` the driver's
-        for key, text in _pick(leaves(attempt_facts), NOTED).items():
+        attempt_facts |= attempt  # its `host` is the worker's, that of `origin` the driver's
+        for key, text in _pick(leaves(attempt_facts), FROM_ATTEMPTS).items():
             merged.setdefault(key, {})[text] = None
-    newest = _pick(leaves(record.result), NEWEST)
+    newest = _pick(leaves(record.result), FROM_RESULT)
     joined_texts = {key: " + ".join(texts) for key, texts in merged.items()} | newest
     if record.unsealed:
         joined_texts["attempts"] = EDITED
@@ -419,8 +424,10 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-LINES, BYTES = 40, 8_000  # of the end of a log
-EVERY_S = 0.2
+# --- The log of a run ---------------------------------------------------------------------------
+
+TAIL_LINES, TAIL_BYTES = 40, 8_000  # at most, of the end of a log
+POLL_S = 0.2  # between looks at a log that grows
 
 
 def print_log(store: Store, run: str, out: BinaryIO) -> None:
@@ -440,10 +447,11 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
     sweeps = {sweep for sweep, _ in sweeps_of_run(store, ledger, run)}
     goes_on = True
     while goes_on:
-        goes_on = _goes_on(store, ledger, run, sweeps)  # its last words are read after it
+        # Asked before copying, so that the last lines of a run that has just ended are copied, too.
+        goes_on = _goes_on(store, ledger, run, sweeps)
         place = _copy(folder, out, place)
         if goes_on:
-            time.sleep(EVERY_S)
+            time.sleep(POLL_S)
     _check(folder)
     if not folder.has_result() and _may_start(ledger, run):
         announce(
@@ -456,11 +464,11 @@ def tail(folder: RunDir) -> str:
     try:
         with open(folder.log, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - BYTES))
+            file.seek(max(0, file.tell() - TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return "no log"
-    return "\n".join(text.splitlines()[-LINES:]) or "an empty log"
+    return "\n".join(text.splitlines()[-TAIL_LINES:]) or "an empty log"
 
 
 def _copy(folder: RunDir, out: BinaryIO, place: int) -> int:

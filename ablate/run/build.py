@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ablate.run.checks import GELUS, NO_CLS, check
+from ablate.run.checks import CLASS_TOKEN_OFF, GELUS, check
 from ablate.run.choices import ARCHS, CHOICES, PROBES
 from ablate.run.metrics.probed import probe_name
 from ablate.run.parts import is_plugin
@@ -188,7 +188,7 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in field_types(Model)
     }
     if model["pool"] != "tok":  # what the architecture says of its class token says nothing
-        model |= {key: value for key, value in NO_CLS.items() if tree.get(key) is None}
+        model |= {key: value for key, value in CLASS_TOKEN_OFF.items() if tree.get(key) is None}
     if model["act"] not in GELUS and tree.get("gelu") is None:  # nor what it says of its GELU
         model["gelu"] = added_fields(Model)["gelu"]
     for key in ("width", "heads", "depth"):

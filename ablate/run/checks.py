@@ -5,6 +5,9 @@ Each check raises UserError: one line with the dotted key, its value, what it co
 the remedy.
 
 The module also checks which runs several ranks can share and still compute the same bits as one.
+
+Used by `build.py` wherever a run is read. The functions on ranks are used where these are assigned
+(running/world_sizes.py) and where they train (training/loop.py).
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from ablate.run.schema import added_fields
 from ablate.run.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
 from ablate.shared import UserError, unknown_value
 
-GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
+GELUS = ("gelu", "geglu")  # the activations to which `model.gelu` applies
 
-WHOLE_PROBES = ("gradnorm", "fewshot")  # that look at no part of a model
+WHOLE_PROBES = ("gradnorm", "fewshot")  # need no knowledge of the parts of a model
 
-# What a model without a class token says of one.
-NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
+# The keys on the class token, as they are in a model without one.
+CLASS_TOKEN_OFF = {"cls": "include", "cls_at": None, "cls_posemb": False}
 
 
 def check(run: Run) -> None:
@@ -58,7 +61,7 @@ def check(run: Run) -> None:
     _texts(run)
 
 
-def _at_default(section: Any, defaults: Mapping[str, Any], place: str, reason: str) -> None:
+def _require_defaults(section: Any, defaults: Mapping[str, Any], place: str, reason: str) -> None:
     """Raise UserError for a key that has no effect but is set to something other than its default.
     `reason`: why it has none, for the error."""
     for key, value in defaults.items():
@@ -66,7 +69,7 @@ def _at_default(section: Any, defaults: Mapping[str, Any], place: str, reason: s
             raise UserError(f"{place}{key}: {reason}; leave it out")
 
 
-def _no_probes(run: Run, reason: str, but: Container[str] = ()) -> None:
+def _refuse_probes(run: Run, reason: str, but: Container[str] = ()) -> None:
     for probe in run.probe:
         if probe not in but:
             raise UserError(f"probe: {probe}: {reason}; leave it out")
@@ -76,9 +79,9 @@ def _no_probes(run: Run, reason: str, but: Container[str] = ()) -> None:
 
 
 def _data(data: Data) -> None:
-    for key in ("train", "validation"):
+    for key, use in (("train", "learn from"), ("validation", "validate on")):
         if getattr(data, key) is None:
-            raise UserError(f"data.{key}: is null, so there is nothing to learn from; give a split")
+            raise UserError(f"data.{key}: is null, so there is nothing to {use}; give a split")
     for key in ("validation", "test"):
         share = getattr(data, key)
         if isinstance(share, float) and share >= 1:
@@ -113,7 +116,7 @@ def _content(data: Data, place: str) -> None:
     does not fit its source; `place` begins the key in the error."""
     if data.text is not None:
         reason = f"{data.order} is for images that have classes, and those of data={data.name} have"
-        _at_default(data, {"order": "stored"}, place, f"{reason} texts")
+        _require_defaults(data, {"order": "stored"}, place, f"{reason} texts")
     if data.source == "coloured" and data.label not in (None, "digit"):
         raise UserError(
             f"{place}label: data={data.name} has the label digit, of 10 classes, and null, of its "
@@ -121,7 +124,7 @@ def _content(data: Data, place: str) -> None:
         )
     if data.source != "datasets" or data.text is not None:
         reason = f"{data.rule} makes classes of a column of labels, and data={data.name} has none"
-        _at_default(data, {"rule": None}, place, reason)
+        _require_defaults(data, {"rule": None}, place, reason)
     if data.cache == "encoded" and data.source != "datasets":
         raise UserError(
             f"{place}cache: images of data={data.name} are in no files, so there are no bytes of "
@@ -179,11 +182,11 @@ def _view(run: Run) -> None:
 
 def _whole_model(run: Run, model: Whole) -> None:
     """Check a model of which nothing but its name is known."""
-    _no_probes(run, f"looks into the shipped models, not into model={model.name}", WHOLE_PROBES)
+    _refuse_probes(run, f"looks into the shipped models, not into model={model.name}", WHOLE_PROBES)
     if run.train.micro_batch == "auto":
         raise UserError(
-            f"train.micro_batch: auto splits a batch as the machine needs it, and model="
-            f"{model.name} may draw and take statistics by what it is shown at once; "
+            f"train.micro_batch: auto splits a batch as the machine needs it, and what model="
+            f"{model.name} computes may depend on the rows that it is shown at once; "
             f"set train.micro_batch=N, or null, for all rows"
         )
 
@@ -210,7 +213,7 @@ def _shipped(run: Run, model: Model) -> None:
                     f"can't know those of {model.attention}; leave it out"
                 )
     if model.act not in GELUS:
-        _at_default(model, {"gelu": "tanh"}, "model.", f"model.act={model.act} has no GELU")
+        _require_defaults(model, {"gelu": "tanh"}, "model.", f"model.act={model.act} has no GELU")
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
         raise UserError(
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
@@ -251,7 +254,7 @@ def _default(group: str, model: Model) -> Chosen:
 
 def _mlp(run: Run, model: Model) -> None:
     mlp_keys = {"arch", "kind", "patch", "width", "depth", "head_bias", "init", "norm_eps", "input"}
-    neutral_values = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
+    neutral_values = dataclasses.asdict(ARCHS["mlp"]) | CLASS_TOKEN_OFF
     neutral_values |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     neutral_values |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     neutral_values |= {"head_dim": model.width}  # of the one head that its size says
@@ -261,17 +264,17 @@ def _mlp(run: Run, model: Model) -> None:
             neutral_values |= dict.fromkeys((part.settings, *part.computed))
     defaults = {key: neutral_values[key] for key in vars(model) if key not in mlp_keys}
     reason = f"model.arch={model.arch} has none"
-    _at_default(model, defaults, "model.", reason)
-    _no_probes(run, reason, {*run.probe} - {"attention", "tokens"})
+    _require_defaults(model, defaults, "model.", reason)
+    _refuse_probes(run, reason, {*run.probe} - {"attention", "tokens"})
 
 
 def _class_token(model: Model) -> None:
     if model.pool != "tok":
         reason = f"there is no class token with model.pool={model.pool}"
-        _at_default(model, NO_CLS, "model.", reason)
+        _require_defaults(model, CLASS_TOKEN_OFF, "model.", reason)
     if model.cls != "late":
         reason = f"is for model.cls=late, got model.cls={model.cls}"
-        _at_default(model, {"cls_at": None}, "model.", reason)
+        _require_defaults(model, {"cls_at": None}, "model.", reason)
     elif model.cls_at is None or not 0 < model.cls_at < model.depth:
         raise UserError(
             f"model.cls_at: the class token must join before a block from 1 to depth - 1, got "
@@ -298,7 +301,7 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
         if readers and optim.name not in readers:
             reason = f"is for optim.name={' or '.join(readers)}, got optim.name={optim.name}"
-            _at_default(optim, {key: default}, "optim.", reason)
+            _require_defaults(optim, {key: default}, "optim.", reason)
     if optim.name == "muon" and (isinstance(model, Whole) or model.kind == "mlp"):
         suffix = f"={model.name}" if isinstance(model, Whole) else f".arch={model.arch}"
         raise UserError(
@@ -313,7 +316,8 @@ def _parts(run: Run) -> None:
     for part in FIELD_KINDS:
         section = getattr(run, part.section)
         name = getattr(section, part.field, None)  # a whole model has no fields
-        for import_path in name or () if part.several else ():
+        import_paths = name or () if part.several else ()
+        for import_path in import_paths:
             if not is_plugin(import_path):
                 raise UserError(
                     f"{part.key}: expected names such as module:name, got {import_path!r}"
@@ -322,7 +326,7 @@ def _parts(run: Run) -> None:
             continue
         defaults = dict.fromkeys((part.settings, *part.computed))
         reason = f"is for {part.key}=module:name, got {part.key}={name}"
-        _at_default(section, defaults, f"{part.section}.", reason)
+        _require_defaults(section, defaults, f"{part.section}.", reason)
 
 
 def _steps(train: Train, augment: Augment) -> None:
@@ -379,12 +383,12 @@ def _masks(run: Run) -> None:
     for section, keys in (_OF_IMAGES if masks else _OF_MASKS).items():
         field_defaults = added_fields({"data": Data, "augment": Augment, "eval": Eval}[section])
         defaults = {key: field_defaults[key] for key in keys}
-        _at_default(getattr(run, section), defaults, f"{section}.", f"is for {image_kind}")
+        _require_defaults(getattr(run, section), defaults, f"{section}.", f"is for {image_kind}")
     if masks:
-        _masked(run, data)
+        _mask_task(run, data)
 
 
-def _masked(run: Run, data: Data) -> None:
+def _mask_task(run: Run, data: Data) -> None:
     if data.cache != "encoded":
         raise UserError(
             f"data.cache: {data.cache} keeps squares, and masks need whole images; give "
@@ -409,8 +413,8 @@ def _masked(run: Run, data: Data) -> None:
             raise UserError(f"{place}: task={run.task} has none, got {value!r}; give {expected}")
     if data.channels != 3:
         reason = f"moves hues, and data={data.name} is grey"
-        _at_default(run.augment, {"photometric": False}, "augment.", reason)
-    _no_probes(run, "reads one vector an image", TASKS[run.task].probed)
+        _require_defaults(run.augment, {"photometric": False}, "augment.", reason)
+    _refuse_probes(run, "reads one vector an image", TASKS[run.task].probed)
     stem = "" if run.stem is None else run.stem.name
     if stem.startswith("whiten") and run.parent is None and run.weights is None:
         raise UserError(
@@ -445,13 +449,13 @@ def _texts(run: Run) -> None:
     for prompt in run.text.prompts or ("",):
         if prompt.count("{}") != 1:
             raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
-    _no_probes(run, f"task={run.task} has none")
+    _refuse_probes(run, f"task={run.task} has none")
     frozen = (run.optim.lr_mult or {}).get("image") == 0
     if run.train.micro_batch not in (None, run.train.batch) and not frozen:
         raise UserError(
-            f"train.micro_batch: task={run.task} computes a batch that is split twice, which an "
-            f"image tower that trains may not bear; got {run.train.micro_batch}, set "
-            f"train.micro_batch=null or optim.lr_mult={{image: 0}}"
+            f"train.micro_batch: task={run.task} runs the image tower twice on a batch that is "
+            f"split, which may give two results while the tower trains; got "
+            f"{run.train.micro_batch}, set train.micro_batch=null or optim.lr_mult={{image: 0}}"
         )
     if run.augment.mixup or run.augment.cutmix or run.train.label_smoothing:
         raise UserError(
@@ -462,10 +466,11 @@ def _texts(run: Run) -> None:
         raise UserError(f"train.loss: task={run.task} has softmax alone, got {run.train.loss}")
 
 
+# --- Ranks --------------------------------------------------------------------------------------
+
 WORLD_SIZES = (1, 2, 4, 8)  # how many ranks there may be
-LEAST_MICRO_BATCHES = (
-    8  # micro-batches of a step where the machine decides, so that each of these fits
-)
+# Micro-batches of a step, at least, where the machine decides: each of WORLD_SIZES can share them.
+LEAST_MICRO_BATCHES = 8
 ORDERED_FROM = 4  # micro-batches from which on statistics are taken in behind all of them
 
 

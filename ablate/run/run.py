@@ -2,7 +2,8 @@
 
 Both halves import this file: the control half to say what the user asked for, the training half to
 read it back from `run.json`. `build` makes a `Run` from a plain tree; `checks` checks its fields
-against one another; `spec` answers questions about the tree.
+against one another; `spec` answers questions about the tree. A new field of `Run` also needs a
+place in spec.LEFT_OUT, so that the ids of runs without it stay as they are.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Run:
     eval: Eval
     seed: Annotated[int, Key("key of every random draw of the training", least=0)]
     # It changes no weight, yet it is part of the id: a finished run without a probe's file is
-    # another run than one that has it.
+    # not the run that has it.
     probe: Annotated[
         tuple[str, ...],
         Key(
@@ -60,7 +61,8 @@ class Run:
     weights: Weights | None = None
     own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
     text: Text | None = None  # of a task that reads texts
-    # Notes of its recipe, in addition to its source; not part of the id.
+    # What the recipe says of itself, in lines of text: settings that its source does not state and
+    # that were inferred, and what of the source it does not follow. Not part of the id.
     inferred: tuple[str, ...] = ()
     not_followed: tuple[str, ...] = ()
 
@@ -96,10 +98,12 @@ class OwnRun:
     """A training by a function or a command of the user's own. The fields are the sections of its
     tree.
 
-    trainer: `name` ("module:function", or the command) and its settings; keys: the values that each
-    setting may have; metrics: what it measures; code: the files that are run (by path, a hash), the
-    distributions that they import, the folder in which they lie, and whether a process with torch
-    loaded may run them; of a command also its `program`, as declared, and the hashes of its `data`.
+    trainer: `name` ("module:function", or the command) and its settings.
+    keys: the values that each setting may have.
+    metrics: what it measures.
+    code: the files that are run (by path, a hash), the distributions that they import, the folder
+    in which they lie, and whether a process with torch loaded may run them. The code of a command
+    also has its `program`, as declared, and the hashes of its `data`.
     """
 
     trainer: Mapping[str, Any]
@@ -117,15 +121,15 @@ class OwnRun:
 UNTYPED = ("parent", "weights", "own_probes", "inferred", "not_followed")
 
 
-def to_tree(spec: Any) -> dict[str, Any]:
-    """Return a spec as plain dicts, for JSON. A choice is written flat: name and settings. A field
-    in LEFT_OUT is missing where it has its default."""
+def to_tree(run: Any) -> dict[str, Any]:
+    """Return a run, or a section of one, as plain dicts, for JSON. A choice is written flat: name
+    and settings. A field in LEFT_OUT is missing where it has its default."""
     tree: dict[str, Any] = {}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        if isinstance(spec, Run) and field.name in LEFT_OUT and value == field.default:
+    for field in dataclasses.fields(run):
+        value = getattr(run, field.name)
+        if isinstance(run, Run) and field.name in LEFT_OUT and value == field.default:
             continue
-        if isinstance(spec, Run) and field.name in CHOICES and value is None:
+        if isinstance(run, Run) and field.name in CHOICES and value is None:
             continue
         if isinstance(value, Chosen):
             plugin_fields = dataclasses.asdict(value.plugin) if value.plugin else {}

@@ -3,7 +3,8 @@
 The health of places decides which places are given up, and when a drive stops because runs fail
 alike on a place.
 
-`blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`.
+`blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`
+in next_step.py.
 
 Used by `running/driver.py`.
 """
@@ -49,7 +50,7 @@ class ActiveRun:
     child: bool  # our own: the launcher will report its end
     notes: Notes = field(default_factory=Notes)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
-    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
+    since: float = field(default_factory=time.monotonic)  # its start; 0: adopted, so long ago
     exit_code: int | None = None  # of its process, if the launcher has reported it
     is_stopping: bool = False  # it was asked to stop
     killed: bool = False
@@ -74,7 +75,7 @@ class ActiveRun:
         return gpu and self.notes.phase == CHECK_PHASE
 
     @property
-    def place(self) -> str:
+    def slot_name(self) -> str:
         """The name of its slot, as far as it is known; else "?"."""
         return self.slot.name if self.slot is not None else self.notes.slot or "?"
 
@@ -191,7 +192,7 @@ class Folders:
         folder, number = attempts.fork(self._store, run, self._starts.get(run, 0) + 1)
         return folder, {"attempt": number}
 
-    def began(self, run: str, attempt: int | None = None) -> None:
+    def note_begun(self, run: str, attempt: int | None = None) -> None:
         """Note that the ledger names the attempt now, and remove the one before it if that has
         ended."""
         self._starts[run] = self._starts.get(run, 0) + 1
@@ -207,8 +208,9 @@ class Folders:
 
 
 LOSSES = 2  # variants, and runs, that lose their device on a place before it is given up
-IN_A_ROW = 3  # runs, of as many variants, that fail alike: the cause is none of theirs
-AT_MOST = 30  # runs, of several variants, that fail alike in a row, whatever has worked before
+# How many runs in a row, of IN_A_ROW variants or of all, must fail alike to end the sweep.
+IN_A_ROW = 3  # where no variant is to blame: each has worked elsewhere, or nothing has worked yet
+ALIKE_ANYWAY = 30  # whatever has worked before
 AT_ONCE_S = 30.0  # a run that went on for longer, and made a step, has worked for a while
 
 Lost = Mapping[str, frozenset[str]]  # place -> runs that lost their device there
@@ -275,8 +277,8 @@ def failures_alike(
 
     `endings`: those of one place, in order. `variants`: how many the sweep has. `proven`: the
     variants that have a result. `works`: a worker there has made a step. Once something has worked
-    in this drive, a variant that never has may well be broken itself; only AT_MOST failures in a
-    row then end the sweep.
+    in this drive, a variant that never has may well be broken itself; only ALIKE_ANYWAY failures in
+    a row then end the sweep.
     """
     failure = endings[-1].failure
     if not failure:
@@ -294,7 +296,7 @@ def failures_alike(
     # A variant that fails with each of its seeds counts once.
     enough_variants = min(IN_A_ROW, variants)
     if _are_enough(conclusive, IN_A_ROW, enough_variants) or _are_enough(
-        row, AT_MOST, enough_variants
+        row, ALIKE_ANYWAY, enough_variants
     ):
         return len({ending.run for ending in row})
     return 0
@@ -318,11 +320,11 @@ class PlaceHealth:
         self._endings: dict[str, list[Ending]] = {}  # by place
         self._say, self._board = say, board
 
-    def works(self, place: str) -> None:
+    def note_result(self, place: str) -> None:
         """Note that a run left a result on this place: earlier losses no longer count."""
         self.lost = {**self.lost, place: frozenset()}
 
-    def blame(self, run: str, place: str) -> None:
+    def note_lost_device(self, run: str, place: str) -> None:
         """Note that `run` lost its device on this place."""
         self.lost = blame(self.lost, run, place)
         lost = self.lost.get(place, frozenset())
@@ -362,12 +364,12 @@ class PlaceHealth:
         for active in self._board.active.values():
             if active.slot is not None and active.slot.place == place and active.stepped:
                 works = True
-        row = failures_alike(
+        count = failures_alike(
             endings,
             variants=len({variant(run) for run in runs}),
             proven={variant(run) for run in runs if states[run.id].status in FINAL_STATUSES},
             works=works,
         )
-        if row:
+        if count:
             reason = f"failed at once on {place}, all alike ({ended.error})"
-            self.stopped = f"{row} runs in a row {reason}"
+            self.stopped = f"{count} runs in a row {reason}"

@@ -1,7 +1,7 @@
 """Runs the driver of a sweep without this terminal: in the background of this host, or in a job of
 its own.
 
-Used by `cli/driving.py`.
+Used by `cli/driving.py` for `ablate sweep --detach`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ablate.shared import Failure, UserError, make_folder
 from ablate.store import Store, driver_of
 
 DETACH_PLACES = ("here", "job")
-BEHIND_S = 5.0  # while another driver runs, until a new process surely waits for its turn
-PATIENCE_S = 60.0  # for the plan: the driver may decode data for hours first
+BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
+PATIENCE_S = 60.0  # how long to wait for the plan, before which the driver may decode data
 
 
 def detach_driver(
@@ -36,13 +36,13 @@ def detach_driver(
     if place == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
     if settings["name"] == "slurm":
-        slurm_jobs.check()
+        slurm_jobs.check_cluster()
     make_folder(store.root)
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if place == "job":
         return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
-    old_stamp = store.plan_stamp(sweep)
+    old_stamp = store.plan_stamp(sweep)  # it changes when the new driver writes its plan
     with open(log, "ab") as file:
         begins = file.tell()
         process = subprocess.Popen(

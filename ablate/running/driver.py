@@ -344,7 +344,7 @@ class Drive:
                 folder.lock.clear()  # an old worker's last words are not the new one's
                 step = folder.newest_step()
                 self.board.record(run, "started", step=step, slot=slot.name, **attempt)
-                self.folders.began(run, **attempt)
+                self.folders.note_begun(run, **attempt)
             except OSError as error:
                 if error.errno not in DISK_FULL_ERRORS:
                     raise
@@ -423,7 +423,7 @@ class Drive:
         died = False
         if folder.has_result():
             if active.slot is not None:
-                self.places.works(active.slot.place)
+                self.places.note_result(active.slot.place)
         elif active.killed:
             self.board.record(run, "hung")
             self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
@@ -456,7 +456,7 @@ class Drive:
         elif exit_reason == DISK_FULL:
             self.disk.ran_out()
         if exit_reason == DEVICE_LOST and active.slot is not None:
-            self.places.blame(run, active.slot.place)
+            self.places.note_lost_device(run, active.slot.place)
         elif exit_reason == NO_DEVICE and active.slot is not None:
             self.places.give_up(active.slot.place, f"{active.run.label}: {self._error(folder)}")
         return died
@@ -507,7 +507,7 @@ class Drive:
             sweep=self.plan.name,
             total=len(board.runs) + self.plan.to_come,
             counts=count_blocked(board.counts, stuck, board.states),
-            workers=[Worker(a.run, a.place, a.notes, a.folder) for a in board.active.values()],
+            workers=[Worker(a.run, a.slot_name, a.notes, a.folder) for a in board.active.values()],
             waiting=self.disk.waiting,
             states=board.states,
             blocked=stuck,

@@ -134,11 +134,11 @@ class Fused:
         torch._foreach_sub_(parameters, moves)
         torch._foreach_lerp_(averages, gradients, 1 - self._optim.b2)
 
-    def counts(self) -> list[dict[str, Any]]:
+    def changed_settings(self) -> list[dict[str, Any]]:
         """See `Wrapped`: these groups keep nothing."""
         return []
 
-    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+    def restore_settings(self, changes: Sequence[Mapping[str, Any]]) -> None:
         pass
 
     def _state_lists(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:

@@ -1,5 +1,9 @@
 """The movement of weights: the optimisers, the rate over a run, its lengths in steps, and the
-average of the weights."""
+average of the weights.
+
+Used by `training.py` in each run, and by `answers.py`, which checks a sweep's optimisers and
+schedules before it starts. The names of optimisers and their settings are in run/choices.py.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +88,8 @@ def check_optimizer(optim: Optim) -> None:
             optimizer.step()
         for state in optimizer.state.values():
             as_tensors(state, optim, model.weight.device)
-        for counts in optimizer.counts():
-            as_tensors(counts, optim, model.weight.device)
+        for changes in optimizer.changed_settings():
+            as_tensors(changes, optim, model.weight.device)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
@@ -114,7 +118,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
 
     def groups(names: Collection[str]) -> list[dict[str, Any]]:
         parameter_groups: dict[tuple[float, bool], list[Tensor]] = {}
-        for decay in (True, False):  # the order of the kernels' calls
+        for decay in (True, False):  # the order of the groups, and so of the GPU kernels
             for name, parameter in model.named_parameters():
                 if name in names and (name in decays) == decay and scales[name]:
                     parameter_groups.setdefault((scales[name], decay), []).append(parameter)
@@ -141,7 +145,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
             b1=optim.b1,
             b2=optim.b2,
             decay=optim.beta2_decay,
-            views=axes(model),
+            views=flax_shapes(model),
         )
         return Wrapped(optimizer)
     if optim.name == "muon":
@@ -177,7 +181,7 @@ def tensors_of(optimizer: Fused | Wrapped, model: nn.Module, optim: Optim) -> di
         for key, value in as_tensors(state, optim, parameter.device).items():
             tensors[f"optim.{key}.{name}"] = value
     device = next(model.parameters()).device
-    for number, group in enumerate(optimizer.counts()):
+    for number, group in enumerate(optimizer.changed_settings()):
         for key, value in as_tensors(group, optim, device).items():
             tensors[f"group.{number}.{key}"] = value
     return tensors
@@ -189,7 +193,7 @@ def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, 
     optimizer.state.clear()
     parameters = dict(model.named_parameters())
     device = next(model.parameters()).device
-    counts: list[dict[str, Any]] = [{} for _ in optimizer.param_groups]
+    changes: list[dict[str, Any]] = [{} for _ in optimizer.param_groups]
     for path, tensor in tensors.items():
         if path.startswith("optim."):
             _, key, name = path.split(".", 2)
@@ -200,8 +204,8 @@ def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, 
         elif path.startswith("group."):
             _, number, key = path.split(".", 2)
             key, value = from_tensor(key, tensor, device)
-            counts[int(number)][key] = value
-    optimizer.recount(counts)
+            changes[int(number)][key] = value
+    optimizer.restore_settings(changes)
 
 
 class Average:
@@ -275,8 +279,8 @@ class AdafactorBV(torch.optim.Optimizer):
         views: Mapping[Tensor, tuple[int, ...]] | None = None,
         moment: torch.dtype = torch.bfloat16,
     ) -> None:
-        """`views`: the shapes of parameters that hold several in one, see `axes`. `moment`: the
-        type in which m is kept; the update is not rounded."""
+        """`views`: the shapes of parameters that hold several in one, see `flax_shapes`. `moment`:
+        the type in which m is kept; the update is not rounded."""
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
         self._b1, self._b2, self._decay = b1, b2, decay
         self._views, self._moment = dict(views or {}), moment
@@ -294,26 +298,26 @@ class AdafactorBV(torch.optim.Optimizer):
     def _update(self, p: Tensor, grad: Tensor) -> Tensor:
         state = self.state[p]
         g = grad.view(self._views.get(p, grad.shape))
-        two = largest(g.shape)
+        factored_axes = largest(g.shape)
         if not state:
             state["step"] = 0
             state["m"] = torch.zeros_like(g, dtype=self._moment)
-            if two is None:
+            if factored_axes is None:
                 state["v"] = torch.zeros_like(g)
             else:
-                state["r"] = g.sum(two[0], keepdim=True).zero_()
-                state["c"] = g.sum(two[1], keepdim=True).zero_()
+                state["r"] = g.sum(factored_axes[0], keepdim=True).zero_()
+                state["c"] = g.sum(factored_axes[1], keepdim=True).zero_()
         state["step"] += 1
         share = 1 - min(self._b2, 1 - state["step"] ** self._decay)
         square = g.square().add_(EPS)
-        if two is None:
+        if factored_axes is None:
             v = state["v"].lerp_(square, share)
             u = g * v.rsqrt()
         else:
             r, c = state["r"], state["c"]
-            r.lerp_(square.mean(two[0], keepdim=True), share)
-            c.lerp_(square.mean(two[1], keepdim=True), share)
-            relative_r = r / r.mean(two[1], keepdim=True)
+            r.lerp_(square.mean(factored_axes[0], keepdim=True), share)
+            c.lerp_(square.mean(factored_axes[1], keepdim=True), share)
+            relative_r = r / r.mean(factored_axes[1], keepdim=True)
             # Two roots: the product of two small means would be 0.
             u = g * relative_r.rsqrt() * c.rsqrt()
         m = state["m"].to(u.dtype).lerp_(u, 1 - self._b1)
@@ -330,7 +334,7 @@ def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return order[-1], order[-2]
 
 
-def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
+def flax_shapes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     """Return the shapes with the axes that flax has, of kernels and biases of attention: queries,
     keys and values apart, and each head by itself; (D, H d) would be factored over all heads at
     once. The kernel of the plain stem has the axes of big_vision's convolution, (P, P, C, D); other
@@ -358,7 +362,7 @@ def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 # --- Optimisers of torch.optim, also by import path -----------------------------------------------
 
-_MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
+_SET_FROM_OUTSIDE = {"params", "lr", "scale"}  # keys of a group that are no state of the optimiser
 
 
 class Wrapped:
@@ -393,7 +397,7 @@ class Wrapped:
         if self._rest is not None:
             self._rest.step()
 
-    def counts(self) -> list[dict[str, Any]]:
+    def changed_settings(self) -> list[dict[str, Any]]:
         """Return, for each group, the settings that steps have changed."""
         changes = []
         for group, began in zip(self._wrapped.param_groups, self._began, strict=True):
@@ -404,20 +408,20 @@ class Wrapped:
             changes.append(changed)
         return changes
 
-    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
-        """Restore the groups' settings as first set, changed by `counts`."""
+    def restore_settings(self, changes: Sequence[Mapping[str, Any]]) -> None:
+        """Restore the groups' settings as first set, changed by `changes`."""
         pairs = zip(self._wrapped.param_groups, self._began, strict=True)
         for number, (group, began) in enumerate(pairs):
-            for key in group.keys() - began.keys() - _MOVES:
+            for key in group.keys() - began.keys() - _SET_FROM_OUTSIDE:
                 del group[key]
             group.update(deepcopy(began))
-            if number < len(counts):
-                group.update(counts[number])
+            if number < len(changes):
+                group.update(changes[number])
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a group that the optimiser itself may change."""
-    return {key: value for key, value in group.items() if key not in _MOVES}
+    return {key: value for key, value in group.items() if key not in _SET_FROM_OUTSIDE}
 
 
 def _equal(value: Any, initial: Any) -> bool:
@@ -475,8 +479,8 @@ Factor = Callable[[int, int], float]  # of a step behind the warm-up, and how ma
 
 
 class Lengths(NamedTuple):
-    """The steps of a run: in all, of the warm-up that begins it, and of the cooldown that ends
-    it."""
+    """Numbers of steps: of the whole run, of its warm-up at the start, and of its cooldown at the
+    end."""
 
     total: int
     warmup: int
@@ -491,16 +495,16 @@ def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
     images at 4096 are 92,700 steps, and as 380,506,500 examples big_vision's 92,897.
     """
 
-    def steps(steps: int | None, examples: int | None, epochs: float) -> int:
+    def to_steps(steps: int | None, examples: int | None, epochs: float) -> int:
         if steps is not None:
             return steps
         if examples is not None:
             return round(examples / train.batch)
         return round(epochs * epoch)
 
-    total = max(1, steps(train.steps, train.examples, train.epochs))
-    warmup = steps(optim.warmup_steps, optim.warmup_examples, optim.warmup_epochs)
-    cooldown = steps(optim.cooldown_steps, None, optim.cooldown_epochs)
+    total = max(1, to_steps(train.steps, train.examples, train.epochs))
+    warmup = to_steps(optim.warmup_steps, optim.warmup_examples, optim.warmup_epochs)
+    cooldown = to_steps(optim.cooldown_steps, None, optim.cooldown_epochs)
     warmup = min(warmup, total)
     return Lengths(total, warmup, min(cooldown, total - warmup))
 
@@ -512,10 +516,11 @@ def learning_rate(
     `user_factor` is the `own_factor` of a schedule by import path.
 
     big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
-    and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
-    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`. The
-    same holds for a schedule by import path, which takes a linear factor in the cooldown, too. poly
-    is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
+    and constant take a linear factor in the cooldown. `warmup_lr` and `min_lr` work as they do in
+    timm.scheduler: cosine (warmup_prefix) and linear end before the cooldown, and rsqrt never falls
+    below `min_lr`. The same holds for a schedule by import path, which takes a linear factor in the
+    cooldown, too. poly is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly
+    policy.
     """
     total, warmup, cooldown = lengths
     elapsed = step - warmup

@@ -6,12 +6,12 @@ else; nothing here reads a plan or computes a statistic.
 """
 
 from ablate.analysis.english import across, captions, footnotes, imports, looks, paper
-from ablate.analysis.english.registry import EXACT, SENTENCES, write
+from ablate.analysis.english.registry import EXACT_KEYS, WRITERS, write
 
 __all__ = [
     "write",  # write a sentence from its key and values
-    "SENTENCES",  # the function of each key
-    "EXACT",  # the keys of sentences that only full notes print
+    "WRITERS",  # the function of each key
+    "EXACT_KEYS",  # the keys of sentences that only full notes print
     "across",  # the sentences below the columns
     "captions",  # the caption, and warnings about a table
     "footnotes",  # the sentences on entries, rows and columns

@@ -1,7 +1,9 @@
-"""Registers the function that writes each sentence, by its key.
+"""Maps the key of each sentence to the function that writes it.
 
 A sentence is plain, for every reader of a table, or exact: how a number was computed, which only
 full notes print.
+
+The other modules of this folder register their functions with `writes`; `note.py` calls `write`.
 """
 
 from __future__ import annotations
@@ -9,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-SENTENCES: dict[str, Callable[..., str]] = {}
-EXACT: set[str] = set()  # the keys of exact sentences
+WRITERS: dict[str, Callable[..., str]] = {}  # by key
+EXACT_KEYS: set[str] = set()
 
 
 def writes(key: str, exact: bool = False) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Return a decorator that registers the writer of a key, which is given the values by name."""
+    """Return a decorator that registers a function as the writer of `key`. It gets the values of
+    the sentence as keyword arguments."""
 
     def register(writer: Callable[..., str]) -> Callable[..., str]:
-        if key in SENTENCES:
+        if key in WRITERS:
             raise ValueError(f"{key}: has two writers")
-        SENTENCES[key] = writer
+        WRITERS[key] = writer
         if exact:
-            EXACT.add(key)
+            EXACT_KEYS.add(key)
         return writer
 
     return register
@@ -29,5 +32,5 @@ def writes(key: str, exact: bool = False) -> Callable[[Callable[..., str]], Call
 
 def write(key: str, values: Mapping[str, Any]) -> str:
     """Write the sentence of a key. Raises KeyError for a key without a writer, and TypeError for
-    values that it doesn't take."""
-    return SENTENCES[key](**values)
+    values that its writer doesn't take."""
+    return WRITERS[key](**values)

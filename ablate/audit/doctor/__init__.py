@@ -1,4 +1,7 @@
-"""`ablate doctor`: checks of the machine, of the store, and of bit-exact resume of a config."""
+"""`ablate doctor`: checks of the machine, of the store, and of bit-exact resume of a config.
+
+Used by `cli/keeping.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from ablate.audit.doctor import machine, resume_check, stored
-from ablate.audit.doctor.machine import Finding, Findings, Unfit
+from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
 from ablate.run import RunSpec
@@ -32,23 +35,23 @@ def run_checks(
 ) -> Findings:
     """Make every check; yield each finding as soon as it is known.
 
-    `settings`: the launcher group. `slots`: the launcher's slots. The first of `specs` is that of
-    the run called `label`: its data is checked, and the resume of the first run of its lineage; of
-    the others only the data is checked. `ask`: answers each question in a process of its own.
-    `unfit`: see Launcher.
+    `settings`: the launcher group. `slots`: the launcher's slots. The data of all `specs` and of
+    their ancestors is checked, but resume only for the oldest ancestor of `specs[0]`, or for that
+    run itself if it has none; `label` names `specs[0]`. `ask`: answers each question in a process
+    of its own. `unfit`: maps slots that can't train to the reason (see `machine.kernels`).
     """
-    above = [[*spec.ancestors()] for spec in specs]
-    label += ".from" * len(above[0])
-    root_spec = [specs[0], *above[0]][-1]
-    specs = [*specs, *chain.from_iterable(above)]
+    ancestors = [[*spec.ancestors()] for spec in specs]
+    root_spec = [specs[0], *ancestors[0]][-1]
+    root_label = label + ".from" * len(ancestors[0])  # of the parent's parent: LABEL.from.from
+    all_specs = [*specs, *chain.from_iterable(ancestors)]
     yield from _safely("versions", machine.versions)
     yield from _safely("extras", machine.extras)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)
     yield from check_store(store)
-    if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):
-        check = partial(resume_check.resume, store, slots, label, root_spec, ask)
+    if (yield from _safely("data", lambda: resume_check.data(store, all_specs, ask))):
+        check = partial(resume_check.resume, store, slots, root_label, root_spec, ask)
         yield from _safely("resume", check)
 
 
@@ -62,7 +65,8 @@ def check_store(store: Store) -> Findings:
 
 
 def _safely(name: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:
-    """Make one check, and return whether it ended. An error in it is a finding; others go on."""
+    """Make one check, and return whether it ended. An error in it is a finding, and the
+    other checks go on."""
     try:
         yield from check()
         return True
@@ -92,7 +96,7 @@ def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[
         "findings": [
             {"level": finding.level, "check": finding.check, "text": finding.text}
             for finding in findings
-            if finding.level != "..."
+            if finding.level != PROGRESS
         ],
         "repaired": list(repaired),
         "statistics": [
@@ -101,7 +105,7 @@ def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[
     }
 
 
-COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red", "...": "dim"}
+COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red", PROGRESS: "dim"}
 
 
 def _print(finding: Finding) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ablate.report import count_text
 from ablate.run import RunSpec
@@ -28,7 +28,8 @@ from ablate.shared import (
 )
 from ablate.version import __version__
 
-Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
+Level = Literal["ok", "warning", "problem", "..."]
+PROGRESS: Final = "..."  # the level of a line that says that a check has begun
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.doctor.machine import Finding, Findings, Level, free_memory, size
+from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Level, free_memory, size
 from ablate.report import progress_view
 from ablate.run import (
     FOLDER_PLACE,
@@ -94,7 +94,7 @@ def resume_own(slot: Slot, label: str, spec: OwnSpec, ask: Ask) -> Findings:
     if spec.is_command:
         yield from _resume_program(slot, label, spec, ask)
         return
-    yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
+    yield Finding(PROGRESS, "resume", f"training {label} with {name}, with and without a kill -9")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
         straight, killed = _leg(place, "straight", spec), _leg(place, "killed", spec)
         end = _train(straight, slot, SAVES)
@@ -141,7 +141,7 @@ def resume_own(slot: Slot, label: str, spec: OwnSpec, ask: Ask) -> Findings:
 def _resume_program(slot: Slot, label: str, spec: OwnSpec, ask: Ask) -> Findings:
     """Train the run of a program to its end, once with a kill and once without; compare the
     results."""
-    yield Finding("...", "resume", f"training {label} twice, once with a kill -9 halfway")
+    yield Finding(PROGRESS, "resume", f"training {label} twice, once with a kill -9 halfway")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
         straight, killed = _leg(place, "straight", spec), _leg(place, "killed", spec)
         began = time.monotonic()
@@ -274,7 +274,9 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: RunSpec, ask: 
         yield Finding("ok", "resume", f"not tried: {label} takes no steps")
         return
     yield Finding(
-        "...", "resume", f"training {STEPS} steps of {label} on {device}, with and without a stop"
+        PROGRESS,
+        "resume",
+        f"training {STEPS} steps of {label} on {device}, with and without a stop",
     )
     promised = device == "cpu" or spec.tree["train"]["deterministic"]
     yield from _compare_legs(store, slots, spec, ask, "problem" if promised else "warning")
@@ -282,7 +284,7 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: RunSpec, ask: 
         return
     strict = RunSpec.of({**spec.tree, "train": {**spec.tree["train"], "deterministic": True}})
     if not promised:
-        yield Finding("...", "resume", "training the same steps with train.deterministic=true")
+        yield Finding(PROGRESS, "resume", "training the same steps with train.deterministic=true")
         yield from _compare_legs(store, slots, strict, ask, "problem")
     ratio = ask("deterministic", {"spec": strict.tree, "device": device})["ratio"]
     text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"

@@ -69,7 +69,7 @@ def stretched(levels: Tensor, low: Tensor, span: Tensor) -> Tensor:
     return (levels - low).float().mul_(255).div_(span).to(torch.uint8)
 
 
-def contrasted(counts: Counts) -> Tensor:
+def autocontrast_table(counts: Counts) -> Tensor:
     """Return `autocontrast` as a table, uint8 (B C, 256)."""
     return stretched(counts.levels, *counts.ends)
 

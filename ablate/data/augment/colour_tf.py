@@ -1,8 +1,8 @@
 """Operators on levels as TensorFlow computes big_vision's: uint8 (B, H, W, C) to the same.
 
 Their source is big_vision/pp/autoaugment.py, later pp/archive (whose newest version mends
-Contrast). Integers are combined with uint8, so that they wrap, and blended levels are cut off where
-PIL rounds. Operators that are not here equal PIL's to the bit. Parameters are (B,).
+Contrast). Integers are combined with uint8, so that they wrap, and blended levels are truncated
+where PIL rounds them. Operators that are not here equal PIL's to the bit. Parameters are (B,).
 
 Used by `data/augment/randaugment.py`.
 """
@@ -20,7 +20,7 @@ from ablate.data.augment.layout import along_lines, lines
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
     """Keep the highest `bits` int (B,) of each level, from 1 to 8.
 
-    Shifts are uint8 and stop at 7, so 0 bits and more than 8 leave the highest bit alone, too.
+    Shifts are uint8 and stop at 7, so 0 bits, or more than 8, keep only the highest bit.
     """
     return colour.posterize(images, 8 - ((8 - bits) & 255).clamp(max=7))
 
@@ -36,10 +36,10 @@ def contrast(images: Tensor, factor: Tensor) -> Tensor:
     The grey depends on the size of the image alone. What big_vision takes for the mean is the sum
     of the histogram over 256, so the number of pixels over 256: 196 for 224 x 224, 4 for 32 x 32.
     """
-    return blend(sum_of(images), images, factor)
+    return blend(contrast_grey(images), images, factor)
 
 
-def sum_of(images: Tensor) -> float:
+def contrast_grey(images: Tensor) -> float:
     """Return the level that TensorFlow's Contrast takes for the mean grey: the number of an image's
     pixels over 256, rounded down, at most 255."""
     height, width = images.shape[1:3]
@@ -49,8 +49,8 @@ def sum_of(images: Tensor) -> float:
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend grey (factor 0) with the image (factor 1); images of one channel stay as they are.
 
-    The grey is a share of 255.5, its fraction cut off (tf.image.rgb_to_grayscale), to 2e-5 of a
-    level.
+    The grey is that of tf.image.rgb_to_grayscale: (0.2989 R + 0.587 G + 0.114 B) 255.5 / 255,
+    rounded down; before rounding it agrees to within 2e-5 of a level.
     """
     return colour.saturation(images, factor, grey)
 
@@ -76,19 +76,21 @@ def sharpness(images: Tensor, factor: Tensor) -> Tensor:
 def autocontrast(images: Tensor) -> Tensor:
     """Stretch each channel to 0..255 in float32: x scale - low scale, fractions cut off.
 
-    Now and then the result is a level too low, at the top, too.
+    As in TensorFlow, a float error now and then makes the result a level too low, even at the top.
     """
     width = images.shape[2]
-    scale, offset = (along_lines(coefficients, width) for coefficients in line(*extremes(images)))
+    scale, offset = (
+        along_lines(coefficients, width) for coefficients in linear_map(*extremes(images))
+    )
     return stretched(lines(images), scale, offset).view(images.shape)
 
 
-def contrasted(counts: colour.Counts) -> Tensor:
+def autocontrast_table(counts: colour.Counts) -> Tensor:
     """Return `autocontrast` as a table, uint8 (B C, 256)."""
-    return stretched(counts.levels, *line(*counts.ends))
+    return stretched(counts.levels, *linear_map(*counts.ends))
 
 
-def line(low: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+def linear_map(low: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scale and the offset of each channel, with which `autocontrast` maps its
     levels."""
     scale = 255 / span

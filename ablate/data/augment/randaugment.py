@@ -63,7 +63,7 @@ SOLARIZE_ADD = Levels(lambda x, d: solarize_add(x, d.integer_level(110)))
 # big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list, on levels
 # as TensorFlow executes it.
 TF: dict[str, Operator] = {
-    "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.contrasted),
+    "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.autocontrast_table),
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp, lambda d, h, w: rotation(d.signed(30), h, w)),
@@ -72,7 +72,9 @@ TF: dict[str, Operator] = {
     "Color": Blended(
         colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
     ),
-    "Contrast": Blended(colour_tf.contrast, lambda x: colour_tf.sum_of(x.images), Drawn.factor),
+    "Contrast": Blended(
+        colour_tf.contrast, lambda x: colour_tf.contrast_grey(x.images), Drawn.factor
+    ),
     "Brightness": Blended(colour.brightness, lambda x: None, Drawn.factor),
     "Sharpness": Blended(colour_tf.sharpness, lambda x: smooth(x.images, 0), Drawn.factor),
     "ShearX": Warped(warp, lambda d, h, w: shear_x(d.signed(0.3))),
@@ -85,7 +87,7 @@ TF: dict[str, Operator] = {
 
 # timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
 TIMM: dict[str, Operator] = {
-    "AutoContrast": Counted(colour.autocontrast, colour.contrasted),
+    "AutoContrast": Counted(colour.autocontrast, colour.autocontrast_table),
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp_bilinear, lambda d, h, w: rotation(d.signed(30), h, w)),

@@ -1,4 +1,7 @@
-"""Draws curves by column: of trainings by epoch, and of searches by their number of trials."""
+"""Draws curves by column: of trainings by epoch, and of searches by their number of trials.
+
+Used by `ablate plot`, through the table of figures in `__init__.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from ablate.planning import Plan
 from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, in_order, inks
 from ablate.report.plot.style import Drawing, Subject
 
-ACROSS = 3  # columns in a line
-BANDS = 8  # rows at most: of more, bands hide the lines
+MOST_ACROSS = 3  # columns of the table that stand side by side
+MOST_BANDED_ROWS = 8  # with more rows, bands would hide the lines
 
 
 def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw the mean of the runs that reached an epoch, and a band from the lowest to the highest.
 
-    A panel a column and a quantity; no bands where there are many rows.
+    There is one panel for each column and quantity; no bands where there are many rows.
     """
     if not plan.task.curve:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
@@ -31,7 +34,9 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 epochs = epochs_by_cell.setdefault((run.cell.row, run.cell.column), {})
                 epochs.setdefault(line[clock], []).append(line)
     if not epochs_by_cell:
-        raise Nothing(f"{plan.name}: no run has a validation yet; run {plan.repeat_command()}")
+        raise Nothing(
+            f"{plan.name}: no run has a loss or a validation yet; run {plan.repeat_command()}"
+        )
     candidates = (
         ("train_loss", "training loss", 1.0),
         (f"val_{metric.key}", metric.with_unit(metric.validated), metric.scale),
@@ -40,8 +45,8 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         key
         for epochs in epochs_by_cell.values()
         for lines in epochs.values()
-        for e in lines
-        for key in e
+        for line in lines
+        for key in line
     }
     quantities = [quantity for quantity in candidates if quantity[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
@@ -54,17 +59,17 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             "Learning curves",
         ),
         titles=[plan.heading(column) for column in columns],
-        most_across=ACROSS,
+        most_across=MOST_ACROSS,
         panel=(4.4 if len(columns) == 1 else 2.8, 2.1 * len(quantities)),
         edge=(1.6, 0.6),
         x=clock,
         y=[name for _, name, _ in quantities],
     )
     rows = list(dict.fromkeys(row for row, _ in epochs_by_cell))
-    banded = len(rows) <= BANDS
-    for part, (key, name, scale) in enumerate(quantities):
+    banded = len(rows) <= MOST_BANDED_ROWS
+    for place, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in epochs_by_cell.items():
-            axes = sheet.panels[columns.index(column)][part]
+            axes = sheet.panels[columns.index(column)][place]
             values = {e: [scale * line[key] for line in epochs[e] if key in line] for e in epochs}
             x = sorted(epoch for epoch in values if values[epoch])
             if not x:
@@ -77,8 +82,8 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             sheet.tell(
                 curve, f"{cell_name(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row
             )
-        for parts in sheet.panels:
-            parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        for panels in sheet.panels:
+            panels[place].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     absent = [
         cell_name(cell.row, cell.column)
         for cell in plan.cells
@@ -94,9 +99,10 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
 
 
 def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
-    """Draw the expected best validation score of k trials, and a band for 80 % of draws: a panel
-    for each column. The scores are those that all searches of a row received: for a pruned trial
-    its last, for a diverged one that of guessing. k goes as far as one search does."""
+    """Draw the expected best validation score of k trials, and a band for 80 % of draws: one panel
+    for each column. The trials of all searches of a row are pooled. A pruned trial counts with its
+    last score, a diverged one with that of guessing. k runs up to the number of trials of one
+    search."""
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
     metric = plan.objective
@@ -119,7 +125,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             "Best score of a search by its number of trials",
         ),
         titles=[plan.heading(column) for column in columns],
-        most_across=ACROSS,
+        most_across=MOST_ACROSS,
         panel=(3.4, 3.6),
         x="trials, k",
         y=[metric.with_unit(f"best {metric.validated}")],

@@ -1,4 +1,9 @@
-"""Slurm as the engine of pilots, and as the place of a driver's own job."""
+"""Slurm, as an engine of pilots (`pilots.Engine`) and for a job in which the driver itself runs.
+
+Used by the launcher `slurm`, by `detach.py`, and on nodes as the program of a pilot. The settings
+are in planning/launcher.py; what maps them to options of sbatch is in `slurm_jobs.py` (SITE), in
+`pilot_options` and, for the driver, in `submit_driver`.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +38,8 @@ def slurm(settings: Mapping[str, Any], cache: Path) -> PilotLauncher:
 
 
 class Slurm:
-    """The engine of Slurm: see Engine. The jobs of a store have its token in their name, whoever
-    submitted them."""
+    """The engine of Slurm: see `pilots.Engine`. The jobs of a store have its token in their name,
+    whoever submitted them."""
 
     def __init__(self, settings: Mapping[str, Any], root: Path, token: str) -> None:
         self._settings, self._root, self._token = settings, root, token
@@ -50,7 +55,8 @@ class Slurm:
         return self.job(count, without).submit()
 
     def job(self, count: int, without: Collection[str] = ()) -> SlurmJob:
-        """Return `count` jobs, on none of the hosts `without`, with one pilot on each node."""
+        """Return a job, an array of `count` jobs if that is more than 1, on none of the hosts
+        `without`, with one pilot on each node."""
         job_id = "%A_%a" if count > 1 else "%j"
         first_log, task_log = (f"{self._folder}/{job_id}_{node}_log" for node in ("0", "%t"))
         job_options: dict[str, Option] = {
@@ -74,13 +80,14 @@ class Slurm:
     def _pilot(self) -> list[str]:
         """Return the command of a pilot.
 
-        Everybody on a node can read it, so it has no line of `launcher.setup`, and not the driver's
-        command. What runs note of that command comes with orders.
+        Everybody on a node can read it, so it lacks the private settings: `launcher.setup` and
+        `launcher.sbatch`, and the driver's command. That command, which runs record, reaches the
+        pilot with its orders.
         """
-        private = ("setup", "sbatch", "origin")
+        private = ("setup", "sbatch", "origin")  # `origin` has the driver's command
         settings = {key: value for key, value in self._settings.items() if key not in private}
         tree = {"root": str(self._root), "settings": {**settings, "token": self._token}}
-        # -P: not what lies in this folder
+        # -P: import no module from the working directory
         return [sys.executable, "-P", "-u", "-m", PILOT, json.dumps(tree)]
 
     def states(self) -> Mapping[str, bool] | None:
@@ -117,14 +124,15 @@ def pilot_options(settings: Mapping[str, Any]) -> dict[str, Option]:
     }
 
 
-_TRAINS = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")  # what a driver needs not
+# Prefixes of sbatch's options that the job of a driver does not need.
+_FOR_TRAINING = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")
 
 
 def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]) -> str:
     """Submit a driver's command as a job that needs no GPU, and gets a signal before its limit, in
     time to stop its pilots' runs. Returns the job's id. Raises Failure where there is no sbatch, or
     where it refuses."""
-    site = {k: v for k, v in site_options(settings).items() if not k.startswith(_TRAINS)}
+    site = {k: v for k, v in site_options(settings).items() if not k.startswith(_FOR_TRAINING)}
     options: dict[str, Option] = {
         "job-name": "ablate-driver",
         "cpus-per-task": 2,
@@ -140,7 +148,7 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
     return job
 
 
-def _fly(root: str, settings: Mapping[str, Any]) -> None:
+def _run_pilot(root: str, settings: Mapping[str, Any]) -> None:
     """Run a pilot: a job calls this on each of its nodes."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job_id = os.environ["SLURM_JOB_ID"]
@@ -150,6 +158,6 @@ def _fly(root: str, settings: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     try:
-        _fly(**json.loads(sys.argv[1]))
+        _run_pilot(**json.loads(sys.argv[1]))
     except (Failure, UserError) as error:
         sys.exit(f"ablate: {error}")

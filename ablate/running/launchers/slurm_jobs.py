@@ -110,7 +110,7 @@ def given_settings(settings: Mapping[str, Any], *keys: str) -> list[str]:
     return [shlex.quote(f"launcher.{key}={settings[key]}") for key in names]
 
 
-def check() -> None:
+def check_cluster() -> None:
     """Raise Failure where this host can't ask for jobs."""
     for program in ("sbatch", "squeue"):
         if shutil.which(program) is None:

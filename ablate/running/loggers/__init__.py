@@ -6,6 +6,9 @@ only starts it and checks whether it lives: a service that is slow or dead costs
 Loggers, and the shell command of `notify`, observe a sweep while it is driven, through the view of
 the drive and the folders of runs. The drive knows nothing of them, waits for none, and ends as it
 would without them.
+
+Used by `cli/driving.py` (`ablate sweep`) and `api/nouns.py`. The settings of loggers and `notify`
+are in planning/logger.py.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from ablate.running.view import View
 from ablate.shared import Failure, UserError, make_folder
 from ablate.store import GIVEN_UP, SweepProgress, turn_of_child
 
-END_S = 10.0  # for the last pages, until the command goes on without them
+END_S = 10.0  # how long `Feeders.close` waits for loggers to send their last pages
 
 
 def check_loggers_installed(names: Sequence[str]) -> None:
@@ -72,8 +75,8 @@ class Feeders:
                 self._warn_of_death(name)
 
     def close(self) -> None:
-        """Let the loggers hand on what is there, and end. Waits for a moment, then leaves them to
-        it."""
+        """Tell the loggers to send what is left and to exit. Wait up to END_S, then leave them
+        running."""
         until = time.monotonic() + END_S
         for process in self._processes.values():
             _close_input(process)
@@ -99,8 +102,8 @@ class Feeders:
 
     def _warn(self, name: str, reason: str) -> None:
         self._say(
-            f"warning: logger={name} has stopped: {reason}; nothing else depends on it, and the "
-            f"same command hands on what it lacks"
+            f"warning: logger={name} has stopped: {reason}; the sweep goes on without it; run "
+            f"the same command again to send it what is missing"
         )
 
 
@@ -128,11 +131,13 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
+# --- The command of `notify` ----------------------------------------------------------------------
+
 FORMAT = 1  # of the summary; raised when a reader of the old would be wrong
 MOST_RUNS = 20  # runs that a summary names
-LIMIT_S = 60.0  # for a command
-APART_S = 60.0  # between two summaries of failures; later failures are reported together
-NOTIFY_S = 5.0  # for the last command, until ours ends without it
+LIMIT_S = 60.0  # how long a command may run
+APART_S = 60.0  # at least, before a summary of failures; failures meanwhile share the next one
+NOTIFY_S = 5.0  # how long `Notifier.close` waits for the last command
 
 
 class Notifier:
@@ -198,6 +203,9 @@ class Notifier:
             self._say(f"warning: notify: {problem}; the sweep does not depend on it")
 
 
+# --- The sweep, as loggers and `notify` see it ----------------------------------------------------
+
+
 class Observers:
     """A context manager around a drive: it starts the loggers once the drive has a plan, and closes
     them at the end."""
@@ -254,7 +262,7 @@ class Observers:
             view.say(self._lines.pop(0))
 
     def keep_verdicts(self, line: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the verdicts of the complete sweep; they were read, and their look is recorded."""
+        """Keep the verdicts of the complete sweep; the user's look at them is already recorded."""
         self._verdicts = line, verdicts
 
     def _lost(self) -> set[str]:

@@ -1,4 +1,8 @@
-"""Gradient norms by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4)."""
+"""Gradient norms by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4).
+
+With `probe=[gradnorm]`. run/metrics/probed.py reads the arrays: it knows the names of groups,
+and its GRADNORM_STEPS are LAST_STEPS here.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from ablate.training.model import Host
 from ablate.training.optim import decay_names
 from ablate.training.probes.probe import Probe
 
-FIRST_STEPS = 10  # steps, of which each is recorded
-INTERVAL = 10  # steps between records after them, or a multiple of it ...
-RECORDS = 1000  # ... for at most about so many records, and then INTERVAL again ...
-LAST_STEPS = 1000  # ... in so many last steps: what Fig. 2 averages over
+# Recorded: each of the first FIRST_STEPS; then every INTERVAL steps, or the least multiple of that
+# for which RECORDS suffice; and every INTERVAL in the LAST_STEPS, over which Fig. 2 averages.
+FIRST_STEPS = 10
+INTERVAL = 10
+RECORDS = 1000
+LAST_STEPS = 1000
 
 
 def steps_to_record(total: int) -> list[int]:
@@ -29,15 +35,15 @@ def steps_to_record(total: int) -> list[int]:
 
 
 def groups(model: nn.Module) -> list[list[str]]:
-    """Return a list [group, parameter, ...] for each group: every parameter is in one group, named
-    by its place.
+    """Return a list [group, parameter, ...] of names for each group. Every parameter is in one
+    group, which is named by the place in the model.
 
     `embedding`: kernels and biases of the stem; `stem.norms`: the rest of the stem;
     `blocks.I.attn`, `blocks.I.mlp`, ...: all of a block's sublayer, including its norms; else the
-    first part of the name (`head`, `norm`, `posemb`, ...). So ||group|| of a whole block or of the
-    embedding with its norms is the root of the sum of squares of its parts.
+    first part of the name (`head`, `norm`, `posemb`, ...). The norm of several groups together,
+    such as those of a block, is the root of the sum of their squares.
     """
-    dense = {name.rpartition(".")[0] for name in decay_names(model)}
+    with_kernels = {name.rpartition(".")[0] for name in decay_names(model)}
     members: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
         top, *rest = name.split(".")
@@ -45,7 +51,7 @@ def groups(model: nn.Module) -> list[list[str]]:
         if top in ("blocks", "layers"):  # the MLP host has layers
             group = ".".join([top, *rest[:2]])
         elif top == "stem":
-            group = "embedding" if name.rpartition(".")[0] in dense else "stem.norms"
+            group = "embedding" if name.rpartition(".")[0] in with_kernels else "stem.norms"
         members.setdefault(group, []).append(name)
     return [[group, *names] for group, names in members.items()]
 
@@ -70,8 +76,8 @@ class GradNorm(Probe):
         self.steps = steps_to_record(total)
         self._row = {step: row for row, step in enumerate(self.steps)}
         device, dtype = self.parameters[0].device, self.parameters[0].dtype
-        members = nn.functional.one_hot(torch.tensor(group_numbers)).T
-        self._member = members.to(device, dtype)  # (G, parameters)
+        is_in_group = nn.functional.one_hot(torch.tensor(group_numbers)).T
+        self._is_in_group = is_in_group.to(device, dtype)  # (G, parameters)
         self.norms = torch.zeros(len(self.steps), len(listing), device=device)
 
     def kept(self) -> dict[str, Tensor]:
@@ -86,7 +92,7 @@ class GradNorm(Probe):
                 grad = parameter.grad
                 grads.append(torch.zeros_like(parameter) if grad is None else grad)
             norms = torch.stack(torch._foreach_norm(grads))
-            self.norms[row] = (self._member @ norms.square()).sqrt()
+            self.norms[row] = (self._is_in_group @ norms.square()).sqrt()
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
         recorded_steps = [step for step in self.steps if step < steps]

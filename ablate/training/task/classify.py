@@ -1,6 +1,7 @@
 """Classification: the loss that training minimises, and the metrics.
 
-Shapes: B examples, C classes. Losses are in nats.
+Shapes: B examples, C classes. Losses are in nats. `Classify` is found by its path in
+run/metrics/classify.py; `check_loss` is called by `answers.py`, before a sweep starts.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ablate.training.plugin import blame, make_part
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.task import Predictor, Task
 
-# What predictions.npy holds for each test example, in the test set's order. The loss is in full:
-# the metrics are those of the file, to the last bit.
+# What predictions.npy holds for each test example, in the test set's order. The loss is kept in
+# float64, so that metrics computed from the file equal those reported, to the last bit.
 PREDICTION = np.dtype(
     [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4"), ("confidence", "<f8")]
 )
@@ -67,12 +68,12 @@ class Classify(Task):
     def prior_loss(self, train: AnySplit) -> float | None:
         """Return the loss of guessing by the classes' frequencies; with a loss by import path, the
         loss of the best constant guess that is found. None with such a loss where images are mixed,
-        since it needn't be linear in the target, and for more than ROWS classes."""
+        since it needn't be linear in the target, and for more than MOST_ROWS classes."""
         if self._user_loss is None:
             return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
-        if self._mixes or self._classes > ROWS:
+        if self._mixes or self._classes > MOST_ROWS:
             return None
-        rows = alike(train.labels, self._classes)
+        rows = sample_with_shares(train.labels, self._classes)
         if self._soft:
             rows = targets(rows, self._classes, self._smoothing)
         return least_constant(self._user_loss, rows, self._classes)
@@ -140,8 +141,8 @@ def prior_loss(
     That is the entropy of the (smoothed) label distribution; for sigmoid the sum over the classes
     of the entropy of "this one or not". A run whose final training loss is not below it has
     collapsed. Mixing changes nothing: both losses are linear in the target, and mixup and cutmix,
-    with one share and one permutation a batch, keep its mean. (They raise the least loss that
-    looking at images could reach.)
+    with one share and one permutation a batch, keep its mean. (They do raise the least
+    loss that a model which looks at images could reach.)
     """
     # On the CPU: torch compiles entr for a GPU when it is first called there, so a machine whose
     # NVRTC doesn't work would lose a run that has only this left to do.
@@ -173,7 +174,7 @@ def evaluate(
         classes = logits.shape[1]
         wide = logits.double()
         true = wide.gather(1, labels[:, None])
-        rank = (~(wide < true)).sum(1) - 1  # itself is not less than itself, nor is NaN
+        rank = (~(wide < true)).sum(1) - 1  # less the true class itself; NaN counts
         losses = loss(wide, labels, 0.0, kind, reduction="none")
         rows = np.empty(len(labels), PREDICTION)
         rows["class"] = wide.argmax(1).cpu().numpy()
@@ -190,7 +191,7 @@ def evaluate(
 # --- A loss by import path, `train.loss=module:name` ----------------------------------------------
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
-ROWS = 4096  # at most, that stand for the training labels
+MOST_ROWS = 4096  # in the sample that stands for all training labels
 
 
 def own_loss(train: Train) -> OwnLoss | None:
@@ -205,35 +206,35 @@ def own_loss(train: Train) -> OwnLoss | None:
     if used is None:
         return None
     user_loss = make_part(used)
-    module: nn.Module | None = None  # one with buffers, which must be where the logits are
+    module: nn.Module | None = None  # a loss with buffers, which must be where the logits are
     if isinstance(user_loss, nn.Module):
         if list(user_loss.parameters()):
             raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
         if list(user_loss.buffers()):
             module = user_loss
 
-    def loss(logits: Tensor, target: Tensor) -> Tensor:
+    def cast_and_call(logits: Tensor, target: Tensor) -> Tensor:
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         if module is not None:
             module.to(logits.device)
-        kind = logits.dtype if target.is_floating_point() else target.dtype
-        value: Tensor = user_loss(logits, target.to(kind))
+        target_dtype = logits.dtype if target.is_floating_point() else target.dtype
+        value: Tensor = user_loss(logits, target.to(target_dtype))
         return value
 
-    return loss
+    return cast_and_call
 
 
-def alike(labels: Tensor, classes: int) -> Tensor:
-    """Return labels, int64 on the CPU and about ROWS at most, in which the classes have the same
-    shares as in `labels`; each class that occurs there occurs at least once."""
+def sample_with_shares(labels: Tensor, classes: int) -> Tensor:
+    """Return labels, int64 on the CPU and about MOST_ROWS at most, in which the classes have the
+    same shares as in `labels`; each class that occurs there occurs at least once."""
     counts = torch.bincount(labels, minlength=classes).cpu()
-    if len(labels) > ROWS:
-        counts = (counts * ROWS / len(labels)).round().clamp(min=1).long() * (counts > 0)
+    if len(labels) > MOST_ROWS:
+        counts = (counts * MOST_ROWS / len(labels)).round().clamp(min=1).long() * (counts > 0)
     return torch.arange(classes).repeat_interleave(counts)
 
 
-def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
+def least_constant(user_loss: OwnLoss, target: Tensor, classes: int) -> float | None:
     """Return the least loss found of one guess for all rows of the target, searched from the
     classes' shares on; None where it isn't finite. For a loss that is convex in the logits this is
     the least loss of a model that looks at no image."""
@@ -244,7 +245,7 @@ def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
 
     def loss_and_gradient(guess: np.ndarray) -> tuple[float, np.ndarray]:
         logits = torch.from_numpy(guess).requires_grad_()
-        value = loss(logits.expand(len(target), -1), target)
+        value = user_loss(logits.expand(len(target), -1), target)
         (gradient,) = torch.autograd.grad(value, logits)
         return float(value.detach()), gradient.numpy()
 
@@ -263,8 +264,8 @@ def check_loss(run: Run) -> None:
     used = own_part("train.loss", run.train)
     if used is None:
         return
-    loss = own_loss(run.train)
-    assert loss is not None
+    user_loss = own_loss(run.train)
+    assert user_loss is not None
     classes = run.data.classes
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(8, classes, generator=generator, requires_grad=True)
@@ -275,7 +276,7 @@ def check_loss(run: Run) -> None:
     )
     target, place = share if soft else labels, f"{used.key}: {used.name}"
     with blame(used):
-        value = loss(logits, target)
+        value = user_loss(logits, target)
         if not (isinstance(value, Tensor) and value.shape == () and value.requires_grad):
             output_shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(
@@ -286,7 +287,7 @@ def check_loss(run: Run) -> None:
         if not bool(value.isfinite() and gradient.isfinite().all()):
             raise UserError(f"{place}: gives {float(value):g} or a gradient that isn't finite")
         with torch.no_grad():
-            halves = (loss(logits[:4], target[:4]) + loss(logits[4:], target[4:])) / 2
+            halves = (user_loss(logits[:4], target[:4]) + user_loss(logits[4:], target[4:])) / 2
     split = run.train.micro_batch not in (None, run.train.batch)
     if split and not torch.allclose(value, halves, rtol=1e-3):
         raise UserError(

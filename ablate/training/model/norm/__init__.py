@@ -1,8 +1,9 @@
-"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings are listed in
-choices.NORMS.
+"""Norms on tokens. Each is built as `Norm(shape, **settings)`.
 
-A norm may declare the traits in `traits.NormTraits`. A norm over the batch normalises as many
-values as the batch has, and declares no `group`.
+NORMS in run/choices.py maps the names that a user types to these classes and lists their settings:
+a new norm needs an entry there. A norm may declare the traits in NormTraits of model/traits.py. Its
+`group` is how many values are normalised together; a norm over the batch leaves it undeclared, as
+it depends on the size of the batch.
 """
 
 from ablate.training.model.norm.dtn import DTN, DTNPool, DTNVar

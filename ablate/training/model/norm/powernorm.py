@@ -1,4 +1,7 @@
-"""PowerNorm: a batch norm by quadratic means, with a backward pass of its own."""
+"""PowerNorm: a batch norm by quadratic means, with a backward pass of its own.
+
+Built by its entry in run/choices.py NORMS, which lists its settings.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from torch import Tensor
 
 from ablate.training.model.norm.shape import Norm, Shape, precise, rms
 
-ALPHA = 0.9  # of the forward and of the backward average
+ALPHA = 0.9  # what the running averages, forward and backward, keep in a step
 
 
 class Power(torch.autograd.Function):
-    """z = x / sqrt(used + eps); backward corrects the gradient by its running mean with z.
+    """z = x / sqrt(power + eps); backward corrects the gradient by its running mean with z.
 
     Given dz: g = dz - (1 - 0.9) nu z; nu <- nu + mean over (B, N) of g z; dx = g / sqrt(psi + eps),
-    with the batch's psi even where the forward pass used the running one: mask_powernorm.py.
+    with the batch's psi even where the forward pass used the running one, as in mask_powernorm.py.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, used: Tensor, psi: Tensor, nu: Tensor, eps: float) -> Tensor:
-        z = x * (used + eps).rsqrt()
+    def forward(ctx: Any, x: Tensor, power: Tensor, psi: Tensor, nu: Tensor, eps: float) -> Tensor:
+        z = x * (power + eps).rsqrt()
         ctx.save_for_backward(z, (psi + eps).rsqrt())
         ctx.nu = nu
         return z
@@ -29,19 +32,21 @@ class Power(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None, None, None]:
-        z, inverse = ctx.saved_tensors
+        z, inverse_root_psi = ctx.saved_tensors
         g = torch.addcmul(dz, z, ctx.nu, value=ALPHA - 1)
         ctx.nu += (g * z).mean((0, 1))
-        return g.mul_(inverse), None, None, None, None
+        return g.mul_(inverse_root_psi), None, None, None, None
 
 
 class PowerNorm(Norm):
     """scale * x' / sqrt(power + eps) + bias, power the quadratic mean of a channel of x'.
 
-    x' = x / sqrt(mean(x^2) + eps) over the channels of a group of a token; `groups`: null is one a
-    head. power is psi, that of the batch over all tokens, in the first `warmup` steps, then phi,
-    its running value, as before this step; in evaluation phi. phi (of 1) becomes the mean over the
-    steps before `warmup` and, in every step, 0.9 phi + 0.1 psi. Gradients: `Power`.
+    x' = x / sqrt(mean(x^2) + eps) over each group of channels of a token. `groups`: the number of
+    groups; null: one for each head. psi is the power of the batch, over all its tokens; phi is its
+    running value. Training divides by psi in the first `warmup` steps, and afterwards by phi as it
+    was before the step; evaluation divides by phi. phi starts at 1. Each step makes it
+    0.9 phi + 0.1 psi; in steps before `warmup`, phi first becomes phi + (psi - phi) / step.
+    Gradients: see `Power`.
     Shen et al. 2020 (arXiv 2003.07845), sIncerass/powernorm mask_powernorm.py.
     """
 
@@ -81,8 +86,8 @@ class PowerNorm(Norm):
         """Count a step and update phi; return the power to divide by. There is no branch, so
         nothing waits for a GPU."""
         self.steps += 1
-        used = torch.where(self.steps <= self.warmup, psi, self.phi)
+        power = torch.where(self.steps <= self.warmup, psi, self.phi)
         mean = self.phi + (psi - self.phi) / self.steps
         phi = torch.where(self.steps < self.warmup, mean, self.phi)
         self.phi.copy_(ALPHA * phi + (1 - ALPHA) * psi)
-        return used
+        return power
