@@ -19,6 +19,7 @@ from ablate.report.plot.form import inks, read_figure_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
 from ablate.report.selection import read_labels
+from ablate.report.watch.curves import on_dark
 from ablate.shared.errors import UserError
 
 COLUMN = (3.3, 2.4)
@@ -343,12 +344,25 @@ NO_GREEN = [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]
 def test_twenty_rows_are_told_apart_by_colour(view, few, all_of_them):
     """2.3 is a just noticeable difference (CIE 1976)."""
     plan, _ = planted(20)
-    srgb = np.array([matplotlib.colors.to_rgb(ink.colour) for ink in inks(plan).values()])
+    colours = [ink.colour for ink in inks(plan).values()]
+    distances = apart(colours, view)
+    assert distances[:7, :7].min() > few
+    assert distances.min() > all_of_them
+
+
+def apart(colours, view):
+    """Distances (n, n) between colours for somebody's eyes; from itself a colour has 1000."""
+    srgb = np.array([matplotlib.colors.to_rgb(colour) for colour in colours])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     seen = lab(linear @ np.array(view).T)
-    apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 1e3 * np.eye(len(seen))
-    assert apart[:7, :7].min() > few
-    assert apart.min() > all_of_them
+    return np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 1e3 * np.eye(len(seen))
+
+
+@pytest.mark.parametrize("view", [np.eye(3), NO_RED, NO_GREEN], ids=["all", "no red", "no green"])
+def test_seven_rows_are_told_apart_on_the_dark_page(view):
+    plan, _ = planted(6)
+    colours = [on_dark(ink.colour) for ink in inks(plan).values()]
+    assert apart(colours, view).min() > 15
 
 
 def test_rows_are_told_apart_in_grey_by_their_place():

@@ -18,6 +18,15 @@ from ablate.store import Store
 POINTS = 400  # of a curve, at most
 LEAST_CONTRAST = 4.5  # of a line to the dark page, WCAG
 DARK_PAGE = "#1e2125"  # --card of page.css in dark mode
+# Colours of figures on it. Blue and green, made only as light as it takes, could be confused.
+ON_DARK = {
+    "#0072B2": "#4A9BE8",
+    "#D55E00": "#F57F3C",
+    "#009E73": "#52E3A4",
+    "#CC79A7": "#DF9CC6",
+    "#E69F00": "#FFC23D",
+    "#56B4E9": "#A8DEFF",
+}
 
 Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 Curves = Mapping[str, Any]
@@ -93,8 +102,10 @@ def _short(value: float) -> float:
 
 
 def on_dark(colour: str) -> str:
-    """Return a colour of figures, "#0072B2", as it is drawn on the dark page: of the same hue, and
-    as light as LEAST_CONTRAST takes."""
+    """Return a colour of figures, "#0072B2", as it is drawn on the dark page: one of `ON_DARK`, or
+    of the same hue, and as light as LEAST_CONTRAST takes."""
+    if colour in ON_DARK:
+        return ON_DARK[colour]
     hue, lightness, saturation = colorsys.rgb_to_hls(*_parts(colour))
     while _contrast(colour, DARK_PAGE) < LEAST_CONTRAST:
         lightness = min(1.0, lightness + 0.02)
