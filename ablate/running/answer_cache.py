@@ -1,4 +1,9 @@
-"""Answers of the training half, kept in a store's cache."""
+"""Answers of the training half, kept in a store's cache.
+
+Used by running/estimate.py, running/rehearse.py and running/preflight.py, before `ablate plan`
+prints and before `ablate sweep` trains. The answers are made in training/answers.py; a new field
+there also needs the `_is_...` function of the file that asks.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ folder, and nothing reads what the old attempt writes later. Once the named atte
 result, its folder becomes `runs/ID` by one rename. Only the driver does any of this, most of it by
 `board.Folders`. What an attempt notes of itself is in `env.json`, which is carried along.
 
-Used by `running/driver.py` and `running/board.py`.
+Used by `ablate sweep` on a cluster (running/driver.py and running/board.py).
 """
 
 from __future__ import annotations

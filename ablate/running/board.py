@@ -6,7 +6,7 @@ alike on a place.
 `blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`
 in next_step.py.
 
-Used by `running/driver.py`.
+Used by `ablate sweep` (running/driver.py); `Lost` also by running/next_step.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs the driver of a sweep without this terminal: in the background of this host, or in a job of
 its own.
 
-Used by `cli/driving.py` for `ablate sweep --detach`.
+Used by `ablate sweep --detach` (cli/driving.py). A new place in `DETACH_PLACES` also needs the help
+of that option.
 """
 
 from __future__ import annotations

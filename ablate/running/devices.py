@@ -1,4 +1,8 @@
-"""The peak rates of other hardware, by data sheets, and the time of a training on it."""
+"""The peak rates of other hardware, by data sheets, and the time of a training on it.
+
+Used by `ablate plan --on` (cli/driving.py, running/estimate.py). A new GPU is an entry of `PEAKS`,
+which benchmarks/gpu_steps.py reads, too.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A full disk pauses a sweep, and costs no attempt. A store that was removed, moved or replaced ends
 the sweep.
+
+Used by `ablate sweep`, before it starts (cli/driving.py, api/nouns.py) and while it trains
+(running/driver.py, running/board.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 records alone, so the same command starts, resumes and extends a sweep. A diverged run has a result,
 and is not retried.
 
-Used by `api/training.py`, for `ablate sweep` and Python alike.
+Used by `ablate sweep` and by `Sweep.train` of Python (api/training.py). The decisions themselves
+are in running/next_step.py and running/board.py.
 """
 
 from __future__ import annotations

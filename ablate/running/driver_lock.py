@@ -1,5 +1,9 @@
 """The lock of a store's driver: waiting for it, holding it, and stopping the process that holds
-it."""
+it.
+
+Used by `ablate sweep` (api/training.py), by `ablate stop` (cli/driving.py), and by commands that
+change a store: gc, merge and run --delete (cli/selection.py), doctor --repair, import.
+"""
 
 from __future__ import annotations
 

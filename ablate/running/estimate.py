@@ -2,6 +2,10 @@
 runs.
 
 The cost of a user's own trainer is unknown before a run of it has finished.
+
+Used by `ablate plan` and at the start of `ablate sweep` (api/training.py), and for the sizes in
+`ablate table` (cli/printing.py). The torch side is `answer_describe` in training/answers.py;
+report/planned.py prints the costs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The GPUs of this machine, as NVIDIA's `nvidia-smi` reports them; torch is not loaded."""
+"""The GPUs of this machine, as NVIDIA's `nvidia-smi` reports them; torch is not loaded.
+
+Used by the launchers (launchers/local.py, launchers/pilots.py), by `ablate doctor`
+(audit/doctor/machine.py) and `ablate status --watch` (report/status.py). A new question to
+nvidia-smi also needs an answer in tests/nvidia.py, which stands in for it.
+"""
 
 from __future__ import annotations
 

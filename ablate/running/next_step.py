@@ -1,6 +1,6 @@
 """The next step of a run, and the next run with its slot, decided by pure functions.
 
-Used by `running/driver.py`.
+Used by `ablate sweep` (running/driver.py). A new `Action` is also carried out there.
 """
 
 from __future__ import annotations

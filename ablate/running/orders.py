@@ -4,7 +4,9 @@ An order is a file of the store until the driver, or `ablate run` in the driver'
 the event. An order that is carried out twice, because the first process was killed, has no further
 effect.
 
-Used by `cli/driving.py`, which gives orders, and `running/driver.py`, which carries them out.
+Used by `ablate run` (cli/driving.py), which gives orders, and by the driver of `ablate sweep`
+(running/driver.py), which carries them out. A new order also needs its option and its entry in
+cli/driving.py `ORDER_EFFECTS`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ nothing, parameters that no gradient reaches, and the cost of a step.
 Each row is tried together with its baseline, in the column whose models are the smallest: see
 `ablate.training.rehearsal`. Answers are kept in the store's cache, by the identity of both rows and
 by the user's code in them.
+
+Used by `ablate plan` and at the start of `ablate sweep` (api/training.py); report/planned.py prints
+it. The torch side is training/rehearsal.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ of the live page.
 A run takes as long as the runs of its cell that have ended. Where none has, the multiply-adds of a
 training tell: seconds are a line over them, fitted to the cells that have ended. Its value at 0 is
 the time that every run takes to start. The workers share what is left.
+
+Used by `ablate sweep` (running/driver.py), `ablate status --watch` (report/status.py) and the live
+page of `ablate watch` (report/watch/answers.py).
 """
 
 from __future__ import annotations

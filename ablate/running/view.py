@@ -1,4 +1,9 @@
-"""The interface through which a driver shows a drive to its reader."""
+"""The interface through which a driver shows a drive to its reader.
+
+Used by running/driver.py, which calls it. Views of the terminal are in report/live.py, of a
+notebook in report/notebook.py: a new method also needs these, and running/loggers/__init__.py,
+which wraps them.
+"""
 
 from __future__ import annotations
 

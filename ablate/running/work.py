@@ -1,5 +1,9 @@
 """The work of a plan: the multiply-adds and kernels of a training, the trainings that are left, and
-the trainings of one seed, with the searches of settings and the parents of runs."""
+the trainings of one seed, with the searches of settings and the parents of runs.
+
+Used by running/estimate.py, running/devices.py and running/world_sizes.py, for the costs of `ablate
+plan`. tests/test_launches.py compares the counts of kernels with what a step launches.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 `launcher.gpus_per_run=auto` leaves it open.
 
 A result is the same on any number of devices, so a forecast of the end decides.
+
+Used by `ablate plan` (running/estimate.py) and `ablate sweep` (running/driver.py). The numbers that
+there may be are `WORLD_SIZES` of run/checks.py and `World` of planning/launcher.py, which must
+agree.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A launcher offers slots, which may come and go; the driver gives runs to slots. The launcher answers
 for the workers that it started. The folder of a run outlives the launcher: through it
 `Store.liveness` answers a later driver, which adopts the workers, and every reader.
+
+Used by `ablate sweep` and `ablate plan` (api/training.py) and by `ablate doctor` and `verify
+--rerun` (cli/keeping.py). A new launcher also needs its entry in planning/launcher.py `LAUNCHERS`,
+and has to pass tests/launcher_contract.py; a new worker option is read in training/worker.py.
 """
 
 from __future__ import annotations

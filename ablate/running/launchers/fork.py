@@ -6,6 +6,10 @@ which makes every child import the command's main module again, and joins childr
 workers must outlive their driver.
 
 Datasets are decoded and checked through it before anything trains.
+
+Used by the launchers (launchers/local.py, launchers/pilots.py), and by `ablate data prepare`,
+`doctor` and `export --weights` (cli/). The other end is launchers/server.py: a change of the
+requests needs both; a new question also needs its answer in training/answers.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Trains on this machine: one new process a run, forked from a server that has torch loaded.
 
 `inline` trains one run at a time in the driver's own process, for debuggers and tests.
+
+Used by `ablate sweep` with launcher=local or inline (named in planning/launcher.py `LAUNCHERS`,
+where their settings are), by pilots (launchers/pilot.py) and by `ablate doctor` (cli/keeping.py).
+tests/launcher_contract.py states what it owes the driver.
 """
 
 from __future__ import annotations

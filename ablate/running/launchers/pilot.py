@@ -4,7 +4,9 @@ It forks workers as the local launcher does, communicates with the driver throug
 `ablate.store.pilots`), and never opens the ledger. When no driver is alive, or its job has too
 little time left, it finishes what it holds, takes nothing new, and ends.
 
-Used by `running/launchers/slurm.py`, on each node of a job.
+Used by running/launchers/slurm.py, as the program on each node of a job of `ablate sweep
+launcher=slurm`. A new message also needs store/pilots.py and launchers/pilots.py, the driver's
+side.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ This is the driver's side; `pilot` is the side of a node, and `store.pilots` has
 them. An engine has to do little (`Engine`). Every promise to a run is kept here and in
 `ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
 
-Used by `running/launchers/slurm.py`.
+Used by `ablate sweep launcher=slurm` (running/launchers/slurm.py). A new message also needs
+store/pilots.py and launchers/pilot.py, the side of a node.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ input, JSON, one a packet (see `fork`, the other end):
 
 When the socket closes, its driver is gone or done: the server ends, and the workers continue; with
 `tied` they are asked to stop.
+
+Used by running/launchers/fork.py, which starts it as a process: a change of the requests needs
+both. What it runs is `work` in training/worker.py and `answer` in training/answers.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Slurm, as an engine of pilots (`pilots.Engine`) and for a job in which the driver itself runs.
 
-Used by the launcher `slurm`, by `detach.py`, and on nodes as the program of a pilot. The settings
-are in planning/launcher.py; what maps them to options of sbatch is in `slurm_jobs.py` (SITE), in
-`pilot_options` and, for the driver, in `submit_driver`.
+Used by `ablate sweep launcher=slurm` and `--detach job` (running/detach.py), and on nodes as the
+program of a pilot. The settings are in planning/launcher.py; what maps them to options of sbatch is
+in launchers/slurm_jobs.py (SITE), in `pilot_options` and, for the driver, in `submit_driver`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here.
 
-Used by `running/launchers/slurm.py` and `running/detach.py`.
+Used by `ablate sweep launcher=slurm` (running/launchers/slurm.py) and `--detach job`
+(running/detach.py). A new key of `SITE` also needs its setting in planning/launcher.py.
 """
 
 from __future__ import annotations

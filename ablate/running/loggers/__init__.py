@@ -7,8 +7,9 @@ Loggers, and the shell command of `notify`, observe a sweep while it is driven, 
 the drive and the folders of runs. The drive knows nothing of them, waits for none, and ends as it
 would without them.
 
-Used by `cli/driving.py` (`ablate sweep`) and `api/nouns.py`. The settings of loggers and `notify`
-are in planning/logger.py.
+Used by `ablate sweep` (cli/driving.py) and `Sweep.train` of Python (api/nouns.py). The settings of
+loggers and `notify` are in planning/logger.py: a new logger needs a file here and its entry in
+`LOGGERS` there.
 """
 
 from __future__ import annotations

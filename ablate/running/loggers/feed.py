@@ -2,6 +2,9 @@
 
 It only needs to know whether the driver still lives: its standard input ends when the driver has
 ended, in whichever way. Then it looks once more, and ends.
+
+Used by running/loggers/__init__.py, which starts it as a process for each logger of an `ablate
+sweep`.
 """
 
 from __future__ import annotations

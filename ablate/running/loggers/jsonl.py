@@ -1,4 +1,7 @@
-"""JSON lines: a file for each run. The first line is about the run, the last one its result."""
+"""JSON lines: a file for each run. The first line is about the run, the last one its result.
+
+Used by `ablate sweep logger=jsonl`: named in planning/logger.py `LOGGERS`, run by loggers/feed.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 MLflow itself says what was handed on: each of its runs has our run's id as a tag, and values have
 their steps. So nothing else has to be kept, wherever its server is.
+
+Used by `ablate sweep logger=mlflow`: named in planning/logger.py `LOGGERS`, run by loggers/feed.py.
+A new setting also needs its `Param` there.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 An event is a step with all of its values, which the file has whole or not at all. A curve has no
 times, so an event has the time at which the run began; thus the same page makes the same bytes.
+
+Used by `ablate sweep logger=tensorboard`: named in planning/logger.py `LOGGERS`, run by
+loggers/feed.py.
 """
 
 from __future__ import annotations

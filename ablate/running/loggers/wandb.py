@@ -3,6 +3,9 @@ once.
 
 A run whose writing was killed is written again: locally its remains are removed first; W&B's
 service says which steps it has.
+
+Used by `ablate sweep logger=wandb` and `logger=trackio`: named in planning/logger.py `LOGGERS`, run
+by loggers/feed.py. A new setting also needs its `Param` there.
 """
 
 from __future__ import annotations
