@@ -1,6 +1,10 @@
 """Reads a bundle of `ablate export`: the folder of a sweep.
 
 A reviewer can recompute every table from it, without the store in which the sweep was trained.
+
+Used by `ablate table --from` (cli/looking.py), `verify DIR` and `merge` (cli/keeping.py), and
+`ablate.Store` of Python (api/nouns.py). A new raw file also needs its name in audit/export.py
+`RAW`, which writes it, and a line in bundle_readme.txt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Checks a bundle for `verify DIR`: every file against the manifest, and recomputed files.
 
-Used by `cli/keeping.py`.
+Used by `ablate verify DIR` (cli/keeping.py). A new derived file of audit/export.py also needs its
+name in `_made_names` here, and a new ending its entry in `LEAVES`.
 """
 
 from __future__ import annotations

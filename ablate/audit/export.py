@@ -6,7 +6,9 @@ name nobody.
 
 `--weights` writes the weights of one finished run instead.
 
-Used by `cli/publishing.py`.
+Used by `ablate export` (cli/publishing.py); `derived_files` also by `ablate verify DIR`
+(audit/bundle_check.py). A new raw file also needs its name in `RAW` and its reader in
+audit/bundle.py, any new file a line in bundle_readme.txt.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ another name and renamed when it is whole. Then the ledger records all runs, in 
 then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
 the same command goes on.
 
-Used by `cli/keeping.py` and `api/nouns.py`.
+Used by `ablate import` (cli/keeping.py) and `Store.add_runs` of Python (api/nouns.py). A new field
+of `SheetDeclaration` also needs an option and an argument there.
 """
 
 from __future__ import annotations

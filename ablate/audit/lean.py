@@ -2,6 +2,10 @@
 
 A run's file WHOLE_HASHES has the hashes of the files before they were thinned, by name; so has its
 result.
+
+Used by `ablate export --lean` (audit/export.py), and where such a bundle is read (audit/bundle.py)
+and checked (audit/bundle_check.py). What is kept of a file is declared with the task or probe, as
+the `excerpt` in run/metrics/.
 """
 
 from __future__ import annotations

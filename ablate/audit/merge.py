@@ -7,7 +7,9 @@ on.
 
 A source is a store, or a bundle of `export`, as it is at one moment.
 
-Used by `cli/keeping.py`, which prints the reports; `whole_folder` also by `importing.py`.
+Used by `ablate merge` (cli/keeping.py, which prints its reports); `whole_folder` also by
+audit/importing.py. A new field of `MergeReport` also needs docs/json.md, which tests/json_page.py
+writes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each job left its overrides and a file of numbers.
 
-Used by `audit/sheet.py`.
+Used by `ablate import FOLDER` (audit/sheet.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trains a finished run once more from step 0, and compares the bits with its files.
 
-Used by `cli/keeping.py`.
+Used by `ablate verify --rerun` (cli/keeping.py).
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra mu
 lines has a place, which errors name, and values by column name. The sheet may come from a stranger:
 the size of its content is bounded before it is read, and files that it names must lie in its own
 folder.
+
+Used by `ablate import` (cli/keeping.py, audit/importing.py), `Store.add_runs` of Python
+(api/nouns.py) and `ablate verify` of an imported sweep (audit/verify.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A value is a text of a csv, or whatever JSON, parquet or a frame contains. Only 
 notation is a number. `1_000`, digits of other scripts and numbers that a float can't hold are
 refused, since each would be read as a result that nobody wrote.
 
-Used by `audit/sheet.py` and `audit/multirun.py`.
+Used by `ablate import` (audit/sheet.py and audit/multirun.py).
 """
 
 from __future__ import annotations

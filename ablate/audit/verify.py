@@ -3,6 +3,9 @@
 Per run: the id is the hash of `run.json`; the hashes in `result.json` are those of the files; its
 numbers are those of `predictions.npy` and `metrics.jsonl`; it is the file that was recorded in the
 ledger; and events, states and plan of the ledger agree. Then the table is made twice and compared.
+
+Used by `ablate verify` (cli/keeping.py) and, for a bundle, by audit/bundle.py and
+audit/bundle_check.py; `faults` also by `ablate merge` (audit/merge.py).
 """
 
 from __future__ import annotations

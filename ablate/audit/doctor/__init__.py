@@ -1,6 +1,8 @@
 """`ablate doctor`: checks of the machine, of the store, and of bit-exact resume of a config.
 
-Used by `cli/keeping.py`.
+Used by `ablate doctor` (cli/keeping.py). A check is a generator of findings in machine.py,
+stored.py or resume_check.py, and is called in `run_checks` here; docs/json.keys describes
+`findings_tree`.
 """
 
 from __future__ import annotations

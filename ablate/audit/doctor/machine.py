@@ -1,6 +1,9 @@
 """Checks the machine: versions, devices, memory. Reads files and nvidia-smi, never loads torch.
 
 Here, too, is what all checks of `ablate doctor` share: a finding, and its texts.
+
+Used by `ablate doctor` (audit/doctor/__init__.py; `write_constraints` by cli/keeping.py, for
+`--constraints`). A new check also needs its call in `run_checks` there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Estimates how often the verdicts of a sweep err on its own runs, where there is no gain.
 
-Used by `cli/keeping.py`.
+Used by `ablate doctor --statistics` (cli/keeping.py). A new key of `numbers` also needs its line in
+docs/json.keys, and docs/json.md, which tests/json_page.py writes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Worker processes do the work: they decode the data and train the model. The trai
 A trainer of the user's own is killed after its first saved state and resumed. The check is whether
 it ends with the same bits as one that was not killed.
 
-Used by `audit/doctor/__init__.py`.
+Used by `ablate doctor` (audit/doctor/__init__.py). The questions that it asks are answered in
+training/answers.py.
 """
 
 from __future__ import annotations

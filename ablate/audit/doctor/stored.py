@@ -2,7 +2,8 @@
 
 Every file is visited once and every result is read once, so the cost grows with the runs.
 
-Used by `audit/doctor/__init__.py`.
+Used by `ablate doctor` (audit/doctor/__init__.py). What `doctor --repair` mends is in
+store/repair.py.
 """
 
 from __future__ import annotations
