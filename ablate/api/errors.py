@@ -1,4 +1,8 @@
-"""Errors that one line explains, wherever Python shows them: a notebook, a script, `python -c`."""
+"""Errors that one line explains, wherever Python shows them: a notebook, a script, `python -c`.
+
+Used by `import ablate` (ablate/__init__.py), by the nouns (api/nouns.py, api/tables.py; `explained`
+stands on their methods), and `failure_of` by every command (cli/__init__.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A sweep before it trains, as Python shows it: its design, and the forecast of its runs."""
+"""A sweep before it trains, as Python shows it: its design, and the forecast of its runs.
+
+Used by `Sweep.design` and `Sweep.plan` of Python (api/nouns.py). docs/python.md shows what they
+print, and tests/test_api.py runs that page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The nouns of `import ablate`: a sweep, its runs, its table, the store of all, and its design."""
+"""The nouns of `import ablate`: a sweep, its runs, its table, the store of all, and its design.
+
+Used by Python code, through ablate/__init__.py; no command uses it. A new noun also needs its name
+in `__all__` there and in the table of docs/python.md, which tests/test_api.py compares.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Figures and the report of a sweep: what `ablate plot` and `ablate report` write."""
+"""Figures and the report of a sweep: what `ablate plot` and `ablate report` write.
+
+Used by `ablate plot` (cli/looking.py), by `ablate report` (cli/publishing.py), and by the same
+methods of Python (api/nouns.py). A new kind of figure is made in report/plot/.
+"""
 
 from __future__ import annotations
 

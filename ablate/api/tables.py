@@ -1,4 +1,9 @@
-"""The table of a sweep as Python has it."""
+"""The table of a sweep as Python has it.
+
+Used by `Sweep.table` and `Table` of Python (api/nouns.py); `ablate table` prints by
+cli/printing.py. A new column of `to_pandas` also needs its line in docs/python.md, which
+tests/test_api.py compares.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 The ledger keeps where a drive comes from: its command, folder, host, and what git says of the
 folder.
+
+Used by `ablate sweep` and `ablate plan` (cli/driving.py), and by `Sweep.plan` and `Sweep.train` of
+Python (api/nouns.py). A new key of `OPTIONS_OF_NAME` or `WORDS_OF_NAME` also needs the text of the
+error in `recall_declared`.
 """
 
 from __future__ import annotations
