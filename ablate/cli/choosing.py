@@ -1,4 +1,9 @@
-"""Commands on what there is to choose from: list, config, and new, which adds to it."""
+"""Commands on what there is to choose from: list, config, and new, which adds to it.
+
+Used by cli/__init__.py, which adds each command. A new option also needs docs/options.md, which
+tests/options_page.py writes; a new command its place in `GROUPS` and its line in cli/help_texts.py
+`EXAMPLES`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Commands that train, or show the cost of training: sweep, plan, stop, and run for single runs."""
+"""Commands that train, or show the cost of training: sweep, plan, stop, and run for single runs.
+
+Used by cli/__init__.py, which adds each command; the work is in api/training.py. A new option also
+needs docs/options.md, which tests/options_page.py writes; a new command its place in `GROUPS` and
+its line in cli/help_texts.py `EXAMPLES`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The pages that `--help` shows: an example first, and no Python types."""
+"""The pages that `--help` shows: an example first, and no Python types.
+
+Used by cli/__init__.py, which adds each command with it. A new example also has to stand on a page
+of the manual (tests/test_docs.py), and in docs/options.md, which tests/options_page.py writes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Commands that keep a store in order: doctor, verify, gc; and that bring runs: merge, import."""
+"""Commands that keep a store in order: doctor, verify, gc; and that bring runs: merge, import.
+
+Used by cli/__init__.py, which adds each command; the work is in audit/ and store/. A new option
+also needs docs/options.md, which tests/options_page.py writes; a new command its place in `GROUPS`
+and its line in cli/help_texts.py `EXAMPLES`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Commands that only look: status, watch, show, table, plot, trials."""
+"""Commands that only look: status, watch, show, table, plot, trials.
+
+Used by cli/__init__.py, which adds each command; the work is in report/ and analysis/. A new option
+also needs docs/options.md, which tests/options_page.py writes; a new command its place in `GROUPS`
+and its line in cli/help_texts.py `EXAMPLES`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Explains words that no command can read (an unknown option, a value of the wrong kind, too few or
-too many arguments) in one line, as all other mistakes are explained."""
+too many arguments) in one line, as all other mistakes are explained.
+
+Used by cli/__init__.py, for every command whose words typer refuses.
+"""
 
 from __future__ import annotations
 

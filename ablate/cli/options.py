@@ -2,6 +2,9 @@
 
 The names that TAB offers beyond commands and options, which typer knows. The scripts that
 `ablate --install-completion` installs ask for them: nothing is composed, no ledger is opened.
+
+Used by every command (all files of cli/ that declare options). A new option also needs
+docs/options.md, which tests/options_page.py writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Prints on standard output: tables, and JSON for other programs; and writes to `--out`."""
+"""Prints on standard output: tables, and JSON for other programs; and writes to `--out`.
+
+Used by the commands that print tables or JSON, such as `ablate table` (cli/looking.py) and `ablate
+sweep` (cli/driving.py). A new key of a JSON document also needs its line in docs/json.keys, and
+docs/json.md, which tests/json_page.py writes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """The selection of a sweep: the words and options that say which sweep a command is about.
 
 `report/selection.py` selects rows and columns of a table.
+
+Used by every command that takes the name of a sweep, such as `ablate sweep` (cli/driving.py) and
+`ablate table` (cli/looking.py). A new field that declares a sweep also needs its name in
+`Selection.options`, in `Options` of planning/declared.py, and in docs/options.md, which
+tests/options_page.py writes.
 """
 
 from __future__ import annotations
