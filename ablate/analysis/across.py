@@ -1,5 +1,9 @@
 """Computes blocks below the columns of a table: averages over columns and groups of them, and
-contrasts between columns."""
+contrasts between columns.
+
+Used by `tabulate.py`, for every table, by `effects.py`, and by report/designs.py (`Arrays`). A new
+kind of block also needs its place in the maps of kinds in report/formats/layout.py and tidy.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Chooses the sentences of a table's caption, warnings and notes, with their values.
 
-english/captions.py and english/looks.py put them into words. Used by `tabulate.py`, for every
-command that shows a table.
+english/captions.py and english/looks.py put them into words.
+
+Used by `tabulate.py`, for every command that shows a table. A new sentence also needs its writer in
+english/, and `python tests/json_page.py`, which lists its key in docs/json.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 design, or against the cell with none or all of the changes.
 
 Tables, looks and the comparison of designs judge by it; interactions are in `effects`.
+
+Used by `effects.py` (tables), `sequential.py` (looks) and report/designs.py (`ablate plan`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Both are effects of cells with levels: `stats.design_effects` judges them. What a change gains alone
 and among all others are gains over a cell, `none` or `all`, judged as the rows of a column are.
+
+Used by `tabulate.py`, for every table of a sweep of changes or of a placement grid. A new kind of
+block also needs its place in the maps of kinds in report/formats/layout.py and tidy.py;
+report/plot/changes.py draws two of them.
 """
 
 from __future__ import annotations

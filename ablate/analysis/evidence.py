@@ -1,5 +1,9 @@
 """The results of a sweep, read once: the metric of every run, what became of the run, and which
-test images it got right. Everything that judges gains takes them from here."""
+test images it got right. Everything that judges gains takes them from here.
+
+Used by `reading.py` and `tabulate.py`, for every table, by `seeding.py` (`ablate sweep`), and by
+report/power.py and report/designs.py (`ablate plan`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Finds what a table notes on its entries, rows and columns. Computes nothing."""
+"""Finds what a table notes on its entries, rows and columns. Computes nothing.
+
+Used by `tabulate.py`, for every table; report/trials.py (`ablate trials`) takes `winner_doubts`. A
+new sentence also needs its writer in english/footnotes.py. `ablate verify --rerun` compares
+MACHINE_FACTS, too (audit/rerun.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes the result of a table as one sentence, and gains and verdicts in a few words."""
+"""Writes the result of a table as one sentence, and gains and verdicts in a few words.
+
+Used by report/formats/layout.py (`ablate table`), cli/driving.py (the end of `ablate sweep`) and
+report/page.py (`ablate report`).
+"""
 
 from __future__ import annotations
 

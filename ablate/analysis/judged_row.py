@@ -1,4 +1,7 @@
-"""A row of a column as its judgement sees it: scores, gain, looks, and the verdict they give."""
+"""A row of a column as its judgement sees it: scores, gain, looks, and the verdict they give.
+
+Used by `tabulate.py`, which makes one for each row of a column, and by `footnotes.py`.
+"""
 
 from __future__ import annotations
 

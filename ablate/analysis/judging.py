@@ -1,5 +1,9 @@
 """How contrasts are judged: those of a column by the declaration and the looks before, a gain by
-its interval."""
+its interval.
+
+Used by `tabulate.py` and `across.py`, for every table, by `sequential.py`, for looks, and by
+report/power.py and report/designs.py (`ablate plan`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Facts that a table says of itself, each with a key, which `english` turns into sentences."""
+"""Facts that a table says of itself, each with a key, which `english` turns into sentences.
+
+Used by all files here that say something of a table. A new key of a sentence also needs its writer
+in english/; a new kind of note needs its place in report/formats/layout.py and tidy.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Nothing of them is stored in a run: another version of the function is another analysis of the same
 runs. A bundle has the values, since nobody runs the code of a stranger to read a table.
+
+Used by `reading.py` (tables), `seeding.py` and report/frames.py, for
+`analysis.metric=module:function`; audit/export.py and audit/bundle_check.py write and check the
+values of bundles.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Without images a column is judged by one spread of all rows, which ignores that runs of a seed are
 alike. Where they are, intervals are too wide at any number of seeds, and a row's own pairs are more
 precise once there are enough of them.
+
+Used by `tabulate.py`, for a table's note on pairs, and by report/power.py (`ablate plan --detect`).
+Its sentence is in english/across.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval follows
 +-; it fits a standard error of values rounded to 0.1.
+
+Used by cli/printing.py (`ablate table --against paper`), `tabulate.py`, for its notes, and
+report/listing.py (`ablate list paper`). A new table is lines of paper_tables.csv; its data need a
+line of paper_data.csv, its training an entry of RECIPES, or gains are not subtracted.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 The look is recorded before it is printed: a look that nobody saw costs a note, a look that nobody
 recorded would hide an error. A table without intervals of gains is recorded as a peek.
+
+Used by cli/printing.py (`ablate table`, the end of `ablate sweep`), api/publishing.py
+(`ablate plot`, `ablate report`) and report/watch/answers.py (`ablate watch`); also by
+audit/export.py and Python. What a look holds is decided in store/looks.py.
 """
 
 from __future__ import annotations

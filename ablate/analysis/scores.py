@@ -1,6 +1,9 @@
 """Collects the results of a cell: metrics by seed; missing, diverged and collapsed runs.
 
 So are the images of a test set that each run got right, from its predictions.
+
+Used by `evidence.py`, through which every table and look gets its numbers; `short_number` by
+whatever prints sizes.
 """
 
 from __future__ import annotations

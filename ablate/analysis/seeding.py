@@ -1,5 +1,9 @@
 """Gives seeds to the rows that a look leaves undecided: a plan that grows as results come. Where
-settings are tuned each of these seeds brings a search of its own."""
+settings are tuned each of these seeds brings a search of its own.
+
+Used by api/training.py, for `ablate sweep`, `ablate plan` and Python. What a look decides is in
+`sequential.py`.
+"""
 
 from __future__ import annotations
 

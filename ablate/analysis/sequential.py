@@ -2,6 +2,10 @@
 
 Nothing of a course is kept: it is followed again from the first look on whenever results come, so
 that a driver that was killed decides the same, and a table shows what the driver decided.
+
+Used by `seeding.py` (`ablate sweep`), `tabulate.py` (tables) and report/status.py
+(`ablate status`). The decision itself is made in stats/until.py; sentences on it are in
+english/looks.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The blocks below the columns of a table as data: averages, contrasts and effects, a line each."""
+"""The blocks below the columns of a table as data: averages, contrasts and effects, a line each.
+
+Used by `across.py` and `effects.py`, which make blocks, and by report/formats/ and
+report/plot/changes.py, which show them. A new field also needs `python tests/json_page.py`, which
+writes docs/json.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The gain table of a sweep as data. `tabulate` computes it; `formats` sets it."""
+"""The gain table of a sweep as data. `tabulate` computes it; `formats` sets it.
+
+Used by `tabulate.py`, which fills it, and by report/, which shows it. A new field also needs
+`python tests/json_page.py`, which writes docs/json.md (meanings: docs/json.keys),
+`python tests/test_formats.py`, which writes tests/golden/table.json, and its line in
+report/formats/tidy.py.
+"""
 
 from __future__ import annotations
 

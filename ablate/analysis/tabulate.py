@@ -1,6 +1,10 @@
 """Makes the table of a plan from the results of its runs: numbers and words.
 
 The same plan, results and looks give the same table, in whatever order the results were read.
+
+Used by `reading.py` (`ablate table`, `report`, `export`), api/publishing.py (`ablate plot`) and
+audit/verify.py (`ablate verify`). Other numbers or notes also need `python tests/test_formats.py`
+(tests/golden/table.*) and `python tests/study_page.py --reprint` (the bundles in docs/studies).
 """
 
 from __future__ import annotations

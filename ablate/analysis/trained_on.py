@@ -1,5 +1,8 @@
 """Says what runs were trained on, from the runs themselves: a title only says what somebody wrote
 into a sweep file. And what tables say of runs that were trained elsewhere. Computes nothing.
+
+Used by `tabulate.py` and `captions.py`, for every table, by report/show.py and report/trials.py.
+Sentences on imported runs are in english/imports.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 `write` is the way in. Each file has the sentences of one subject: a small function a key, whose
 parameters are the values. Rounding, plurals and the order of words are decided here and nowhere
 else; nothing here reads a plan or computes a statistic.
+
+Used by `Sentence.text` in note.py alone. A new file also needs its import here, without which its
+writers are not registered.
 """
 
 from ablate.analysis.english import across, captions, footnotes, imports, looks, paper

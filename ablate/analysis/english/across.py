@@ -1,4 +1,8 @@
-"""The sentences below the columns, and on pairs of seeds."""
+"""The sentences below the columns, and on pairs of seeds.
+
+Used by `write` in `registry.py`, for notes from `pairing.py`. A new writer also needs
+`python tests/json_page.py`, which lists its key in docs/json.md.
+"""
 
 from __future__ import annotations
 

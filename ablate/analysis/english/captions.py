@@ -1,4 +1,8 @@
-"""The sentences of a caption, and the warnings about a whole table or a column of it."""
+"""The sentences of a caption, and the warnings about a whole table or a column of it.
+
+Used by `write` in `registry.py`, for sentences that analysis/captions.py and report/selection.py
+choose. A new writer also needs `python tests/json_page.py`, which lists its key in docs/json.md.
+"""
 
 from __future__ import annotations
 

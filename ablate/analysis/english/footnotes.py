@@ -1,4 +1,8 @@
-"""The sentences on entries, rows and columns."""
+"""The sentences on entries, rows and columns.
+
+Used by `write` in `registry.py`, for sentences that analysis/footnotes.py chooses. A new writer
+also needs `python tests/json_page.py`, which lists its key in docs/json.md.
+"""
 
 from __future__ import annotations
 

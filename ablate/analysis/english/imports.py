@@ -1,4 +1,8 @@
-"""The sentences on what runs were trained on, and on what a sheet of imported runs hides."""
+"""The sentences on what runs were trained on, and on what a sheet of imported runs hides.
+
+Used by `write` in `registry.py`, for sentences that analysis/trained_on.py chooses. A new writer
+also needs `python tests/json_page.py`, which lists its key in docs/json.md.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """The sentences on looks, the readings of results at which a sweep may stop a row: what was read
-before, what a look decided, what is to come."""
+before, what a look decided, what is to come.
+
+Used by `write` in `registry.py`, for sentences that captions.py, sequential.py and reading.py of
+analysis/ choose. A new writer also needs `python tests/json_page.py`, which lists its key in
+docs/json.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The sentences on published figures and ours."""
+"""The sentences on published figures and ours.
+
+Used by `write` in `registry.py`, for sentences that analysis/paper.py chooses. A new writer also
+needs `python tests/json_page.py`, which lists its key in docs/json.md.
+"""
 
 from __future__ import annotations
 

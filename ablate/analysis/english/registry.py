@@ -3,7 +3,8 @@
 A sentence is plain, for every reader of a table, or exact: how a number was computed, which only
 full notes print.
 
-The other modules of this folder register their functions with `writes`; `note.py` calls `write`.
+Used by the other files of this folder, which register their functions with `writes`, and by
+note.py, which calls `write` for each sentence of a table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Words that sentences share: plurals, lists, levels of confidence."""
+"""Words that sentences share: plurals, lists, levels of confidence.
+
+Used by the other files of this folder, and through the room's door by report/ and audit/.
+"""
 
 from __future__ import annotations
 

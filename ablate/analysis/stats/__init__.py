@@ -7,6 +7,9 @@ y[..., R, n], rows x seeds, one column of a table; leading axes are simulations.
 
 Student's t, F and normal quantiles come from `scipy.special`: `scipy.stats`, the same code behind
 a slower import, is the oracle in the tests.
+
+Used by all of analysis/, and by report/power.py and report/designs.py (`ablate plan`). A new public
+function also needs its name in both lists below.
 """
 
 from ablate.doors import lazy

@@ -8,6 +8,10 @@ Over columns and between columns: the machinery of `gains`, seeds as blocks.
 
 Seeds that two columns share are the same seeds, so whatever is taken over columns is taken within
 a seed first; the interval is then over seeds.
+
+Used by analysis/effects.py and change_gains.py (effects of changes), analysis/across.py (averages
+and contrasts of columns) and report/designs.py. Other numbers also need docs/statistics.md, and
+`python tests/study_page.py --reprint` (the bundles in docs/studies).
 """
 
 from __future__ import annotations

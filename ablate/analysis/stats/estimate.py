@@ -1,6 +1,8 @@
 """A mean with its interval, and the share of the seeds in the spread.
 
 Tests whose p-values are counted, and Holm's adjustment. Words are never drawn from them.
+
+Used by all files of this folder, by analysis/tabulate.py and analysis/scores.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ interval excludes zero is an error.
 Of one row's runs: disjoint sets of its seeds play the baseline and K variants, of n seeds each. All
 are of one population, so all rows of such a table are alike. Of the runs of all rows: each row has
 its own results less its mean, and is the baseline in its turn.
+
+Used by audit/doctor/null_tables.py (`ablate doctor --statistics`). A new number also needs its line
+in docs/json.keys, then `python tests/json_page.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """Forecasts of the gains that a sweep can detect, before it is run: Monte Carlo of the function
-that makes the table."""
+that makes the table.
+
+Used by report/power.py and report/designs.py (`ablate plan`), and by analysis/tabulate.py (what
+more seeds would resolve). benchmarks/designs.py checks the forecasts of designs against
+simulations.
+"""
 
 from __future__ import annotations
 

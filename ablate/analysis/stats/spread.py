@@ -5,6 +5,10 @@ tables. Where seeds are no blocks NaN fills up rows of fewer runs. A metric that
 test examples that a run gets right is judged by `by_images`: the images that flip between seeds
 determine each row's spread, and how rows move together, from more images than there are seeds. All
 other metrics are judged by `one_way` (docs/statistics.md).
+
+Used by gains.py and effects.py here, so by every interval. A change also needs docs/statistics.md,
+the same definition by hand in tests/test_spread.py, and `python tests/study_page.py --reprint` (the
+bundles in docs/studies); benchmarks/spread.py measures its errors on real trainings.
 """
 
 from __future__ import annotations

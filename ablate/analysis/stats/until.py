@@ -4,6 +4,10 @@ At a look every row that goes on has all seeds so far. The row is distinguished 
 or stopped because a gain of the margin is unlikely, or given the seeds of the next look. A look
 judges the rows that go on as a table would, by all of their seeds; nothing but the decisions is
 kept from look to look.
+
+Used by analysis/sequential.py (looks of `ablate sweep`, tables) and report/power.py
+(`ablate plan`). A new rule also needs docs/statistics.md, whose figures on looks
+benchmarks/errors.py simulates.
 """
 
 from __future__ import annotations
