@@ -1,5 +1,9 @@
 """Compares the designs that the changes of a sweep may have: cells, runs, cost, and what each can
-detect."""
+detect.
+
+Used by cli/driving.py, for `ablate plan` of a sweep of changes; `trees.py` writes its JSON. A new
+field of `DesignForecast` also needs its line in docs/json.keys, then `python tests/json_page.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Makes tidy pandas frames of the runs and curves of a sweep; `ablate.Sweep.to_pandas` names the
-columns."""
+columns.
+
+Used by `Sweep.to_pandas` (api/nouns.py) and audit/export.py (runs.csv and the curves of a bundle).
+A new column also needs its name in the docstring of `Sweep.to_pandas`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Lists every choice for `ablate list`: name, a line of help, source."""
+"""Lists every choice for `ablate list`: name, a line of help, source.
+
+Used by cli/choosing.py (`ablate list`) and cli/options.py (completion of words). A choice gets its
+line in the table that it is of, such as run/choices.py; a new kind needs its entry in
+CATALOGUE_KINDS.
+"""
 
 from __future__ import annotations
 

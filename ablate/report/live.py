@@ -1,6 +1,11 @@
 """Shows a running sweep: progress bars on a terminal, plain lines elsewhere. Below them are the
 runs that are trained now: how far each is, its newest loss and metric, and the course of its loss,
-in the width of the terminal."""
+in the width of the terminal.
+
+Used by api/training.py (`ablate sweep`, Python) and by other commands that take long; `status.py`,
+`notebook.py` and watch/answers.py take cells and lines. What it draws is kept in
+tests/golden/screens, which `python tests/test_screens.py` writes.
+"""
 
 from __future__ import annotations
 

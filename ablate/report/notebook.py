@@ -1,5 +1,8 @@
 """Shows a running sweep in a notebook: a bar that is drawn again in its place, and below it the
-runs that are trained now. It needs no widgets: an output of a cell replaces itself."""
+runs that are trained now. It needs no widgets: an output of a cell replaces itself.
+
+Used by `Sweep.train` (api/nouns.py). Its cells and lines are those of `live.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Writes `report`: a sweep as one HTML file without links to other files. Template: page.html.
 
 The file has no date and no place of its writing: the same sweep gives the same bytes.
+
+Used by api/publishing.py (`ablate report`) and audit/export.py (`ablate export`); watch/answers.py
+takes `gains_html`. A new part also needs its place in page.html, its look in page.css.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Describes the runs of a sweep before they train, their sizes, and what they cost: `plan`."""
+"""Describes the runs of a sweep before they train, their sizes, and what they cost: `plan`.
+
+Used by api/training.py, for `ablate plan` and Python's `Sweep.plan`. `trees.py` writes its JSON.
+Other lines also need `python tests/test_screens.py`, which writes tests/golden/screens.
+"""
 
 from __future__ import annotations
 

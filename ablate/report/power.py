@@ -1,4 +1,8 @@
-"""Forecasts a planned sweep: what it can detect, and how many runs one with looks takes."""
+"""Forecasts a planned sweep: what it can detect, and how many runs one with looks takes.
+
+Used by cli/driving.py, for `ablate plan` with `--detect` or with looks. A new key of a `tree` also
+needs its line in docs/json.keys.
+"""
 
 from __future__ import annotations
 

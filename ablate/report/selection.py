@@ -1,5 +1,10 @@
 """Chooses what of a table is shown: rows, columns, cells, an order. Computes nothing: every number
-stays that of the whole table."""
+stays that of the whole table.
+
+Used by cli/printing.py (`--rows`, `--columns`, `--where`, `--sort` of `ablate table`) and
+cli/looking.py (`ablate plot --rows`). A new order also needs its name in the option `sort` of
+`TableView`, cli/printing.py.
+"""
 
 from __future__ import annotations
 

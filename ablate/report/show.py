@@ -4,8 +4,9 @@ Any file of a run folder may be torn or missing: `show` says so, and shows the r
 run is printed whole, as it grows, or its end. The output of workers is in log.txt, the lines of all
 attempts one below the other.
 
-Used by `ablate show` and by `page.py`. A new fact of code or environment may also need words in
-`page.py` (WORDS); the bundles of `ablate export` get it through `count_provenance`.
+Used by cli/looking.py (`ablate show`), by `trees.py`, for its JSON, and by `page.py`. A new fact of
+code or environment may also need words in `page.py` (WORDS); the bundles of `ablate export` get it
+through `count_provenance`.
 """
 
 from __future__ import annotations

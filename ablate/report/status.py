@@ -1,4 +1,9 @@
-"""Prints `status`: runs by state, errors, workers; with `--watch` every second."""
+"""Prints `status`: runs by state, errors, workers; with `--watch` every second.
+
+Used by cli/looking.py (`ablate status`) and watch/answers.py (`ablate watch`); `trees.py` writes
+its JSON. Another screen of `--watch` also needs `python tests/test_screens.py`, which writes
+tests/golden/screens.
+"""
 
 from __future__ import annotations
 

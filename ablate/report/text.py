@@ -2,6 +2,8 @@
 passes: nothing of strangers' reaches a terminal as a command.
 
 Keys, and what programs read, stay as they are; JSON writes such characters as escapes itself.
+
+Used by report/ (but for formats/ and plot/), cli/, api/ and audit/.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 docs/json.keys by tests/json_page.py. Every key is always present.
 
 Times are seconds since 1970, durations are seconds, and null is an unknown value.
+
+Used by cli/driving.py (`ablate plan`), cli/looking.py (`ablate status`, `ablate show`) and
+api/forecast.py. A new key also needs its line in docs/json.keys, then `python tests/json_page.py`;
+a key that goes or changes raises JSON_VERSION in cli/printing.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Lists the trials of searches: settings, validation score and state of each."""
+"""Lists the trials of searches: settings, validation score and state of each.
+
+Used by cli/looking.py, for `ablate trials`. A new key of its JSON also needs its line in
+docs/json.keys, then `python tests/json_page.py`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@
 of the table, a line each row, column and metric; `tidy` has every fact behind it, one a line, and
 `json` is the whole `Table`. Their numbers are exact (the shortest text that reads back as the same
 float). `ablate_formats/NAME.py` adds a format that shows the words, too.
+
+Used by cli/printing.py (`ablate table`), api/tables.py (Python) and audit/export.py (the tables of
+a bundle). A new format also needs its name in cli/options.py `TableFormat`, and its golden file
+(`python tests/test_formats.py`).
 """
 
 from __future__ import annotations

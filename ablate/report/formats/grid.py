@@ -1,6 +1,9 @@
 """Grids of cells with footnote marks, which every format for readers sets: a terminal by rich,
 Markdown for GitHub, an HTML fragment (table.html: headings with a scope, no scripts, no links).
 LaTeX has a module of its own.
+
+Used by `__init__.py` here, for every table that people read, `layout.py` and `latex.py`. Another
+look also needs `python tests/test_formats.py`, which writes tests/golden/table.*.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sets a table in LaTeX for a paper, fitted into its columns; needs the package booktabs."""
+"""Sets a table in LaTeX for a paper, fitted into its columns; needs the package booktabs.
+
+Used by `__init__.py` here, for `ablate table --format latex` and bundles. Another text also needs
+`python tests/test_formats.py`, which writes tests/golden/table.tex.
+"""
 
 from __future__ import annotations
 

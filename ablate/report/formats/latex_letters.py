@@ -5,6 +5,8 @@ Accents are LaTeX's own commands; what it has no command for is set over or unde
 out, since neither T1 nor TS1 has a sign for them: letters with a horn, a hook above or an inverted
 breve, most letters of phonetics and of African and old alphabets (Latin Extended-B), old Greek
 letters and Coptic.
+
+Used by `latex.py` alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """Lays out a table as grids: columns of `--show`, rows, columns of the sweep and blocks below; as
-wide as papers do."""
+wide as papers do.
+
+Used by `__init__.py` here, for every table that people read, and by page.py (`ablate report`).
+Another layout also needs `python tests/test_formats.py`, which writes tests/golden/table.*.
+"""
 
 from __future__ import annotations
 

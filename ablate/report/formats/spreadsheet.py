@@ -1,4 +1,8 @@
-"""Writes the table as it prints, a line each number that it shows, for spreadsheets and scripts."""
+"""Writes the table as it prints, a line each number that it shows, for spreadsheets and scripts.
+
+Used by `__init__.py` here, for `ablate table --format csv` and table.csv of a bundle. Other lines
+also need `python tests/test_formats.py`, which writes tests/golden/table.csv.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Writes every fact of a table for other programs, with exact numbers."""
+"""Writes every fact of a table for other programs, with exact numbers.
+
+Used by `__init__.py` here (`ablate table --format tidy`), cli/printing.py (`--format json`) and
+audit/verify.py, which compares tables by their tidy lines. Another fact also needs
+`python tests/test_formats.py` (tests/golden) and `python tests/study_page.py --reprint` (the
+bundles in docs/studies).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A figure shows the numbers of `analysis.tabulate` and of files in run folders, nothing else; the
 same runs give the same bytes.
+
+Used by api/publishing.py (`ablate plot`, `ablate report`) and audit/export.py. A new kind of figure
+also needs its entry in FIGURE_KINDS, a function of its name in a file here, and its section with a
+picture in docs/figures.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Draws the metric over a number that columns set: a depth, a size, a rate."""
+"""Draws the metric over a number that columns set: a depth, a size, a rate.
+
+Used by `ablate plot` and `ablate report`, through FIGURE_KINDS in `__init__.py`, which names this
+file and its functions.
+"""
 
 from __future__ import annotations
 

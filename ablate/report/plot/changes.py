@@ -1,5 +1,9 @@
 """Draws changes of a design: the effect of each (`changes`), and how pairs go together
-(`pairs`)."""
+(`pairs`).
+
+Used by `ablate plot` and `ablate report`, through FIGURE_KINDS in `__init__.py`, which names this
+file and its functions.
+"""
 
 from __future__ import annotations
 

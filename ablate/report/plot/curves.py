@@ -1,6 +1,7 @@
 """Draws curves by column: of trainings by epoch, and of searches by their number of trials.
 
-Used by `ablate plot`, through the table of figures in `__init__.py`.
+Used by `ablate plot` and `ablate report`, through FIGURE_KINDS in `__init__.py`, which names this
+file and its functions.
 """
 
 from __future__ import annotations

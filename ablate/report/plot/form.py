@@ -5,6 +5,10 @@ The first six colours are those of Okabe and Ito (2008), less the yellow, which 
 white paper. The others were chosen one by one, each as far as possible from all before it: in
 CIELAB, for full colour vision and for each kind of colour blindness (Machado et al. 2009). Rows
 differ in marker, fill and dashes, too, so that a figure can be read in grey.
+
+Used by all files here, cli/looking.py (the options of `ablate plot`) and watch/answers.py
+(colours). A new colour may also need its shade in watch/curves.py `ON_DARK`; a new style also needs
+its name in the option `style` of cli/looking.py.
 """
 
 from __future__ import annotations

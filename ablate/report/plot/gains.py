@@ -1,4 +1,9 @@
-"""Draws gains over the baseline: all columns in one panel (`gain`), or row by row (`forest`)."""
+"""Draws gains over the baseline: all columns in one panel (`gain`), or row by row (`forest`).
+
+Used by `ablate plot` and `ablate export`, through FIGURE_KINDS in `__init__.py`, which names this
+file and its functions. page.py draws its own forest with `by_seed` and `limits`, `changes.py` takes
+`limits_of`.
+"""
 
 from __future__ import annotations
 

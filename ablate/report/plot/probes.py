@@ -1,4 +1,9 @@
-"""Draws what probes measured: gradient norms, attention distances, maps of scales and of tokens."""
+"""Draws what probes measured: gradient norms, attention distances, maps of scales and of tokens.
+
+Used by `ablate plot` and `ablate report`, through FIGURE_KINDS in `__init__.py`, which names this
+file and its functions. A figure of a new probe needs its entry there, too; probes are in
+run/choices.py `PROBES`.
+"""
 
 from __future__ import annotations
 

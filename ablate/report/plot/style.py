@@ -1,4 +1,8 @@
-"""Sets the style of every figure, and writes its file: letters, sizes, fixed bytes."""
+"""Sets the style of every figure, and writes its file: letters, sizes, fixed bytes.
+
+Used by `__init__.py` and by all files here that draw. The figures of the bundles in docs/studies
+are drawn anew by `python tests/study_page.py --reprint`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""`watch`: one local page of a sweep, live."""
+"""`watch`: one local page of a sweep, live.
+
+Used by `ablate watch` (cli/looking.py).
+"""

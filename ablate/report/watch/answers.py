@@ -4,6 +4,9 @@ While a sweep trains its table has means and gains without intervals, and showin
 a peek. The table of a complete sweep has verdicts, and showing it is recorded as a look. Nothing
 else is written. The cost of an answer is bounded: the state is made once a second at most, and a
 table has a small share of the time.
+
+Used by `server.py`, for `ablate watch` (cli/looking.py). A new key of an answer also needs the
+script that draws it: watch.js, runs.js, charts.js or heatmap.js.
 """
 
 from __future__ import annotations

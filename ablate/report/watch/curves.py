@@ -1,4 +1,8 @@
-"""Learning curves of the live page: single runs, and means over the seeds of a cell."""
+"""Learning curves of the live page: single runs, and means over the seeds of a cell.
+
+Used by `answers.py`; charts.js draws them. A new colour in plot/form.py `COLOURS` may need its
+shade in ON_DARK; DARK_PAGE must agree with page.css.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Every answer is made here or is one of a few files; no part of an address is ever a path. Another
 site's page can't ask: it has no token, and a name that it points here is no Host that is answered.
+
+Used by cli/looking.py, for `ablate watch`. A new script also needs its name in SCRIPTS, a new kind
+of answer its entry in ANSWERS.
 """
 
 from __future__ import annotations
