@@ -6,6 +6,10 @@ packages. Its file states its attributes as `function.attribute = value`. The pl
 table has names and units even where the file is missing. The class of a probe, `module:Class`,
 states `version = 1`, and its scalar numbers (those that it keeps as arrays without a shape) in
 `numbers = {"distance": {"unit": ...}}`, with the attributes of a metric.
+
+Used by `planning/declaration.py`, which reads `analysis:`, and `planning/plan.py` (metrics), for
+every command that makes a plan. A new key of `Analysis` also needs its row in docs/sweep-files.md
+and, unless its type is plain, a reader in `planning/declaration.py` (`ANALYSIS`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The parts of a plan: rows, columns, their cells, and the searches that choose settings."""
+"""The parts of a plan: rows, columns, their cells, and the searches that choose settings.
+
+Used by `store/`, `running/`, `analysis/`, `report/` and `audit/`. Plans keep these parts in their
+files: a new field without a default also needs `FORMAT` in `version.py` raised and
+`tests/golden/write_store.py` run. A new `sampler` of `Tune` also needs `planning/tuning.py`
+(`make_sampler`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 A change is one or more settings. A cell has some of the changes; `none` has none of them, `all` has
 all. `Changes` says which cells a design has; `ablate.analysis.effects` computes effects from them.
+
+Used by `planning/words.py` (`--change`), `planning/sweep_file.py` (`changes:`) and
+`analysis/effects.py`. A new entry of `EFFECT_KINDS` also needs the help of `--design` in
+`cli/selection.py`, its row in docs/designs.md, and `python tests/options_page.py`, which writes
+docs/options.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A compose takes as long as hundreds of builds, so it is done once per distinct set of group choices.
 Mistakes that Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) are refused here or in
 `build_run`.
+
+Used by `planning/expand.py` for every command that makes a plan, and by `cli/choosing.py`
+(`ablate config`, `ablate prepare`).
 """
 
 from __future__ import annotations

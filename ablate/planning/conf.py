@@ -1,4 +1,8 @@
-"""The groups of `conf`, as Hydra composes them: ours, the user's, and those of spec's tables."""
+"""The groups of `conf`, as Hydra composes them: ours, the user's, and those of spec's tables.
+
+Used by `planning/compose.py` and `planning/sweep_file.py`, for every command that makes a plan, and
+by `report/listing.py` (`ablate list`).
+"""
 
 from __future__ import annotations
 

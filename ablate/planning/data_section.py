@@ -1,6 +1,6 @@
 """The `data` section of a run, completed from its files.
 
-Used by `planning/compose.py`.
+Used by `planning/compose.py`, for `ablate prepare` and every command that makes a plan.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Every mistake is a UserError of one line: file, place in it, what was expected a
 
 A sweep file also declares two things of its table alone, on which no run's id depends: the
 published table to compare with (`paper:`), and the groups of its columns (`groups:`).
+
+Used by `planning/words.py` and `planning/sweep_file.py`, which make a `Sweep`, and by
+`planning/expand.py`, which makes it a plan; `change_analysis` also by `cli/selection.py`
+(`ablate table analysis.KEY=VALUE`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A `Declared` is read from a command line by `planning.words`, or given by Python, and plans keep it.
 `texts` prints the command line that declares the same again. Nothing reads printed words back.
+
+Used by `planning/words.py`, `planning/expand.py` and `analysis/captions.py`. A new field of
+`Options` also needs its option in `cli/selection.py` (`Selection`, and the names in its `options`).
 """
 
 from __future__ import annotations

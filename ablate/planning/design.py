@@ -4,6 +4,9 @@
 its design, and none of them needs to know which one it is. `analysis.sequential` judges at the
 numbers of seeds of its looks. `ablate_designs/NAME.py` adds a design, a subclass of one of them,
 for sweep files with `NAME:`.
+
+Used by `planning/sweep_file.py` (`seeds:`, `until:`), `planning/plan.py` and
+`analysis/sequential.py`. A new entry of `DESIGNS` also needs its row in docs/sweep-files.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Expansion of a declaration to a plan: every (row x column x seed), its spec and its id."""
+"""Expansion of a declaration to a plan: every (row x column x seed), its spec and its id.
+
+Used by `ablate sweep` and `ablate plan` (`cli/driving.py`), by all commands that name a sweep
+(`cli/selection.py`), and by Python (`api/nouns.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The keys of another Hydra application, as its own configuration composes them: `keys: hydra`.
 
-Used by `planning/compose.py` and `planning/templates.py`.
+Used by `planning/compose.py` for runs of such a trainer, and by `planning/program_yaml.py` for
+`ablate new trainer "COMMAND"`.
 """
 
 from __future__ import annotations

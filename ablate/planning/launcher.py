@@ -4,6 +4,9 @@ No setting of a launcher changes a result.
 
 The launchers themselves are in running/launchers; a setting that becomes an option of sbatch is
 mapped by SITE in running/launchers/slurm_jobs.py. `logger.py` uses `chosen_settings`, too.
+
+Used by `planning/compose.py` and `running/launchers/__init__.py` for `ablate sweep`, and by
+`report/listing.py` (`ablate list launchers`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 These words choose loggers and notifications. A sweep's plan never has them: they change no result,
 and a command to notify somebody may hold a token.
+
+Used by `cli/selection.py` and `running/loggers/feed.py` for `ablate sweep`, and by
+`report/listing.py` (`ablate list loggers`). A new logger also needs its class in
+`running/loggers/`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 `from.KEY` is a key of the parent, `from.from.KEY` of the parent's own parent. Settings of the model
 hold for parent and child: a child has the model of its parent, whatever the recipes of the two say
 of models, apart from the settings that don't concern weights.
+
+Used by `planning/compose.py` for every command that makes a plan, and by `planning/tuning.py` and
+`planning/search.py` for `from.tune`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 `sweep` makes a plan, `ledger` keeps it, `drive` trains it, `report` tabulates it. A plan says all
 that a table needs to know of a sweep, so that an edited sweep file leaves old tables as they were.
+
+Used by all rooms above planning. A new field also needs a default for older files in `_from_parts`,
+or `FORMAT` in `version.py` raised and `tests/golden/write_store.py` run; and `planning/unite.py`
+(`_agreed_parts`) if two plans of one sweep must agree in it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ trainer "COMMAND"`, of `templates`.
 Options become settings, an option without a value a flag, the seed and the folder placeholders.
 What was written is played back: filled with its defaults it has to be the typed command, word by
 word. Otherwise nothing is written.
+
+Used by `planning/templates.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Recall of the last time that a sweep was driven: its seeds, and the words that crossed it.
 
 Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
+
+Used by `planning/expand.py`; `api/training.py` (`make_recall`) says how a sweep was driven before,
+for `ablate sweep`, `ablate plan` and Python.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ trials. So a search can't depend on which trial finished first, and after any cr
 rebuilds it from the folders, up to where it was; `plan` and `merge` do the same. All cells get the
 same space, budget, sampler seeds and training seeds; trial 0 of each is the baseline's default, and
 the next are spread over the whole range before any sampler follows what was found.
+
+Used by `running/driver.py` while `ablate sweep` drives, `api/training.py` (`grow_plan`, also for
+`ablate plan`) and `audit/merge.py`.
 """
 
 from __future__ import annotations

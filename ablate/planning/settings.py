@@ -6,6 +6,9 @@ where it was written; and as the plain tree of a run.
 `model=NAME`: NAME is a size of the shipped model, and then another word for `model.arch`, or a
 whole model. A whole model replaces the settings of the model in lower layers. Settings of the model
 in its own layer or above are for the whole model: its own keys, and no norm, stem or block.
+
+Used by `planning/compose.py`, `planning/words.py` and `planning/sweep_file.py`, for every command
+that makes a plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reading a sweep file: rows, columns, scales, and the settings that hold for all."""
+"""Reading a sweep file: rows, columns, scales, and the settings that hold for all.
+
+Used by `planning/expand.py`, for every command that names a sweep file. A new entry of `KEYS` or
+`GENERATORS` also needs its row in docs/sweep-files.md.
+"""
 
 from __future__ import annotations
 

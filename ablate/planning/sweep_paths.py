@@ -1,4 +1,8 @@
-"""The places of sweep files, and the file that a word names."""
+"""The places of sweep files, and the file that a word names.
+
+Used by `planning/expand.py` and `planning/words.py`, for every command that names a sweep, and by
+`cli/options.py`, which completes names.
+"""
 
 from __future__ import annotations
 

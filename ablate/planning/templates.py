@@ -1,6 +1,7 @@
 """Small working files of the user's own, for `ablate new`, and the commands that try them.
 
-Used by `cli/choosing.py`.
+Used by `cli/choosing.py` (`ablate new`). A new entry of `KINDS`, or of `PART_KINDS` in
+`run/parts.py`, also needs its text in the folder `templates/`.
 """
 
 from __future__ import annotations

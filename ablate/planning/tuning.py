@@ -2,6 +2,10 @@
 
 It says what is searched, how often, how long, and by which sampler. Here are also the ranges that a
 search may choose from, and the points in them.
+
+Used by `planning/sweep_file.py`, which reads the section, and `planning/search.py`, which proposes
+trials. A new entry of `TUNER_KEYS` also needs a field of `Tune` in `planning/cell.py`, and every
+new key its row in docs/tuning.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Unites two plans of the same sweep, as two stores drove it.
 
-Used by `audit/merge.py`.
+Used by `audit/merge.py` (`ablate merge`). A new field of `Plan` belongs in `_agreed_parts` if two
+plans of one sweep must agree in it.
 """
 
 from __future__ import annotations

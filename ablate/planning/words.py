@@ -1,6 +1,9 @@
 """Reads the words after `ablate sweep` and `ablate plan`: `[NAME] k=v ...`.
 
 NAME is a sweep file; without it, the words declare the whole sweep.
+
+Used by `planning/expand.py` for every command that names a sweep; `read_line` also by
+`api/training.py`, and `split_analysis_words` by `cli/selection.py` (`ablate table`).
 """
 
 from __future__ import annotations
