@@ -1,4 +1,10 @@
-"""The ledger's events: their content, their seals, and the state of a run that they yield."""
+"""The ledger's events: their content, their seals, and the state of a run that they yield.
+
+Used by `store/ledger.py` and `store/queries.py`; `RunState` also by `running/`, `report/` and
+`audit/`. A new field of `RunState` also needs its column in both (`_SCHEMA`, INSERT and SELECT), a
+new `Status` its case in `running/next_step.py` and, if it gives a run up, `GIVEN_UP` in
+`store/progress.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finds the run or the sweep that a word on the command line names."""
+"""Finds the run or the sweep that a word on the command line names.
+
+Used by `cli/selection.py` for all commands that name a driven sweep, and by `ablate show` and
+`ablate run` (`cli/looking.py`, `cli/driving.py`) for runs.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ that is the lock of the run's folder, which the kernel releases when the worker 
 on another host, which the `started` event and the link to its folder name, it is the pilot that
 holds the attempt. A launcher answers for its own workers and `Store.liveness` for all others: a
 driver asks it about workers that it adopts, and readers ask it about every worker.
+
+Used by `store/store.py`, whose `Store` is a `StoreFolder`; `HostLock` also by `running/launchers/`
+and `running/driver_lock.py`. Files of a new kind that may become useless also need `store/gc.py`,
+which removes them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ store gives are removed, and nothing behind a link: its target may belong to ano
 
 A folder is removed by renaming it into the store's `trash/` and deleting it there. A crash
 therefore leaves nothing that could be taken for a whole run, and the next gc empties the trash.
+
+Used by `ablate gc` (`cli/keeping.py`), `ablate run --delete` (`cli/driving.py`) and
+`audit/merge.py`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ writers: the driver, under its lock, and whoever prints a verdict, who appends a
 transaction of its own, even while a driver runs. Everybody may read. The ledger is no authority on
 files. A lost one is made again from the sweeps' plans, from the run folders, which say what is
 finished, and from `looks.jsonl`, which is a view of its looks.
+
+Used by `running/driver.py`, which records events, and by all commands that read a store
+(`cli/selection.py`). A change of its tables also needs `FORMAT` in `version.py` raised and
+`tests/golden/write_store.py` run, and `store/repair.py`, which rebuilds them.
 """
 
 from __future__ import annotations

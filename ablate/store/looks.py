@@ -5,12 +5,12 @@ choice among results. So a table must know the looks before it, whatever their s
 look keeps the ids of the runs that it counted. Reading means while runs are missing is a peek.
 
 This module also finds which earlier looks counted runs of a table's rows, and what follows for the
-table.
+table. Looks are related by the runs that they counted, never by the names of their sweeps. A look
+belongs to the family of a column if it counted a run of one of the column's variants, or of a
+variant of another look of the family. Looks that share only the baseline's runs belong to separate
+families.
 
-Looks are related by the runs that they counted, never by the names of their sweeps. A look belongs
-to the family of a column if it counted a run of one of the column's variants, or of a variant of
-another look of the family. Looks that share only the baseline's runs belong to separate families.
-"""
+Used by `analysis/reading.py` (`ablate table`) and `analysis/seeding.py` (`sweep --until`)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,9 @@ Each file has one writer, which replaces it by a rename, and contains everything
 to say: whoever misses one state of it reads the next. Each lies in a folder where its reader
 writes, too, since that makes a client of a network file system look again. A driver removes the
 folder of a pilot that it gives up for dead; a pilot without a folder kills its workers and ends.
+
+Used by `running/launchers/pilots.py` (the driver's side) and `running/launchers/pilot.py` (the
+pilot's). A new entry in one of the files needs both, one to write it and one to read it.
 """
 
 from __future__ import annotations

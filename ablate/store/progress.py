@@ -1,4 +1,9 @@
-"""The progress of a sweep, the same for its driver and for an observer from outside."""
+"""The progress of a sweep, the same for its driver and for an observer from outside.
+
+Used by `running/driver.py` (`ablate sweep`), `report/status.py` (`ablate status`) and
+`report/watch/answers.py` (`ablate watch`). A new state in `GIVEN_UP` also needs `RETRIED` in
+`api/training.py`, and the states in `report/live.py` and `audit/doctor/stored.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The queries of an open ledger.
 
-Used by `store/ledger.py`.
+Used by `store/ledger.py`, whose `Ledger` has all of them. Their tables are in its `_SCHEMA`.
 """
 
 from __future__ import annotations

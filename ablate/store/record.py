@@ -1,6 +1,9 @@
 """Records of runs: what was planned, what the ledger says, and what the run's folder contains.
 
 Any file of a run folder may be torn or missing; a record has only what is whole.
+
+Used by `ablate show` (`report/show.py`), `ablate export` (`audit/export.py`) and Python's
+`Sweep.runs` (`api/nouns.py`).
 """
 
 from __future__ import annotations

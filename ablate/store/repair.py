@@ -3,7 +3,8 @@
 The new ledger is put in the place of the old one by the last step, one rename: a kill at any moment
 leaves either the old ledger or the new one.
 
-Used by `cli/keeping.py`.
+Used by `cli/keeping.py`. The new ledger is filled by `build` in `store/ledger.py`: a new table
+needs both.
 """
 
 from __future__ import annotations

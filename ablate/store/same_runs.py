@@ -11,7 +11,7 @@ Predictions identify a run reliably, so one equal mark suffices. Values are roun
 of one seed can be equal by chance, so without predictions two seeds must agree. Rows that differ in
 any seed that both have are different rows.
 
-Used by `store/looks.py`.
+Used by `store/looks.py`, wherever a look is recorded or compared.
 """
 
 from __future__ import annotations

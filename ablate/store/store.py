@@ -1,4 +1,7 @@
-"""A store: its folder, read and written through its ledger."""
+"""A store: its folder, read and written through its ledger.
+
+Used by all rooms above the store. The names of its files are in `store/folder.py`.
+"""
 
 from __future__ import annotations
 
