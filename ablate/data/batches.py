@@ -15,6 +15,10 @@ copy its rows into one of RING pinned buffers; a stream of its own copies the bu
 There are only two waits: the step waits, on the device, for the copy; the thread waits for a buffer
 until the last copy from it is made. Each row has its place, so the speed of the threads changes no
 bit.
+
+Used by `training/loop.py`, `training/training.py` and `training/task/`, in the workers of
+`ablate sweep`. A change of the order or of what is drawn also needs `DRAWS` in `run/spec.py`
+raised.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Rows are decoded in the order in which each array has them, so the finished part
 beginning. Its hash grows with it, and is compared before a build is resumed and once more at its
 end: otherwise bytes that were damaged in between would be sealed as if they had been decoded so.
 
-Used by `data/cache.py`.
+Used by `data/cache.py`, for `ablate prepare` and `ablate sweep`. A change of the decoded pixels
+also needs `FORMAT` in `data/splits.py` raised.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ such as "a red seven": 100 pairs of a colour and a digit. 15 pairs are never see
 are the test set, made of images of digits that training shows in no colour. A model can only
 recognise them by the words of their captions, each of which is seen in other pairs.
 
-Used by `data/source.py`.
+Used by `data/source.py`. A new set also needs `open_source` there, `BUNDLED` in `run/dataset.py`,
+`source` of `Data` in `run/sections.py`, and a file in conf/data.
 """
 
 from __future__ import annotations

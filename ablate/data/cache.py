@@ -22,7 +22,8 @@ Nothing here imports `datasets`, `sklearn` or `mlxtend` once the cache is there.
 For the sets of `eval.also`, which trained models are only tested on, functions here map the labels
 to the classes that are learnt, and count the images that are also trained on.
 
-Used by workers (`training/loop.py`) and by the driver's helper process (`training/answers.py`).
+Used by workers (`training/loop.py`, for `ablate sweep`) and by the driver's helper process
+(`training/answers.py`, also for `ablate prepare`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@ variants of a seed share every draw whose place they share, however many draws o
 A row's draws depend on its place in the step's global batch, not on the image's number in its set.
 So the copies of an image in one batch (`augment.repeats`) are each changed in their own way, and no
 image numbers have to reach the device.
+
+Used by `data/batches.py`, `data/image_changes.py` and, for weights and dropout, `training/model/`.
+A change of the bits also needs `data/philox_kernel.py`, which draws the same on a GPU, and `DRAWS`
+in `run/spec.py` raised.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 of a batch, and their application.
 
 Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
+
+Used by `data/batches.py`. A new change also needs its key in `run/sections.py` (`Augment`) and in
+`running/work.py` (`CHANGES`), and in `run/checks.py` (`_OF_IMAGES`) where masks don't follow it.
 """
 
 from __future__ import annotations

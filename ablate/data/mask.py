@@ -1,4 +1,8 @@
-"""The mask of an image: the class of each pixel. Pillow and numpy only, as `picture`."""
+"""The mask of an image: the class of each pixel. Pillow and numpy only, as `picture`.
+
+Used by `data/source.py`, which opens sets with masks, `data/storage.py` and `data/splits.py`. A
+change of the classes that it reads also needs `FORMAT` in `data/splits.py` raised.
+"""
 
 from __future__ import annotations
 

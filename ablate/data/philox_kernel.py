@@ -4,7 +4,8 @@ operations on whole tensors move some 200 bytes of memory for each number. The b
 
 It is loaded on a GPU alone. With TRITON_INTERPRET=1 it runs on a CPU, for tests.
 
-Used by `data/draws.py`.
+Used by `data/draws.py`, whose `philox` must draw the same bits (`tests/test_philox_kernel.py`), and
+for dropout by `training/model/drop.py`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ decodes a picture.
 Images with masks are resized, cut and mirrored together with their masks, by mmsegmentation's
 Resize, RandomCrop and RandomFlip (mmseg/datasets/pipelines/transforms.py), again by random numbers
 in the arguments.
+
+Used by `data/batches.py`, `data/image_changes.py` and `data/splits.py`. A change of what is drawn
+also needs `DRAWS` in `run/spec.py` raised.
 """
 
 from __future__ import annotations

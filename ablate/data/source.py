@@ -3,6 +3,9 @@
 An `Example` still holds its encoded image. We decode it ourselves (`picture`), so that an error
 names its file, or its row and parquet file. `datasets`, `sklearn` and `pyarrow` are imported where
 a set is read: a worker whose data is cached needs none of them.
+
+Used by `data/building.py`, `data/cache.py` and `data/splits.py`, for `ablate prepare` and
+`ablate sweep`. A new source also needs its name in `run/sections.py` (`source` of `Data`).
 """
 
 from __future__ import annotations

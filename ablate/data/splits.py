@@ -1,5 +1,9 @@
 """The splits of a whole cache of images, decoded or as their files have them, and the check that
-the cache is whole. Which image goes to which split is decided in `source.cut`."""
+the cache is whole. Which image goes to which split is decided in `source.cut`.
+
+Used by `data/cache.py`, which opens them, `data/batches.py`, and most of `training/`. The files are
+named and written by `data/storage.py` and `data/building.py`.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ once and for all, or the files' own bytes.
               lengths  int64 (N,), how long the image's own file is
               labels   int32 (N, classes), pixels of each class
 
-Used by `data/building.py`, which writes them, and `data/splits.py`, which reads them.
+Used by `data/building.py`, which writes them, and `data/splits.py`, which reads them. A change of
+the arrays needs both, and `FORMAT` in `data/splits.py` raised.
 """
 
 from __future__ import annotations

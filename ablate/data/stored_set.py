@@ -5,6 +5,9 @@ Rules make classes of other values in a label column: those of VTAB's structured
 VTAB: Zhai and others 2019, "A Large-scale Study of Representation Learning with the Visual Task
 Adaptation Benchmark". Its tasks are defined by their code, google-research/task_adaptation,
 data/clevr.py, data/kitti.py and data/dsprites.py; edges of distances belong to the class below.
+
+Used by `data/source.py`, `data/tables.py` and `data/building.py`. A new entry of `RULES` also needs
+its name in `run/sections.py` (`rule` of `Data`).
 """
 
 from __future__ import annotations

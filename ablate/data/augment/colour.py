@@ -8,6 +8,9 @@ Photometric distortion is mmsegmentation's: mmseg/datasets/pipelines/transforms.
 PhotoMetricDistortion, which swaps no channels. Where a change is skipped by chance there, it is
 applied here with a factor of 1 or a shift of 0, so that no GPU need be asked how many images
 change. Hues and saturations are those of OpenCV on 8 bits: degrees / 2, and levels of 255.
+
+Used by `data/image_changes.py` (jitter), `data/batches.py` (photometric distortion) and
+`data/augment/randaugment.py`.
 """
 
 from __future__ import annotations

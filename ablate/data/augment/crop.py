@@ -6,6 +6,8 @@ in both; a box that is called square is square in the original.
 
 Resizing by area is separable and linear: a matrix for the rows and one for the columns of each
 image, two bmm. With TF32 levels may be off by one; don't call it under autocast.
+
+Used by `data/image_changes.py` and, for crops of whole pictures, `data/picture_crop.py`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A value for each channel, spread over (B, H, W, C), is applied to C values at a time: 10 times
 slower than over planes (B, C, H, W), or than over lines (B, H, W C) when it is repeated along them.
+
+Used by the other files of this folder, and by `training/own_augment.py`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ of their neighbours (mixup, cutmix).
 A step draws one share for the whole global batch; the partner of image b is image b - 1
 (`roll(+1)`, big_vision/utils.py). The share of each pixel that is kept is a map (H, W): constant
 for mixup, 0 or 1 for cutmix. Its mean is the share of the target that is kept.
+
+Used by `data/batches.py` (mixup, cutmix), `data/image_changes.py` (random erasing) and
+`data/augment/randaugment.py` (Cutout).
 """
 
 from __future__ import annotations

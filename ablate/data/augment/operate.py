@@ -8,7 +8,8 @@ lookup, all that blend an image with a duller one become one blend, and all that
 one warp. Each image has its own table, base and matrix, and a mask says which of the three results
 is its own. The bits are the same either way.
 
-Used by `data/augment/randaugment.py`.
+Used by `data/augment/randaugment.py`. A new kind of operator needs both ways, `grouped` and
+`masked`, with the same bits: `tests/test_randaugment.py`.
 """
 
 from __future__ import annotations

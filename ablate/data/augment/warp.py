@@ -5,6 +5,8 @@ that it shows; pixel centres lie at whole numbers, as in TF's ImageProjectiveTra
 from the corner of the first pixel, half a pixel to its upper left.
 
 `shake` is the article's augmentation of MNIST (BatchNorm_in_Transformers_CV, REFERENCE.md D.4).
+
+Used by `data/image_changes.py` and `data/augment/randaugment.py`.
 """
 
 from __future__ import annotations
