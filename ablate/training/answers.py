@@ -7,7 +7,10 @@ of a run by the user's own trainer), `deterministic` (the cost of deterministic 
 (of matrix products), `settle` (decisions common to all runs of a column), `timm` (weights under the
 names of timm), `kernel` (whether a device works at all).
 
-Used by `training/worker.py`.
+Used by training/worker.py, to which the fork server passes questions: those of `ablate plan` and
+`ablate sweep` are in running/estimate.py, running/rehearse.py and running/preflight.py. These files
+keep answers and check their keys (`_is_answer`, `_is_decision`, `is_load`), so a changed key must
+be changed there, too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """The attempt of one worker at one run, whoever trains it: it holds the folder's lock, notes facts
-about itself, and says why it left. No torch."""
+about itself, and says why it left. No torch.
+
+Used by training/worker.py and training/own/work.py for every run of `ablate sweep`. A new reason to
+leave also needs its constant in run/rundir.py and, where it is to be retried otherwise, a case in
+running/next_step.py.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Autocast would round each of them separately, and again for every micro-batch: at Ti/4 that is 100
 kernels forward and 100 backward, of 730. The results are the same bit for bit.
 
-Used by `training/training.py`.
+Used by `Training` (training/training.py) for runs with `train.precision=bf16`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """Measurements of a training on this machine: how long it takes, by a few steps and evaluations;
-and how many images fit into memory at once (`train.micro_batch=auto`)."""
+and how many images fit into memory at once (`train.micro_batch=auto`).
+
+Used by training/answers.py for the forecasts of `ablate plan` and `ablate sweep`, by
+training/column_decision.py and by training/loop.py. The fields of `Times` are also read in
+running/estimate.py, those of `Load` in running/preflight.py (`is_load`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Decisions that depend on the machine but are the same for all runs of a column: how many images
 fit into memory at once, and whether deterministic algorithms are worth their time.
 
-Used by `training/answers.py`.
+Used by training/answers.py, which running/preflight.py asks (`settle`, `load`) before the first run
+of `ablate sweep`. A new decision also needs its key in `SETTLED_KEYS` and `_is_decision` there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The device of a name, with its index."""
+"""The device of a name, with its index.
+
+Used by training/worker.py, training/training.py, training/answers.py and training/resume_check.py.
+"""
 
 from __future__ import annotations
 

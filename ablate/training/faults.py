@@ -5,6 +5,10 @@ Codes are those of `cudaError_t`, which torch.AcceleratorError has in `error_cod
 of messages. Rows are tried from the top. An error in no row is the run's or, if a device raised it,
 the device's: then the run is tried elsewhere, and two runs that fail on one device, or two devices
 on which one run fails, show which of them is at fault.
+
+Used by training/attempt.py and training/own/work.py where a run of `ablate sweep` fails, and by
+training/calibrate.py. A new row also needs an error that reaches it in tests/test_fault_owners.py;
+the table of errors in docs/command-line.md sums the rows up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """AdamW, SGD and Lion by torch's fused kernels.
 
-Used by `training/optim.py`.
+Used by `make_optimizer` (training/optim.py) for `optim.name=adamw`, `sgd` and `lion`. A new
+optimiser also needs its entry in run/choices.py `OPTIMIZERS`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ serialise to bytes and write them ourselves, since torch.save and safetensors' o
 full disk. A checkpoint has a seal of its own and one of `metrics.jsonl` as it was then; where
 either does not match, the checkpoint is taken to be torn.
 
-Used by `training/loop.py`.
+Used by training/loop.py for every run of `ablate sweep`, and by training/resume_check.py for
+`ablate doctor`. A new key of result.json should also get its type in run/rundir.py `_RESULT`, by
+which it is checked.
 """
 
 from __future__ import annotations

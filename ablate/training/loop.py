@@ -1,6 +1,8 @@
 """The training of one run, from its run.json to its result, top to bottom.
 
-Used by `training/worker.py`.
+Used by training/worker.py for every run of `ablate sweep`, and by training/resume_check.py for
+`ablate doctor`. What rank 0 announces (`ranks.tell`), here or in training/journal.py, must be known
+to `_follow`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The sum of the gradients of a step's micro-batches, added in one order, whichever rank computes
 them.
 
-Used by `training/training.py`.
+Used by `Training` (training/training.py) in every step. A norm with running statistics of a new
+kind also needs a case in model/norm/mixing.py `running`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ Each is chosen and set here, so that nothing depends on a default of torch, and 
 A step may be compiled by torch.compile. A micro-batch's forward pass and loss are compiled as one
 graph and its backward pass as another, without a break. The update is not compiled: it consists of
 ten fused kernels, which a compiler leaves as they are, but copies the weights for.
+
+Used by training/worker.py and training/loop.py for every run of `ablate sweep`. A new field of
+`Numerics` is a key of result.json, so it should also get its type in run/rundir.py `_RESULT` and
+its words in analysis/footnotes.py `MACHINE_FACTS`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The movement of weights: the optimisers, the rate over a run, its lengths in steps, and the
 average of the weights.
 
-Used by `training.py` in each run, and by `answers.py`, which checks a sweep's optimisers and
-schedules before it starts. The names of optimisers and their settings are in run/choices.py.
+Used by training/training.py in every run of `ablate sweep`, and by training/answers.py, which
+checks a sweep's optimisers and schedules before it starts. A new optimiser also needs its entry in
+run/choices.py `OPTIMIZERS`, a new schedule its name in run/sections.py (`Optim.schedule`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ An augmentation gets images float32 (B, H, W, C) in [0, 1], whatever `model.inpu
 runs after the changes of levels and geometry (crop, flip, RandAugment) and before erasing and
 mixing.
 
-Used by `training/training.py`.
+Used by training/training.py in every step of a run that has some, and by training/answers.py, which
+tries them before `ablate sweep` starts. Another argument also needs a change of run/parts.py
+`AUGMENTATION` and templates/augmentation.py.txt.
 """
 
 from __future__ import annotations

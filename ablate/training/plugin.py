@@ -1,5 +1,10 @@
 """The parts that a run has by import path: imported from the folder that the run names or from an
-installed package, as they were when the run was planned."""
+installed package, as they were when the run was planned.
+
+Used wherever a part is made from its import path: model/, training/optim.py and probes/ among
+others. A new kind of part also needs its row in run/parts.py `PART_KINDS`; the version that `load`
+compares is computed in run/plugin.py.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ Rank 0 is the worker: it holds the lock, writes, and announces what is next. The
 children, do what it announces, and die with it. What a rank computes (micro-batches, batches that
 are evaluated) depends on no other rank. Sums over ranks are added in one order, whichever rank has
 which part (see `summed`).
+
+Used by training/worker.py, which forks the ranks of `ablate sweep launcher.gpus_per_run=N`, by
+training/loop.py and by training/training.py. A new word for `tell` also needs a case in `_follow`
+(training/loop.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The rate of matrix products on a device, with which a run's arithmetic is compared.
 
-Used by `training/answers.py` and `training/journal.py`.
+Used by training/journal.py for each result, and by training/answers.py, which running/preflight.py
+asks before the first run of `ablate sweep`. The name of the file and its keys are also in
+`measure_rates` there.
 """
 
 from __future__ import annotations

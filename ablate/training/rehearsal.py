@@ -6,7 +6,8 @@ are those of the baseline has changed nothing. A parameter that no gradient reac
 the reason. Parts of the user's own take the steps again, with a stop between them. The cost of a
 step is given relative to the baseline's; both are timed in turns.
 
-Used by `training/answers.py`.
+Used by training/answers.py, which running/rehearse.py asks for `ablate plan` and `ablate sweep`. A
+new key or reason also needs a change of `_is_answer`, `IDLE` or `DIFFERS` there.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ A leg trains as a worker would and is stopped as a signal stops it, with a check
 contents of two folders after the same step are compared. Only the end of the run is changed, so
 nothing is evaluated unless an epoch ends on the way.
 
-Used by `training/answers.py`.
+Used by training/answers.py, which audit/doctor/resume_check.py asks for `ablate doctor`;
+`deterministic_ratio` also by training/column_decision.py. The keys of `leg` and `compare` are read
+in audit/doctor/resume_check.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Tensors as a safetensors file with a sha256 of itself: a damaged file is recognised and not read.
 
 The hash is of the whole file, with BLANK in its own place in the header's metadata.
+
+Used by training/journal.py for checkpoints, by training/own/handle.py for the state of the user's
+own trainers, and by model/whiten.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ All of them are taken over, including the class token, norms and the representat
 head starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are
 resized (big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
 `scipy.ndimage.zoom(order=1)`).
+
+Used by training/loop.py and training/training.py for runs with `from`, and by training/answers.py,
+which checks the shapes before `ablate sweep` starts. A part with parameters of the grid's size also
+needs a method `resize` (model/traits.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The training of one run on one device. `Training.step` is the only training step there is."""
+"""The training of one run on one device. `Training.step` is the only training step there is.
+
+Used by training/loop.py for every run of `ablate sweep`, and by training/calibrate.py and
+training/rehearsal.py before it. Where the same settings would train differently, `DRAWS` in
+run/spec.py must be raised.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 In shape comments: B batch, N tokens, D width, H heads, d head dim, M MLP width, P patch side,
 C channels, K = P*P*C values of a patch; h and w are the sides of the grid of patches.
+
+Used by training/training.py for every run, and by training/answers.py and model/count.py before
+`ablate sweep` starts. A new kind in `HOSTS` also needs its name in run/sections.py (`Model.kind`)
+and run/choices.py (`Arch.kind`).
 """
 
 from __future__ import annotations

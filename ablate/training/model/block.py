@@ -2,7 +2,8 @@
 
 A block may declare the traits in `traits.BlockTraits`.
 
-Used by `training/model/vit.py` and `training/model/towers.py`.
+Used by model/vit.py and model/towers.py; `block=NAME` finds its class through run/choices.py
+`BLOCKS`. A new block also needs its entry there, a new placement its word in `Placement` there.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 return: on the meta device, without weights, data or arithmetic.
 
 A whole model is built with its weights and run once, on black images.
+
+Used by training/answers.py for the sizes and costs of `ablate plan` and `ablate sweep`, and by
+training/journal.py for the result of a run. A changed key of `describe` must also be changed in
+running/estimate.py (`_is_answer`).
 """
 
 from __future__ import annotations

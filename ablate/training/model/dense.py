@@ -1,4 +1,8 @@
-"""The dense layer: torch's, but initialised by role instead of by shape."""
+"""The dense layer: torch's, but initialised by role instead of by shape.
+
+Used by all of model/, such as model/stem.py, model/sublayers.py and model/vit.py. A new role also
+needs its rules in model/init.py (`DENSE` and the schemes).
+"""
 
 from __future__ import annotations
 

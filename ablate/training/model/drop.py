@@ -1,4 +1,9 @@
-"""Dropout, and stochastic depth."""
+"""Dropout, and stochastic depth.
+
+Used by model/block.py, model/sublayers.py and model/vit.py; `Training` (training/training.py) sets
+the step of a `StepKey`. Where the same settings would draw other masks, `DRAWS` in run/spec.py must
+be raised.
+"""
 
 from __future__ import annotations
 

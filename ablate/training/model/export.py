@@ -2,7 +2,8 @@
 
 timm reads images (B, C, H, W); ours are (B, H, W, C) and its patches' values lie in that order.
 
-Used by `training/answers.py` (export) and `training/starting_weights.py` (import).
+Used by training/answers.py for `ablate export --weights RUN --names timm`, and by
+training/starting_weights.py for runs with `from.names=timm`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The base class of the shipped models: the methods that the training loop calls."""
+"""The base class of the shipped models: the methods that the training loop calls.
+
+Used as the base class in model/vit.py, model/towers.py and model/sublayers.py; `Training`
+(training/training.py) calls its methods. What gives the features of a whole model instead is in
+model/whole_model.py.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ A class of the user's own may fill its parameters in its constructor. Its values
 seed and on the instance's place in the model, which is known only once the model is built. So an
 instance remembers how it was made and is made once more, under a seed of its own: a norm added
 elsewhere doesn't change these values either.
+
+Used by `build` (model/__init__.py), and by training/answers.py before `ablate sweep` starts. A new
+role needs a rule in every scheme; a new scheme also needs its name in run/sections.py
+(`Model.init`) and run/choices.py (`Arch.init`).
 """
 
 from __future__ import annotations

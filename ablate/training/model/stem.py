@@ -2,6 +2,9 @@
 
 A stem may declare the traits in `traits.StemTraits`. The convolutional stem is that of Xiao et al.
 2021 (arXiv 2106.14881), pycls/models/vit.py.
+
+Used by `stem=NAME`, through run/choices.py `STEMS`, where a new stem or setting also needs its
+entry; `Patches` by model/vit.py. A stem's `blocks_saved` must equal `saves_blocks` there.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@ device and dtype; and the MLP with its activation (`model.act`, by name or impor
 its GELU is `model.gelu`).
 
 Norms around a sublayer are those of `block.PLACES`; norms inside it come from `block.Inner`.
+
+Used by model/block.py and model/vit.py; `Perceptron` by model/__init__.py. A new activation also
+needs its name in run/sections.py (`Model.act`) and, where timm lacks it, a refusal in
+model/export.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 As big_vision/models/proj/image_text/two_towers.py and text_transformer.py. In shape comments: B
 pairs, L tokens of a text, E the width of embeddings.
+
+Used by `build` (model/__init__.py) for runs with texts, and by task/contrastive.py. A new parameter
+also needs a role that model/init.py has a rule for.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ A class declares a trait by an attribute of that name, in its body or in `__init
 required, and no base class: our own parts declare theirs as a user's do, and the model reads all of
 them by `traits`. One more, `version`, is read from the text of a class and enters `Run.id`: see
 run/plugin.py.
+
+Used by model/vit.py, model/init.py and training/starting_weights.py, which ask parts for their
+traits. A new trait also needs a row in the table of docs/extending.md, with which
+tests/test_traits.py compares.
 """
 
 from __future__ import annotations

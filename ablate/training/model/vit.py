@@ -1,4 +1,9 @@
-"""The Vision Transformer of big_vision/models/vit.py (at 26c7bc8), with a choice for every norm."""
+"""The Vision Transformer of big_vision/models/vit.py (at 26c7bc8), with a choice for every norm.
+
+Used by model/__init__.py, which finds `ViT` or `Segmenter` through `host` of the run's task
+(run/metrics/). A new pool also needs its name in run/sections.py (`Model.pool`) and run/choices.py
+(`Arch.pool`); a new parameter a role that model/init.py has a rule for.
+"""
 
 from __future__ import annotations
 

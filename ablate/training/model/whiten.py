@@ -3,7 +3,8 @@
 The paper gives no formula (Dual PatchNorm, appendix A). PCA is as in big_vision's
 models/proj/jetformer/patch_pca.py; ZCA is Kessy, Lewin, Strimmer 2018 (arXiv 1512.00809).
 
-Used by `training/model/host.py`.
+Used by `stem=whiten` and `stem=whiten_ln`, through run/choices.py `STEMS`; model/host.py fits the
+map. A new setting also needs its entry in `STEMS`.
 """
 
 from __future__ import annotations

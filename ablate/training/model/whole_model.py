@@ -2,6 +2,9 @@
 
 A whole model is a module of torch, unchanged, its parameters under its own names. It gets images as
 torch's models read them, (B, C, H, W) in float, and returns (B, outputs).
+
+Used by `build` (model/__init__.py) for `model=timm:NAME` and `model=module:Class`;
+training/optim.py, training/starting_weights.py and task/__init__.py ask about either kind of model.
 """
 
 from __future__ import annotations

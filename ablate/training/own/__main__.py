@@ -1,4 +1,8 @@
-"""`python -P -m ablate.training.own FOLDER OPTIONS`: a fresh interpreter that trains one run."""
+"""`python -P -m ablate.training.own FOLDER OPTIONS`: a fresh interpreter that trains one run.
+
+Used by training/own/work.py for `ablate sweep trainer=NAME`, and by `ablate doctor trainer=NAME`
+(audit/doctor/resume_check.py).
+"""
 
 import json
 import sys

@@ -4,7 +4,8 @@ its end.
 Only what this attempt wrote counts, and only with exit code 0. So the result of an earlier attempt
 is moved aside first, and no process of an earlier attempt lives on (see `processes`).
 
-Used by `training/own/work.py`.
+Used by training/own/work.py for `ablate sweep trainer=NAME`, where the yaml of the trainer has a
+command. A new key of that yaml also needs its field in run/program.py `Program`.
 """
 
 from __future__ import annotations

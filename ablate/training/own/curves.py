@@ -1,6 +1,7 @@
 """The table of curves that a program writes while it trains: a csv, or JSON lines.
 
-Used by `training/own/command.py`.
+Used by training/own/command.py while a program trains; `to_number` by training/own/outcome.py. What
+the yaml may say of the table is run/program.py `Curves`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@ dicts, lists and tuples of tensors, arrays, numbers, texts, bytes and None. Noth
 
 A state is a tree of JSON, whose leaves name arrays of bytes kept with it. So neither torch nor a
 type of numpy's is needed to write a file, and values come back bit for bit.
+
+Used by training/own/work.py, which gives it to the trainer of `ablate sweep trainer=NAME`, and by
+training/own/command.py; `compare` by `ablate doctor` (training/answers.py). A new method is also to
+be described in docs/own-training.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The outcome of a program: the cause of its failure, or the result and the predictions that it
 left.
 
-Used by `training/own/command.py`.
+Used by training/own/command.py once a program has ended. Where a result may be is checked in
+run/program.py `read_program`, so a new place also needs its key there.
 """
 
 from __future__ import annotations

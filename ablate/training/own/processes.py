@@ -5,7 +5,8 @@ that started it is dead, and when it has left its parent, its group and its sess
 was forked is also the parent of whatever its descendants leave behind, so it also finds those that
 have cleared their environment.
 
-Used by `training/own/command.py` and `training/own/work.py`.
+Used by training/own/command.py and training/own/work.py, for every run of
+`ablate sweep trainer=NAME`.
 """
 
 from __future__ import annotations

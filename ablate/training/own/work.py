@@ -2,7 +2,8 @@
 
 The user's files are imported as they were when the run was planned, or not at all.
 
-Used by `training/worker.py`.
+Used by training/worker.py for `ablate sweep trainer=NAME`, and by training/own/__main__.py. A new
+key of result.json should also get its type in run/rundir.py `_RESULT`, by which it is checked.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 
 A probe changes no bit of the training: it draws nothing at random and writes to nothing that the
 model reads. A probe that is off is not built.
+
+Used by training/training.py in every run with `probe=[NAME]`, and by training/answers.py before
+`ablate sweep` starts. A new probe also needs its entry in run/choices.py `PROBES` and, to be in
+tables, its metrics in run/metrics/probed.py `PROBE_METRICS`.
 """
 
 from __future__ import annotations

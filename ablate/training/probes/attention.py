@@ -1,4 +1,9 @@
-"""The mean attention distance of heads (DTN, arXiv 2112.02624)."""
+"""The mean attention distance of heads (DTN, arXiv 2112.02624).
+
+Used by `probe=[attention]`, through run/choices.py `PROBES`. The arrays are read in
+run/metrics/probed.py for tables and in report/plot/probes.py for `ablate plot`, so a changed array
+needs both.
+"""
 
 from __future__ import annotations
 

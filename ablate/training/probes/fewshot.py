@@ -1,4 +1,8 @@
-"""Few-shot accuracy of a run's features (Dual PatchNorm, arXiv 2302.01327, Tables 1 and 2)."""
+"""Few-shot accuracy of a run's features (Dual PatchNorm, arXiv 2302.01327, Tables 1 and 2).
+
+Used by `probe=[fewshot]`, through run/choices.py `PROBES`. The arrays are read in
+run/metrics/probed.py (`_fewshot`); shots and seeds are those of run/metrics/fewshot.py.
+"""
 
 from __future__ import annotations
 

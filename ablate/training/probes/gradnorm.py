@@ -1,7 +1,8 @@
 """Gradient norms by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4).
 
-With `probe=[gradnorm]`. run/metrics/probed.py reads the arrays: it knows the names of groups,
-and its GRADNORM_STEPS are LAST_STEPS here.
+Used by `probe=[gradnorm]`, through run/choices.py `PROBES`. run/metrics/probed.py reads the arrays,
+for tables and `ablate plot`: it knows the names of groups, and its `GRADNORM_STEPS` must equal
+`LAST_STEPS` here.
 """
 
 from __future__ import annotations

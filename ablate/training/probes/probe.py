@@ -1,4 +1,8 @@
-"""The base class of probes, which look at a training and change nothing of it."""
+"""The base class of probes, which look at a training and change nothing of it.
+
+Used by every probe in probes/ and by the user's own; probes/__init__.py calls its methods. A
+changed argument also needs a change of run/parts.py `PROBE` and templates/probe.py.txt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The learned scales of norms (Dual PatchNorm, arXiv 2302.01327, Fig. 3)."""
+"""The learned scales of norms (Dual PatchNorm, arXiv 2302.01327, Fig. 3).
+
+Used by `probe=[scales]`, through run/choices.py `PROBES`. The arrays are read in
+run/metrics/probed.py for tables and in report/plot/probes.py for `ablate plot`: both look for the
+parameter `FIRST_SCALE`.
+"""
 
 from __future__ import annotations
 

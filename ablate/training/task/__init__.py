@@ -1,5 +1,9 @@
 """Tasks, which define what a run learns: each is an entry of `ablate.run.metrics.TASKS` and the
-class that it names."""
+class that it names.
+
+Used by training/training.py, for every run; each file of task/ has a subclass of `Task`. A new task
+also needs its `TaskChoice` in run/metrics/ and an entry in `TASKS` there.
+"""
 
 from __future__ import annotations
 

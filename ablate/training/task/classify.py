@@ -1,7 +1,10 @@
 """Classification: the loss that training minimises, and the metrics.
 
-Shapes: B examples, C classes. Losses are in nats. `Classify` is found by its path in
-run/metrics/classify.py; `check_loss` is called by `answers.py`, before a sweep starts.
+Shapes: B examples, C classes. Losses are in nats.
+
+Used by `task=classify`, the default, through its path in run/metrics/classify.py; `check_loss` by
+training/answers.py, before `ablate sweep` starts. A new metric or field of the predictions also
+needs a change of `CLASSIFY` and `classification_scores` there.
 """
 
 from __future__ import annotations

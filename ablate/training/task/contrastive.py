@@ -2,6 +2,9 @@
 
 big_vision/trainers/proj/image_text/contrastive.py and evaluators/proj/image_text/
 discriminative_classifier.py. Shapes: B pairs, C classes, E the width of embeddings.
+
+Used by `task=contrastive`, through its path in run/metrics/contrastive.py. A new metric or field of
+the predictions also needs a change of `CONTRASTIVE` and `contrastive_scores` there.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 big_vision/evaluators/fewshot_lsr.py. Shapes: N images to predict, K shots in all, D features, C
 classes. All computation after the features is in float64.
+
+Used by `task=fewshot`, through its path in run/metrics/fewshot.py, and by probes/fewshot.py.
+Numbers of shots and seeds of draws are there, too, and so is `fewshot_scores`, which reads the
+predictions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Semantic segmentation: the loss over pixels, and a sliding window over whole images.
 
 Shapes: B images of a batch, K classes, windows of size S x S; channels of images are last.
+
+Used by `task=segment`, through its path in run/metrics/segment.py. A new metric or field of the
+predictions also needs a change of `SEGMENT` and `segmentation_scores` there.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ NORMS in run/choices.py maps the names that a user types to these classes and li
 a new norm needs an entry there. A norm may declare the traits in NormTraits of model/traits.py. Its
 `group` is how many values are normalised together; a norm over the batch leaves it undeclared, as
 it depends on the size of the batch.
+
+Used by model/block.py, model/stem.py and model/vit.py, and by `norm=NAME` through run/choices.py.
 """
 
 from ablate.training.model.norm.dtn import DTN, DTNPool, DTNVar

@@ -1,6 +1,9 @@
 """Dynamic Token Normalization: a token's own statistics mixed with those of the tokens around it.
 
 Shao et al. 2022 (arXiv 2112.02624), wqshao126/DTN dtn.py.
+
+Used by `norm=dtn`, `dtn_var` and `dtn_pool`, through run/choices.py `NORMS`. A new setting or norm
+also needs its entry there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Norms whose statistics are over tokens, some also over the batch. All (B, N, D) -> (B, N, D).
 
 Also finds the modules that keep running statistics from step to step: our own norms and torch's.
+
+Used by `norm=batchnorm`, `instancenorm`, `groupnorm` and `switchnorm`, through run/choices.py
+`NORMS`; `running` and `has_statistics` by training/micro_batches.py and training/loop.py. A new
+setting or norm also needs its entry in `NORMS`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PowerNorm: a batch norm by quadratic means, with a backward pass of its own.
 
-Built by its entry in run/choices.py NORMS, which lists its settings.
+Used by `norm=powernorm`, through run/choices.py `NORMS`. A new setting also needs its entry there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The `Shape` that a norm is built for, and the code that norms share."""
+"""The `Shape` that a norm is built for, and the code that norms share.
+
+Used by every norm in model/norm/; `Shape` also by model/stem.py and model/vit.py, and by norms of
+the user's own. A new field of `Shape` also needs its value there, in model/sublayers.py and in
+model/towers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Norms over one token at a time. All (B, N, D) -> (B, N, D)."""
+"""Norms over one token at a time. All (B, N, D) -> (B, N, D).
+
+Used by `norm=layernorm`, `rmsnorm`, `scalenorm`, `dyt`, `affine` and `identity`, through
+run/choices.py `NORMS`; `LayerNorm` also by model/vit.py. A new setting or norm also needs its entry
+in `NORMS`.
+"""
 
 from __future__ import annotations
 
