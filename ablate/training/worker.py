@@ -4,8 +4,7 @@
 `ablate.training.answers`.
 
 Used by running/launchers/server.py and running/launchers/local.py for every run of `ablate sweep`.
-A new entry of `options` also needs its value in `worker_options` (running/launchers/__init__.py)
-and, for the user's own trainers, in audit/doctor/resume_check.py.
+A new entry of `options` also needs its value in `worker_options` (running/launchers/__init__.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Token norms by place (after DTN, arXiv 2112.02624).
 
 Used by `probe=[tokens]`, through run/choices.py `PROBES`. The arrays are read in
-report/plot/probes.py for `ablate plot`, so a changed array needs both.
+report/plot/probes.py for `ablate plot`, so a changed array needs a change there.
 """
 
 from __future__ import annotations
