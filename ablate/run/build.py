@@ -1,5 +1,10 @@
 """Construction of a `Run` from a plain tree: sections and their keys, types, bounds, and the model
-that an arch stands for."""
+that an arch stands for.
+
+Used by every plan (planning/compose.py, planning/cell.py), so by `ablate sweep` and `ablate plan`,
+and by the worker, which builds its run again (training/worker.py). Checks between fields are in
+run/checks.py, those of a single field in its declaration in run/sections.py.
+"""
 
 from __future__ import annotations
 

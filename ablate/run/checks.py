@@ -6,8 +6,9 @@ the remedy.
 
 The module also checks which runs several ranks can share and still compute the same bits as one.
 
-Used by `build.py` wherever a run is read. The functions on ranks are used where these are assigned
-(running/world_sizes.py) and where they train (training/loop.py).
+Used by run/build.py wherever a run is read: in plans and in the worker. The functions on ranks are
+used where these are assigned (running/world_sizes.py) and where they train (training/loop.py).
+`WORLD_SIZES` must agree with `World` of planning/launcher.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@ library only.
 
 A choice has a name, a line of help, a citation, its settings and the import path of its class. The
 classes live in `ablate/training`; a test checks that the two agree.
+
+Used by every plan (planning/settings.py, run/build.py), `ablate list` (report/listing.py) and the
+model (training/model/__init__.py). A new choice also needs its class in training/, a new optimiser
+its branch in training/optim.py, a new `Placement` its line in `PLACES` of training/model/block.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ An image-text set lies in a folder as tables of images and texts, next to the im
 
 FOLDER/train*.csv, test*.csv, ...    a column of paths below FOLDER, and one of texts
 FOLDER/train*.parquet, ...           so, or a column of the images themselves
+
+Used by `ablate plan` and `sweep` (planning/data_section.py), for what data is there, and by
+decoding (data/source.py, data/tables.py). A new set in `BUNDLED` also needs data/bundled_sets.py,
+data/source.py and the choices of `data.source` in run/sections.py.
 """
 
 from __future__ import annotations

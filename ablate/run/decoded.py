@@ -11,6 +11,10 @@ was found while it was decoded, in numbers and words.
 The writer of a set seals it; the driver of a sweep checks it once, before anything trains. Each
 worker checks it again before it writes its result, for a share of the time that it trained: if the
 set was damaged meanwhile, the run trained on the damage and no longer counts.
+
+Used by decoding (data/building.py), by the driver of `ablate sweep` (launchers/fork.py), by workers
+(training/worker.py), and by `ablate doctor` and `verify`. A new fact in meta.json also needs its
+writer in data/building.py.
 """
 
 from __future__ import annotations

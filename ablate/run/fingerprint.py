@@ -5,6 +5,9 @@ Local files count by the sha256 of their contents and by their names in the fold
 and split; hub sets by name and pinned revision; bundled sets by name and, where they have one,
 revision. Hashes are remembered, so that planning again reads no image. The same data at another
 path gives the same run.
+
+Used by plans (planning/data_section.py) and before decoding (data/building.py). A change of the
+hash changes the ids of all runs on such data; tests/test_fingerprint.py has the golden ones.
 """
 
 from __future__ import annotations

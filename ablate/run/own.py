@@ -1,4 +1,9 @@
-"""The declarations of a training loop of the user's own: metrics, and the task that they make."""
+"""The declarations of a training loop of the user's own: metrics, and the task that they make.
+
+Used by plans (run/trainer.py, planning/analysis_keys.py), by `ablate import` (audit/importing.py)
+and by workers (training/own/). A new metric attribute also needs a field of `Metric` in
+run/metrics/metric.py, or its use in `metric_of`.
+"""
 
 from __future__ import annotations
 

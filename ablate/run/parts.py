@@ -9,6 +9,10 @@ section on its page, and a place in the drawing there (`tests/parts_page.py`).
 Tasks, designs and formats come from outside this package, too: `ablate_tasks/NAME.py`, in any
 folder of Python's path, brings the task NAME. Such a folder is a namespace package, so there may be
 several.
+
+Used by plans (run/build.py, run/plugin.py), `ablate new` (planning/templates.py) and the worker
+(training/plugin.py). The drawing and table of docs/extending.md are written by tests/parts_page.py;
+tests/test_contract.py needs a case for each kind.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ whole section, may also come from an installed package. `parts` has the form of 
 settings of a norm, stem, block or whole model are its keyword-only
 parameters; those of a part, all parameters that ablate doesn't pass itself. So settings are checked
 before torch is loaded.
+
+Used by every plan (planning/compose.py); training/plugin.py, where the worker imports the code,
+compares versions by it. What each kind of part passes is in run/parts.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@
 
 The contents of its code are in the id of its runs, never a commit: the same content is the same
 run. Nothing of it runs here.
+
+Used by plans (run/trainer.py, planning/expand.py), by `ablate new trainer`
+(planning/program_yaml.py) and by the worker (training/own/command.py). A new field of `Program` is
+also named in `ADDED`, so that ids stay, and carried out in that worker.
 """
 
 from __future__ import annotations

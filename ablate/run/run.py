@@ -4,6 +4,8 @@ Both halves import this file: the control half to say what the user asked for, t
 read it back from `run.json`. `build` makes a `Run` from a plain tree; `checks` checks its fields
 against one another; `spec` answers questions about the tree. A new field of `Run` also needs a
 place in spec.LEFT_OUT, so that the ids of runs without it stay as they are.
+
+Used by run/build.py, which makes every `Run`, and by the whole training half.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@ attempt has a folder of its own: see `ablate.running.attempts`.
 
 The types of a result stand here, too: the keys that a worker writes into result.json, each with its
 type.
+
+Used by the driver (running/), by workers (training/attempt.py), and by every reader (store/,
+report/, audit/). A new file of a run also needs its name in `_RUN_FILES`; a new key of result.json
+its type in `_RESULT`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ values.
 What a key declares stands with its field: `lr: Annotated[float, Key("peak rate", above=0)]`. The
 type declares the rest, a `Literal` its choices. Constraints between several fields stand in
 `checks`.
+
+Used by run/build.py, and by every reader of settings (planning/: data, launchers, loggers, search).
+Each section of a run declares its keys with it in run/sections.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """The sections of a run: data, model, choices, evaluation; and its recipe: optimiser, training,
 augmentation.
+
+Used by run/build.py and run/spec.py, and by the training half, which reads the values. A new key
+also needs a default, which keeps the ids of runs without it, and its use in data/ or training/;
+run/checks.py, if it conflicts with others, and run/idle.py, if some runs don't read it.
 """
 
 from __future__ import annotations

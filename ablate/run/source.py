@@ -2,6 +2,10 @@
 
 The code of a user's file includes what it imports from its folder. An import by a computed name
 (`importlib.import_module(name)`) is not seen.
+
+Used by plans (run/plugin.py, run/trainer.py, planning/analysis_keys.py), by `ablate export`
+(audit/export.py) and by workers (training/plugin.py). A change of the hash of code changes the ids
+of runs with such code.
 """
 
 from __future__ import annotations

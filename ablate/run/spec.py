@@ -4,6 +4,10 @@
 A spec without a seed stands for all runs of a cell. It is complete: tables are made from it, and it
 is checked years later, without any file of the user's. An id is a hash of what the training depends
 on. It leaves out where data and code lie, and settings without effect.
+
+Used by most rooms of the control half: every cell and run of a plan has one (planning/cell.py). A
+change of `identity` changes ids, so stores find no earlier run; tests/test_config.py has golden
+ids.
 """
 
 from __future__ import annotations

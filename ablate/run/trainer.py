@@ -8,6 +8,10 @@ of it runs here.
 
 A hash of its file and of every file of that folder that it imports is in the id of its runs, and so
 are the versions of the distributions that these files import.
+
+Used by plans (planning/compose.py, run/build.py) and by workers of the user's trainers
+(training/own/work.py, training/own/command.py). A new field of the yaml also needs its name in
+`FIELDS` (of a command: in `Program` of run/program.py) and its use in training/own/.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Both halves import this package. A task is an entry here, or a module of `ablate_tasks`, and the
 class that it names; a run gives the name of its task in `spec.Run.task`. Nothing else in the
 package knows a metric by its name.
+
+Used by plans (planning/), tables (analysis/, report/) and workers (training/), which find the task
+of a run here. A new task also needs a file here and its class in training/task/.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ The training half writes the metrics with this file; the control half checks the
 predictions years later, perhaps on another machine. So each metric is a count, or a sum that is
 rounded once: numpy and torch add in an order of their own, which changes with their version and the
 CPU.
+
+Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the worker
+(training/task/classify.py). A new metric needs its `Metric` and its number in the scores; a new
+column of the predictions also needs that worker.
 """
 
 from __future__ import annotations

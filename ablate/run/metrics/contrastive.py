@@ -1,6 +1,9 @@
 """Image-text training as the control half knows it: its metrics, computed from `predictions.npy`.
 
 As in `classify`, a metric is a count, or a sum that is rounded once.
+
+Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the worker
+(training/task/contrastive.py), which writes the predictions.
 """
 
 from __future__ import annotations

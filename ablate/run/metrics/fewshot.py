@@ -1,5 +1,10 @@
 """Few-shot classification as the control half knows it: its metrics, computed from
-`predictions.npy`, and how many images a run of it is shown."""
+`predictions.npy`, and how many images a run of it is shown.
+
+Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the workers of
+the task and the probe (training/task/fewshot.py, training/probes/fewshot.py); `FEWSHOT_SHOTS` also
+by run/metrics/probed.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Declarations of metrics and tasks. The standard library only."""
+"""Declarations of metrics and tasks. The standard library only.
+
+Used by all tables and figures (analysis/, report/) and by the other files of run/metrics/, which
+declare metrics and tasks. A new attribute that users may set also needs run/own.py
+`METRIC_ATTRIBUTES`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 No number is stored twice: it is computed from the arrays of `probe-NAME.npz` when a table is made,
 and the run's result holds the hash of that file. The standard library only, until a number is
 computed.
+
+Used by `ablate table` (analysis/scores.py), by figures (report/plot/probes.py), frames
+(report/frames.py) and `ablate export --lean` (audit/lean.py). The files are written by
+training/probes/: a new number may need a new array there.
 """
 
 from __future__ import annotations

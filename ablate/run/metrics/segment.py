@@ -1,5 +1,9 @@
 """Semantic segmentation as the control half knows it: its metrics, computed from `predictions.npy`.
-Pixels are counted, and the counts divided once."""
+Pixels are counted, and the counts divided once.
+
+Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the worker
+(training/task/segment.py), which writes the predictions.
+"""
 
 from __future__ import annotations
 
