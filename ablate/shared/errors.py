@@ -1,5 +1,8 @@
 """The exceptions of ablate, each with a message of one line. Both halves raise them, and the
-command line prints them."""
+command line prints them.
+
+Used by all rooms; cli/__init__.py prints the errors and maps them to exit codes.
+"""
 
 from __future__ import annotations
 

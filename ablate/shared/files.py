@@ -1,5 +1,8 @@
 """Files, written whole or not at all, and JSON in them; and a lock on a folder, which dies with its
-holder and holds the holder's notes."""
+holder and holds the holder's notes.
+
+Used by all rooms.
+"""
 
 from __future__ import annotations
 

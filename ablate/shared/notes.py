@@ -1,6 +1,10 @@
 """The notes that the holder of a lock keeps in its file: every word that they may hold.
 
 Writers and readers share this one class, so readers know every word that a writer may use.
+
+Used by shared/files.py (`Lock`), by workers, which note (training/attempt.py), and by readers such
+as the driver (running/board.py) and `ablate status` (report/text.py). A new word is a field of
+`Notes`.
 """
 
 from __future__ import annotations
