@@ -6,11 +6,7 @@ trained again. Choices that depend on the machine and yet change bits are made o
 whatever order they run and however often the sweep is stopped. A decision is kept in the store's
 cache by the shape of the column's baseline and by the device.
 
-Used at the start of `ablate sweep` (api/training.py); `take_decisions` by `ablate merge`
-(audit/merge.py). The measurements are made in training/column_decision.py and
-training/calibrate.py; audit/rerun.py reads `SETTLED_KEYS` from results.
-
-Used at the start of `ablate sweep` (api/training.py); `take_decisions` by `ablate merge`
+Used by `ablate sweep`, at its start (api/training.py); `take_decisions` by `ablate merge`
 (audit/merge.py). The measurements are made in training/column_decision.py and
 training/calibrate.py; audit/rerun.py reads `SETTLED_KEYS` from results.
 """
