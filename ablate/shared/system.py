@@ -5,9 +5,9 @@ installed already: without constraints, pip may replace the torch that everythin
 with. Git: questions about the folder that we are in. Signals: those that end a command, noted for
 whoever looks.
 
-Used by most rooms: for signals by the driver and the workers, for git by plans, for what to install
-by errors. A new entry of `EXTRAS` also needs [project.optional-dependencies] in pyproject.toml,
-which tests/test_install.py compares.
+Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, install
+commands by errors and `ablate doctor`. A new entry of `EXTRAS` also needs
+[project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
 """
 
 from __future__ import annotations
