@@ -2,7 +2,7 @@
 
 Each job left its overrides and a file of numbers.
 
-Used by `ablate import FOLDER` (audit/sheet.py).
+Used by audit/sheet.py, for `ablate import FOLDER` and when an imported sheet is verified.
 """
 
 from __future__ import annotations

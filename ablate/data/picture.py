@@ -4,9 +4,9 @@ place, by threads. Pillow and numpy only.
 Pillow, numpy and the kernel let other threads run while they decode, hash and write. Only about 0.3
 ms of an image need the interpreter's lock, so up to MOST_THREADS are of use for photographs.
 
-Used by `data/building.py`, `data/storage.py` and `data/splits.py`. A change of the pixels also
-needs `FORMAT` in `data/splits.py` raised; a new entry of `FORMATS` also its suffix in
-`run/dataset.py` (`IMAGES`).
+Used by all files of data/ that read images: `building.py`, `storage.py`, `splits.py`, `mask.py`. A
+change of the pixels also needs `FORMAT` in `data/splits.py` raised; a new entry of `FORMATS` also
+its suffix in `run/dataset.py` (`IMAGES`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ published table to compare with (`paper:`), and the groups of its columns (`grou
 
 Used by `planning/words.py` and `planning/sweep_file.py`, which make a `Sweep`, and by
 `planning/expand.py`, which makes it a plan; `change_analysis` also by `cli/selection.py`
-(`ablate table analysis.KEY=VALUE`).
+(`ablate table analysis.KEY=VALUE`). The readers of parts also by tuning.py, changes.py, recall.py.
 """
 
 from __future__ import annotations

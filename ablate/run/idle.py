@@ -3,7 +3,8 @@
 A rule names keys and says, of a run's plain tree, when they have no effect. A key that changes even
 the last bit of a weight or of a measurement counts as read.
 
-Used by run/spec.py, for ids, and by plans (planning/settings.py), which refuse such keys. A new
+Used by run/spec.py and analysis/paper.py, for ids. Plans (planning/settings.py) refuse the keys of
+`switched_off` and `unread_by`; other idle keys are accepted, and left out of the id. A new
 rule changes the ids of the runs that it holds for; tests/test_unread.py trains to find keys that
 need one.
 """

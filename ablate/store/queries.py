@@ -1,6 +1,7 @@
 """The queries of an open ledger.
 
-Used by `store/ledger.py`, whose `Ledger` has all of them. Their tables are in its `_SCHEMA`.
+Used by `store/ledger.py`, whose `Ledger` has all of them, and so by whoever opens a ledger: the
+driver, `status`, `table`, `verify`, `merge`, the live page. Their tables are in its `_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -282,11 +283,6 @@ class Queries:
         seal."""
         looks = dict.fromkeys(json.dumps(event_detail(LOOK, row[4])) for row in self._look_rows())
         return "".join(f"{look}\n" for look in looks).encode()
-
-    def newest(self, events: int) -> list[str]:
-        """List the subjects of the newest `events` events, the last first, each once."""
-        query = "SELECT run FROM event ORDER BY number DESC LIMIT ?"
-        return list(dict.fromkeys(run for (run,) in self.rows((str,), query, (events,))))
 
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Map each run to the detail of its newest event of this kind."""

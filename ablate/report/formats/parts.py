@@ -1,7 +1,8 @@
 """The parts of an entry that `--show` names, as cells.
 
-Used by `layout.py`, for `ablate table --show`. A new part also needs its name in SHOW, in the help
-of `show` in cli/printing.py, and `python tests/options_page.py`, which writes docs/options.md.
+Used by `layout.py`, for `ablate table --show`; `check_show` also by cli/printing.py and
+api/tables.py. A new part also needs its name in SHOW, in the help of `show` in cli/printing.py, and
+`python tests/options_page.py`, which writes docs/options.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Used by model/__init__.py, which finds `ViT` or `Segmenter` through `host` of the run's task
 (run/metrics/). A new pool also needs its name in run/sections.py (`Model.pool`) and run/choices.py
-(`Arch.pool`); a new parameter a role that model/init.py has a rule for.
+(`Arch.pool`), and timm's in model/export.py; a new parameter a role that
+model/init.py has a rule for.
 """
 
 from __future__ import annotations
