@@ -90,7 +90,7 @@ EXAMPLES = [
     (
         "verdicts",
         {"words": ["better", "worse"], "margin": 0.5},
-        ["0: better, bold", "0: worse", "analysis.margin=0.5: same"],
+        ["better (bold)", "worse below 0", "±0.5 (analysis.margin)", "above -0.5"],
     ),
     (
         "few-seeds.alone",

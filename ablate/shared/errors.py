@@ -68,6 +68,7 @@ def format_words(version: int) -> str:
 
 
 SHORTEST_BEGINNING = 3  # letters that tell a name
+VERY_NEAR = 0.75  # a similarity, by difflib, by which a name is meant rather than a longer one
 MANY = 5  # choices: behind more of them nobody finds the guess
 
 
@@ -111,10 +112,11 @@ def nearest_name(value: object, names: Iterable[str], share: float = 0.65) -> st
     if not isinstance(value, str):
         return None
     names = list(names)
+    matches = difflib.get_close_matches(value, names, 3, share)
     longer_names = [name for name in names if name.startswith(value)]
     if len(value) >= SHORTEST_BEGINNING and len(longer_names) == 1:
-        return longer_names[0]
-    matches = difflib.get_close_matches(value, names, 3, share)
+        very_near = difflib.get_close_matches(value, matches, 1, VERY_NEAR)
+        matches = [*very_near, *longer_names, *matches]
     return next(
         (
             name
