@@ -391,7 +391,10 @@ def test_the_image_tower_starts_from_a_classifier():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train.micro_batch": 4, "optim.lr_mult": None}, r"^train\.micro_batch: .* batch that is split"),
+        (
+            {"train.micro_batch": 4, "optim.lr_mult": None},
+            r"^train\.micro_batch: .* batch that is split",
+        ),
         ({"probe": ["scales"]}, "^probe: scales: task=contrastive has none; leave it out"),
         ({"augment.mixup": 0.2}, "^task: contrastive has no classes to mix"),
         ({"text": None}, "^text: task=contrastive needs a text tower; give recipe=lit"),
