@@ -85,6 +85,28 @@ class Subject:
     heading: str
 
 
+PLACES = 6  # decimals of a panel's place, of the figure's size
+
+
+class SteadyLayout(ConstrainedLayoutEngine):
+    """The constrained layout, with the places of panels rounded: the last bits of its solver differ
+    from figure to figure, and the names in an SVG are hashes of these places."""
+
+    def execute(self, fig: Figure) -> Any:
+        result = super().execute(fig)
+        for axes in fig.axes:
+            x, y, width, height = axes.get_position(original=True).bounds
+            place = (
+                round(x, PLACES),
+                round(y, PLACES),
+                round(width, PLACES),
+                round(height, PLACES),
+            )
+            axes.set_position(place, which="original")
+            axes.set_in_layout(True)  # which `set_position` ends
+        return result
+
+
 class Drawing:
     """A figure: panels, and marks with titles that a pointer shows (SVG)."""
 
@@ -102,7 +124,7 @@ class Drawing:
         self.kind, self._form = subject.kind, form
         size = form.inches(size, panels[1] + wide)
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
-        self.figure = Figure(figsize=size, layout="constrained")
+        self.figure = Figure(figsize=size, layout=SteadyLayout())
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
         above = [*([heading] if form.heading else []), *table.texts("unfinished")]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
