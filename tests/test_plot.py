@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from support.declared import declare
 from support.plans import with_sections
 from support.svg import SVG, marks, texts
@@ -352,6 +353,26 @@ def test_the_same_figure_has_the_same_bytes(plan, table, store, format):
     assert one == other
     begins = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
     assert one.startswith(begins[format])
+
+
+def test_the_last_bits_of_a_layout_change_no_byte(plan, table, store, monkeypatch):
+    """The solver of matplotlib's layout gives places that differ by such bits."""
+    drawn = draw_figure(plan, table, "gain", store.rundir, "svg").content
+    solve = ConstrainedLayoutEngine.execute
+    moved = []
+
+    def jittered(engine, fig):
+        result = solve(engine, fig)
+        for axes in fig.axes:
+            x, y, width, height = axes.get_position(original=True).bounds
+            axes.set_position((x * (1 + 1e-15), y * (1 - 1e-15), width, height), which="original")
+            axes.set_in_layout(True)
+            moved.append(axes.get_position(original=True).bounds != (x, y, width, height))
+        return result
+
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", jittered)
+    assert draw_figure(plan, table, "gain", store.rundir, "svg").content == drawn
+    assert any(moved)
 
 
 def test_the_command_writes_the_same_file_whatever_the_users_style(shell, drawn, store):

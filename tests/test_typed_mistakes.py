@@ -7,6 +7,7 @@ import pytest
 from conftest import GOLDEN
 
 from ablate.planning.declared import Options
+from ablate.shared import nearest_name
 
 HUGE = 99999999999999999999
 SWEEP = """\
@@ -61,3 +62,21 @@ def test_a_part_that_the_table_has_not_is_named(mistake, ask, show):
         mistake((*words, "--format", "latex"), "--show chosen", "fixture")
     else:
         assert ask(*words)[0] == 0
+
+
+NAMES = ["layernorm", "rmsnorm", "affine", "gpus_per_run", "lr", "lr_mult", "cifar10", "cifar100"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rmsnorn", "rmsnorm"),
+        ("rms", "rmsnorm"),  # the only name that begins so
+        ("gpu", "gpus_per_run"),
+        ("lr_", "lr"),  # nearer than the one that begins so
+        ("rm", None),  # two letters begin too much
+        ("mine", None),  # half of "affine" is no guess
+    ],
+)
+def test_a_guess_is_a_near_name_or_the_only_one_that_begins_so(typed, meant):
+    assert nearest_name(typed, NAMES) == meant
