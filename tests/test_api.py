@@ -75,6 +75,7 @@ def cells_of(noun: Any) -> list[str]:
     return re.findall(r"<t[hd]>(.*?)</t[hd]>", noun._repr_html_())
 
 
+@pytest.mark.whole
 def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     """What IPython and jedi, which complete and show things in notebooks, make of the nouns."""
     import jedi
@@ -182,6 +183,7 @@ def words_of(text: str) -> list[list[str]]:
     return [[w for w in line if w not in ("h", "min", "s")] for line in words if line]
 
 
+@pytest.mark.whole
 def test_the_page_shows_what_its_code_prints(here):
     names: dict[str, Any] = {}
     page = PAGES["docs/python.md"]
@@ -363,6 +365,7 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
 SWEEP = f"import ablate; sweep = ablate.Sweep({', '.join(map(repr, WORDS))}, seeds=1, **{SHORT})"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "out", "err"),
     [

@@ -68,6 +68,7 @@ def told(shell) -> dict[tuple[str, int], float]:
 # --- A sweep of it ------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3")
     assert f"Trained by {COMMAND}" in done.out
@@ -90,6 +91,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     assert "metrics.jsonl" in shell("verify", code=1).out
 
 
+@pytest.mark.whole
 def test_a_search_is_judged_by_the_curves(toy, shell):
     sweep = {
         "base": {"trainer": "toy", "trainer.steps": 2},
@@ -141,6 +143,7 @@ json.dump({"accuracy": right.mean().item(), "n": 400}, open(f"{folder}/result.js
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["marks", "classes"])
 def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how):
     """As by the images of our own runs, which the reference of the statistics judges; other
@@ -748,6 +751,7 @@ def app(toy) -> Path:
     return toy
 
 
+@pytest.mark.whole
 def test_a_hydra_application_runs_as_it_is(app, shell):
     """With a folder conf of its own, whose configs are none of ours: its own composition says what
     each run had."""
@@ -772,6 +776,7 @@ def test_a_hydra_application_runs_as_it_is(app, shell):
     assert "dpn" in shell("plan", "stem=none,dpn", "recipe=quick").out  # ours are composed as ever
 
 
+@pytest.mark.whole
 def test_unlike_failures_of_an_application_are_told_apart_and_end_no_sweep(app, shell):
     """Hydra ends each with the same hint. Three that fail alike would end the sweep."""
     raises = {8: "KeyError('no layer')", 9: "ValueError('odd')", 5: "RuntimeError('other')"}

@@ -269,6 +269,7 @@ def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(tmp_path, capsys, v
         assert re.split(r" {2,}", rows[2]) == of
 
 
+@pytest.mark.whole
 def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
     """Parents learn ImageNet-21k, which is fetched by hand; the other is fetched from the hub."""
     parents = ("recipe=finetune", "from.recipe=i21k", "from.data=imagenet21k", "data=imagenet1k")
@@ -292,6 +293,7 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 
+@pytest.mark.whole
 def test_trials_that_two_columns_share_are_counted_once(shell):
     """Both columns search at one weight decay: so the second adds its own runs alone."""
     searched = (

@@ -10,6 +10,8 @@ from conftest import REPOSITORY
 
 from ablate.report.plot import FIGURE_KINDS
 
+pytestmark = pytest.mark.whole
+
 PAGES = (docs_site.HOME, docs_site.INDEX, *docs_site.listed_pages())
 IMAGE = re.compile(r"!\[([^]]*)\]\(([^)]+)\)")
 

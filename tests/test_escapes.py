@@ -15,6 +15,8 @@ from conftest import Shell
 
 from ablate.analysis import english
 
+pytestmark = pytest.mark.whole
+
 TRAINER = """
 from pathlib import Path
 

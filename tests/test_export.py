@@ -205,6 +205,7 @@ def test_verify_makes_all_of_it_again(out, shell):
     assert "other options" in shell("verify", "out", "--each", code=2).err
 
 
+@pytest.mark.whole
 def test_every_file_that_is_changed_missing_or_more_is_named(out):
     names = sorted(files(out) - {"manifest.json"})
     random.Random(1).shuffle(names)

@@ -21,6 +21,8 @@ from ablate.store.ledger import Ledger
 from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 NOISY = """
 def main(settings, run):
     noise = run.rng("noise", int(1000 * settings["lr"])).random()

@@ -28,6 +28,8 @@ from ablate.shared.files import read_sealed, write_sealed
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "launcher=inline", "--as", "tiny")
 SWEEP = ("sweep", "optim.lr=0.003,0.01", *TINY)
 FORMATS = tuple(("table", "tiny", "--format", format) for format in ("tidy", "md"))

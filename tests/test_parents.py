@@ -285,6 +285,7 @@ def test_a_file_of_the_parent_s_weights_is_as_good_as_the_parent(copy, monkeypat
     assert run.id not in ids(make_plan(words, store=copy.folder / "runs")[0])
 
 
+@pytest.mark.whole
 def test_weights_go_to_timm_and_come_back(copy, oracle):
     """timm's own model with the exported weights says what ours says; a child that starts from the
     file is the child of the run, to the last bit."""

@@ -32,6 +32,8 @@ from ablate.training.model.norm import BatchNorm
 from ablate.training.ranks import unequal
 from ablate.training.training import Training
 
+pytestmark = pytest.mark.whole
+
 CPU = torch.device("cpu")
 
 

@@ -363,6 +363,7 @@ FAR = """[...document.querySelectorAll('main *')].filter((part) => {
 }).length"""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "dark"), [("planted", False), ("whole", False), ("wide", True)])
 def test_a_browser_shows_it_at_desk_and_phone_width(served, browser, name, dark):
     address, asked = served
@@ -382,6 +383,7 @@ def test_a_browser_shows_it_at_desk_and_phone_width(served, browser, name, dark)
     assert not browser.complaints
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "dark"), [("planted", False), ("planted", True), ("whole", False)]
 )

@@ -15,6 +15,8 @@ import pytest
 from conftest import ABLATE
 from screen import Screen, steady
 
+pytestmark = pytest.mark.whole
+
 GOLDEN = Path(__file__).parent / "golden" / "screens"
 COLOUR: Mapping[str, str] = {"FORCE_COLOR": "1"}
 PLAIN: Mapping[str, str] = {"NO_COLOR": "1"}

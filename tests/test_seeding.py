@@ -37,6 +37,8 @@ from ablate.store.ledger import Ledger
 from ablate.store.looks import PastLooks, look
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 DECIDED = {"DPN": "helps"}
 
 

@@ -115,6 +115,7 @@ def folders(*words: str) -> tuple[str, ...]:
     return words
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", sorted(path.stem for path in shipped_folder("sweeps").glob("*.yaml"))
 )

@@ -354,6 +354,7 @@ def main(settings, run):
 """
 
 
+@pytest.mark.whole
 def test_a_classifier_that_saves_nothing(tmp_path):
     """In fresh interpreters, without torch."""
     shell = Shell(tmp_path)
@@ -484,6 +485,7 @@ def main(settings, run):
 """
 
 
+@pytest.mark.whole
 def test_what_a_trainer_starts_ends_with_its_worker(tmp_path):
     write_files(
         tmp_path,
@@ -611,6 +613,7 @@ def compared(verb: str, question: dict) -> dict:
     return ANSWERS[verb](question, lambda done, total: None)
 
 
+@pytest.mark.whole
 def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
     found = json.loads(shell("doctor", "trainer=toy", "--format", "json").out)["findings"]
     texts = [finding["text"] for finding in found if finding["check"] == "resume"]
@@ -640,6 +643,7 @@ SAVE = "        run.save(state)\n"
 TIMED = TOY.replace("import helper", "import helper, os, time")
 
 
+@pytest.mark.whole
 def test_a_stopped_run_saves_and_goes_on(toy, shell):
     (toy / "slowly").touch()
     write_files(toy, toy_py=TIMED.replace(SAVE, SAVE + SLOWLY))
@@ -660,6 +664,7 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
         assert folder.read_attempts()[-1]["from_step"] > 1
 
 
+@pytest.mark.whole
 def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, monkeypatch):
     """By pilots, on an engine of processes: each attempt has a folder of its own, and a scratch
     folder, which is not carried along."""

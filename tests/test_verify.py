@@ -146,6 +146,7 @@ def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("label", ["0.001#0", "1e+20#1"])
 def test_every_digit_of_a_result_and_of_its_metrics_is_watched(store, label):
     run = run_of(store, label)
