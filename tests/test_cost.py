@@ -293,6 +293,19 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 
+def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
+    """`--on` says how many GPUs there are; that this machine has none is no matter."""
+    words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=B/16", "stem=none,dpn")
+
+    def planned(*more: str) -> dict:
+        return json.loads(shell(*words, "--on", "h100:8", "--format", "json", *more).out)
+
+    alone, together = planned(), planned("launcher.gpus_per_run=8")
+    for one, eight in zip(alone["variants"], together["variants"], strict=True):
+        assert 6 < one["seconds"] / eight["seconds"] < 8  # the ranks exchange their gradients
+    assert "--on has 2" in shell(*words, "--on", "h100:2", "launcher.gpus_per_run=8", code=2).err
+
+
 @pytest.mark.whole
 def test_trials_that_two_columns_share_are_counted_once(shell):
     """Both columns search at one weight decay: so the second adds its own runs alone."""

@@ -370,7 +370,8 @@ def forecast_plan(
 
     plan = grow_plan(plan, store)
     states, finished = recorded_states(plan, store)
-    launcher = make_launcher(settings, store.cache)
+    here = settings if on is None else {**settings, "gpus_per_run": 1}  # groups are of the others
+    launcher = make_launcher(here, store.cache)
     try:
         costs = estimate_costs(plan, store, launcher, states, finished, on=on)
         rehearsals = rehearse_rows(plan, store, launcher, costs.described)
