@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from ablate.report.text import device_time, duration
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
 from ablate.running import estimate
+from ablate.running.decoding import decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
@@ -304,6 +306,30 @@ def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
     for one, eight in zip(alone["variants"], together["variants"], strict=True):
         assert 6 < one["seconds"] / eight["seconds"] < 8  # the ranks exchange their gradients
     assert "--on has 2" in shell(*words, "--on", "h100:2", "launcher.gpus_per_run=8", code=2).err
+
+
+def test_a_plan_names_the_cores_that_decode_what_a_gpu_reads(shell):
+    """By hand: images of a run, over its seconds, times the seconds of a core for each."""
+    words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=Ti/16", "stem=none,dpn")
+    planned = json.loads(shell(*words, "--on", "h100:8", "--format", "json").out)
+    fastest = min(variant["seconds"] for variant in planned["variants"])
+    epochs, train = 300, (14_197_122 - 51_200) // 4096 * 4096  # without its validation images
+    rate = epochs * train / fastest
+    (line,) = [note for note in planned["notes"] if "decoded" in note]
+    assert f"{rate:,.0f} images/s" in line
+    assert f"{0.66e-3 * rate:.1f} to {1.08e-3 * rate:.1f} cores" in line
+    resident = json.loads(shell("plan", "stem=none,dpn", "--on", "h100", "--format", "json").out)
+    assert not any("decoded" in note for note in resident["notes"])
+
+
+def test_a_host_with_too_few_cores_is_named(tmp_path):
+    plan, _ = make_plan(["recipe=deit", "data=imagenet1k", "model.arch=Ti/16,S/16"], store=tmp_path)
+    work = CellWork(plan.cells[0], 1.0, images=1e6, seconds=100.0)  # 10,000 a second: 6.6 to 10.8
+    (line,) = decoding_lines([work], cores=4.0)
+    assert "2.7" in line  # 10.8 cores are wanted
+    (line,) = decoding_lines([work], cores=12.0)
+    assert "12" not in line
+    assert decoding_lines([replace(work, seconds=None)]) == []
 
 
 @pytest.mark.whole

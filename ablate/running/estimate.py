@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
+from ablate.running.decoding import decoding_lines
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
@@ -242,7 +244,13 @@ def estimate_costs(
         work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
     notes = shared_weights(plan, described)
-    notes += rounding_lines(cells, launcher) if on is None else on.bound(works)
+    if on is not None:
+        notes += on.bound(works) + decoding_lines(works)
+    else:
+        notes += rounding_lines(cells, launcher)
+        if device == "cuda" and not launcher.remote:
+            # Of runs that have finished the time has it already.
+            notes += decoding_lines(unknown, len(os.sched_getaffinity(0)) / devices)
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
