@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pages import PAGES
 from scipy import stats
@@ -350,12 +351,28 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
         (lambda: table.render(show=("gain", "params")), "show", "'params'"),
         (lambda: ablate.Store().add_runs(1), "Store.add_runs", "metrics"),
         (lambda: sweep.train(retry="fail"), "--retry", "'failed'"),
+        (lambda: sweep.status(1), "Sweep.status", "none"),
+        (lambda: sweep.table(1), "Sweep.table", "**analysis"),
+        (lambda: sweep.plot("curves").save(), "Figure.save", "'path'"),
+        (lambda: ablate.Sweep(*WORDS, name=5), "Sweep: name", "5"),
+        (lambda: ablate.Sweep(*WORDS, changes=["a"]), "Sweep: changes", "['a']"),
+        (lambda: ablate.Store(5), "Store: path", "5"),
+        (lambda: ablate.Store().sweep(5), "Store.sweep: name", "5"),
+        (lambda: sweep.plot(size=(3, "a")), "Sweep.plot: size", "(3, 'a')"),
+        (lambda: sweep.plot(size=3), "Sweep.plot: size", "3"),
+        (lambda: sweep.plot(rows=5), "Sweep.plot: rows", "5"),
+        (lambda: sweep.plot(rows=["a", 5]), "Sweep.plot: rows", "['a', 5]"),
+        (lambda: sweep.train(retry=5), "Sweep.train: retry", "5"),
+        (lambda: sweep.to_pandas(curves="yes"), "Sweep.to_pandas: curves", "'yes'"),
     ):
         with pytest.raises(UserError) as caught:
             call()
         (line,) = str(caught.value).splitlines()
         assert line.startswith(place)
         assert value in line
+    rows = iter(["dpn"])
+    sweep.plot("curves", rows=rows, size=[4, 3.5])
+    sweep.plot("curves", rows=("dpn",), size=(np.float32(4), np.int64(3)))
     (here / "file").touch()
     with pytest.raises(Failure) as caught:
         ablate.Sweep(*WORDS, store="file", **SHORT).train()
@@ -385,16 +402,51 @@ def test_a_script_ends_by_one_line(here, way, code, out, err):
     assert done.returncode == bool(err)
 
 
-def test_runs_that_fail_are_a_failure(users):
-    users(
-        {
-            "conf/trainer/bad.yaml": "name: bad:main\nkeys: {lr: 0.1}\n"
-            "metrics: {accuracy: {direction: more}}\n",
-            "bad.py": "def main(settings, run):\n    raise RuntimeError('no')\n",
-        }
-    )
-    with pytest.raises(Failure, match="failed of 2 runs"):
+HOOK = """
+import sys
+
+def hook(kind, error, frames):
+    print("hooked", kind.__name__, frames is not None)
+
+before, after = {before}, {after}
+if before:
+    sys.excepthook = hook
+import ablate
+ablate.Sweep
+if after:
+    sys.excepthook = hook
+{error}
+"""
+
+
+@pytest.mark.parametrize("error", ["ablate.Store('no').sweep()", "1 / 0"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_hook_of_the_programs_own_gets_every_error(here, before, error):
+    code = HOOK.format(before=before, after=not before, error=error)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert re.fullmatch(r"hooked (NotThere|ZeroDivisionError) True\n", done.stdout)
+    assert done.stderr == ""
+
+
+BAD = {
+    "conf/trainer/bad.yaml": "name: bad:main\nkeys: {lr: 0.1}\n"
+    "metrics: {accuracy: {direction: more}}\n",
+    "bad.py": "def main(settings, run):\n"
+    "    if settings['lr'] == 0.1:\n"
+    "        raise RuntimeError('no')\n"
+    "    run.result(accuracy=0.5)\n",
+}
+
+
+def test_runs_that_fail_are_a_failure_and_named_on_standard_error(users, capsys):
+    users(BAD)
+    with pytest.raises(Failure) as caught:
         ablate.Sweep("trainer=bad", "trainer.lr=0.1,0.2", seeds=1, launcher="inline").train()
+    assert "1 failed of 2 runs" in str(caught.value)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line for line in err.splitlines() if line.startswith("failed: ") and "0.1" in line]
+    assert "finished: " not in err
 
 
 def test_import_ablate_takes_nothing_along():

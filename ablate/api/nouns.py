@@ -38,6 +38,7 @@ Place = str | os.PathLike[str] | None
 class Store:
     """A folder of runs, or a bundle that `ablate export` wrote; None is $ABLATE_STORE or ./runs."""
 
+    @explained
     def __init__(self, path: Place = None) -> None:
         self.path = Path(path or os.environ.get("ABLATE_STORE", "runs"))
 
@@ -195,9 +196,9 @@ class Sweep:
     def train(self, retry: str | Sequence[str] = (), *, replace: bool = False) -> Sweep:
         """Train the missing runs, as `ablate sweep --yes` does, and return the sweep as it is then.
 
-        Shows a bar in a notebook and on a terminal, and nothing elsewhere; warnings go to standard
-        error. `retry`: states whose runs are trained again, such as "failed"; `replace`: the sweep
-        takes the place of another one of its name.
+        Shows a bar in a notebook and on a terminal, and no progress elsewhere; there warnings, and
+        runs that fail or diverge, go to standard error. `retry`: states whose runs are trained
+        again, such as "failed"; `replace`: the sweep takes the place of another one of its name.
 
         Raises Failure where runs are left that can't be trained, KeyboardInterrupt where it was
         stopped: the same call goes on.
@@ -450,6 +451,7 @@ class Figure:
     def _repr_svg_(self) -> str:
         return self._svg.decode()
 
+    @explained
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the figure as its file's ending says: .svg, .pdf or .png. Raises UserError for
         another ending."""

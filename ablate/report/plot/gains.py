@@ -165,11 +165,12 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 y = rows.index(entry.row)
                 _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right")
                 sheet.write_right(axes, y, words[entry.row, entry.column])
-    shade = (
-        f"Shaded: the margin of {margin:g} {table.metric_of().points}."
-        if margin is not None
-        else ""
-    )
+    shade = ""
+    if margin is not None:
+        unit = table.metric_of().points
+        shade = (
+            f"Shaded: the margin of {margin:g} {unit.removesuffix('s') if margin == 1 else unit}."
+        )
     sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet
 
