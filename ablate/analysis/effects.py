@@ -32,6 +32,7 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
+from ablate.shared import amount_text
 
 TOGETHER = ("more than their sum", "less than their sum")
 WHOLE_GAIN = "whole gain"  # of all changes, over none
@@ -307,7 +308,8 @@ def hidden_intervals(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
     if not wide:
         return ""
-    limit = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
+    most = plan.metric.most
+    limit = amount_text(f"{most:g}", plan.metric.points) if most is not None else ""
     return f"-: the interval of {', '.join(wide)} is wider than {limit}"
 
 

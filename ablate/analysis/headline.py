@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
 from ablate.analysis.table import Entry, Table
+from ablate.shared import amount_text
 
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -74,9 +75,7 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
     for kind, forms in PREDICATES.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            points = table.metric_of().points
-            unit = points.removesuffix("s") if margin == "1" else points
-            return forms[several].format(f"{margin} {unit}".rstrip())
+            return forms[several].format(amount_text(margin, table.metric_of().points))
     return verdict or ("have no verdict" if several else "has no verdict")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ablate.report import count_text
+from ablate.shared import count_text
 
 if TYPE_CHECKING:
     import pandas as pd

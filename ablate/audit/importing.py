@@ -38,7 +38,6 @@ from ablate.planning import (
     SheetSource,
     check_sweep_name,
 )
-from ablate.report import count_text
 from ablate.run import (
     DIRECTIONS,
     FINAL_STATUSES,
@@ -55,6 +54,7 @@ from ablate.running import hold_driver_lock
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     make_folder,
     sha256_of,
     to_json,

@@ -35,10 +35,10 @@ from ablate.audit.sheet_values import (
 )
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import (
-    DEEPEST_TREE,
     MOST_BYTES,
     NotRegular,
     UserError,
+    count_text,
     is_shallow,
     read_file,
     sha256_of,
@@ -175,7 +175,10 @@ def _read_csv(content: bytes, name: str) -> list[Line]:
         for row in rows:
             place = f"line {rows.line_num}"
             if len(row) != len(columns) and row:
-                raise UserError(f"{name}: {place}: has {len(row)} values of {len(columns)} columns")
+                raise UserError(
+                    f"{name}: {place}: has {count_text(len(row), 'value')} for "
+                    f"{count_text(len(columns), 'column')}"
+                )
             if any(part.strip() for part in row):
                 values = (part.strip() for part in row)
                 lines.append((place, dict(zip(columns, values, strict=True))))
@@ -221,7 +224,7 @@ def read_object(text: str, place: str) -> Mapping[str, Any]:
 def check_shallow(tree: Any, place: str) -> None:
     """Raise UserError for a tree that is nested deeper than any result is."""
     if not is_shallow(tree):
-        raise UserError(f"{place}: is nested deeper than {DEEPEST_TREE} levels; give plain values")
+        raise UserError(f"{place}: is nested deeper than any result is; give plain values")
 
 
 def _float(literal: str) -> float | str:

@@ -25,7 +25,7 @@ from ablate.run import (
     read_field,
     read_value,
 )
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 
 if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
@@ -145,7 +145,7 @@ class Fixed:
         Also return what stays as it was, in words: "3 seeds".
         """
         n, seeds = len(last_plan.seeds), last_plan.seeds
-        summary = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
+        summary = count_text(n, "seed") if _is_count(seeds) else f"seeds {_list(seeds)}"
         return replace(sweep, design=self, seeds=seeds), summary
 
     def extended(self, last_look: int) -> Looks:

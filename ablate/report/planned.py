@@ -20,9 +20,10 @@ from typing import Any
 from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, Row, launcher_line
 from ablate.report.status import PARENTS, grid, show_grid, told_counts
-from ablate.report.text import count_text, device_time, duration, make_console
+from ablate.report.text import device_time, duration, make_console
 from ablate.run import FINAL_STATUSES
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
+from ablate.shared import count_text
 from ablate.store import RunState
 
 WIDTH = 200  # characters of a grid that no terminal bounds

@@ -15,10 +15,10 @@ from ablate.analysis.english.words import (
     capitalized,
     confidence_level,
     first_few,
-    plural,
     prefixed,
     significant,
 )
+from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
 
@@ -213,7 +213,7 @@ def tuned_keys(keys: Sequence[str], trials: int, compared: bool, untuned: Sequen
     n_words = "; n counts searches" if compared else ""
     return (
         f"Tuned in the same way for every variant{exception}: {', '.join(keys)}, by "
-        f"{plural(trials, 'trial')} a search{n_words}."
+        f"{count_text(trials, 'trial')} a search{n_words}."
     )
 
 
@@ -235,9 +235,9 @@ def tuned(
     metric_words = f" by {chosen_on['metric']}" if chosen_on["metric"] else ""
     condition = "" if compared else "; intervals hold for the chosen settings only"
     return (
-        f"Tuning: {searches} of {plural(trials, 'trial')} (sampler {sampler}){coverage}; settings "
-        f"were chosen on validation{' of the parents' * chosen_on['parents']}{metric_words}, with "
-        f"seeds that the table doesn't use{condition}."
+        f"Tuning: {searches} of {count_text(trials, 'trial')} (sampler {sampler}){coverage}; "
+        f"settings were chosen on validation{' of the parents' * chosen_on['parents']}"
+        f"{metric_words}, with seeds that the table doesn't use{condition}."
     )
 
 
@@ -272,20 +272,21 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     `seeds`: of every row, None where rows differ."""
     halves = [column["half"] for column in columns]
     if len(columns) == 1:
-        size = f"{significant(halves[0])} {points}"
+        size = amount_text(significant(halves[0]), points)
     elif len(columns) <= NAMED_COLUMNS:
         size_texts = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
         size = f"{', '.join(size_texts)} ({points})"
     else:
         size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
-    with_seeds = f"With {plural(seeds, 'seed')}, gains" if seeds is not None else "Gains"
+    with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = f"{with_seeds} under about {size} are lost in the noise"
     if len(columns) > 1:
         return f"{text}."
     [column] = columns
     forecast = column["with_more"]
     if forecast is not None:
-        text += f"; with {forecast['seeds']} seeds, under about {significant(forecast['half'])}"
+        more_seeds = count_text(forecast["seeds"], "seed")
+        text += f"; with {more_seeds}, under about {significant(forecast['half'])}"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
             f". {100 * column['share']:.0f} % of the variance of a gain comes from the size of the "
@@ -351,7 +352,7 @@ def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) 
     if looks:
         consequence = "The next look waits until every run of its column has a result."
     return (
-        f"UNFINISHED: {missing} of {plural(planned, 'run')} missing ({'; '.join(parts)}). "
+        f"UNFINISHED: {missing} of {count_text(planned, 'run')} missing ({'; '.join(parts)}). "
         f"{consequence}"
     )
 
@@ -363,7 +364,7 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
     if uneven:
         exclusion = "Gains leave out these seeds; means are of all finished runs"
     return (
-        f"{plural(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
+        f"{count_text(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
         f"`ablate run RUN --undo` lets them train."
     )
 
@@ -447,8 +448,8 @@ def void_rows(
     ]
     return prefixed(
         column,
-        f"{unstable} of {runs} runs of {baseline} diverged or collapsed; of the variants, "
-        f"{'; '.join(parts)}.",
+        f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed; of the "
+        f"variants, {'; '.join(parts)}.",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.english.registry import writes
+from ablate.shared import count_text
 
 Values = Mapping[str, Any]
 
@@ -19,8 +20,7 @@ NAMED_CELLS = 4  # cells that a line names
 @writes("sheet.source", exact=True)
 def sheet_source(files: Sequence[Values]) -> str:
     texts = ", ".join(
-        f"{file['name']} ({file['lines']} line{'s'[: file['lines'] > 1]}, "
-        f"sha256 {file['sha256'][:12]})"
+        f"{file['name']} ({count_text(file['lines'], 'line')}, sha256 {file['sha256'][:12]})"
         for file in files
     )
     return f"The numbers are from {texts}; how the runs were trained was not checked."

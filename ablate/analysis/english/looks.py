@@ -13,7 +13,8 @@ from typing import Any
 
 from ablate.analysis.english.captions import noisy_words
 from ablate.analysis.english.registry import writes
-from ablate.analysis.english.words import first_few, plural, prefixed
+from ablate.analysis.english.words import first_few, prefixed
+from ablate.shared import count_text
 
 Values = Mapping[str, Any]
 
@@ -33,8 +34,9 @@ def looks_among_variants(
 ) -> str:
     return _of_columns(
         columns,
-        f"These runs were also read in {first_few(sweeps)}, among {variants} variants, so "
-        f"intervals here are as wide as for {contrasts} comparisons.",
+        f"These runs were also read in {first_few(sweeps)}, among "
+        f"{count_text(variants, 'variant')}, so intervals here are as wide as for "
+        f"{count_text(contrasts, 'comparison')}.",
     )
 
 
@@ -132,8 +134,8 @@ def looks_shared_baseline(
     alpha_text = f"{alpha:g}".removeprefix("0")
     return _of_columns(
         columns,
-        f"{variants} variants in {families} sweeps were compared with these baseline runs; each "
-        f"sweep has an error of {alpha_text} of its own.",
+        f"{count_text(variants, 'variant')} in {count_text(families, 'sweep')} were compared "
+        f"with these baseline runs; each sweep has an error of {alpha_text} of its own.",
     )
 
 
@@ -196,7 +198,9 @@ def look_noise(column: str, ratio: float | None, more_runs: int | None) -> str:
 
 def _until_the_end(more_runs: int | None) -> str:
     """Say how many runs are left at most, None after the last look."""
-    return "" if more_runs is None else f"; until the end: at most {plural(more_runs, 'more run')}"
+    return (
+        "" if more_runs is None else f"; until the end: at most {count_text(more_runs, 'more run')}"
+    )
 
 
 @writes("looks.lost-result")
@@ -218,7 +222,7 @@ def looks_next(column: str, noun: str, undecided: int, seeds: int, more_runs: in
     """`noun`: "row" or "change"."""
     return prefixed(
         column,
-        f"{plural(undecided, noun)} undecided; the next look is at {seeds} seeds; the same "
+        f"{count_text(undecided, noun)} undecided; the next look is at {seeds} seeds; the same "
         f"`ablate sweep` goes on{_until_the_end(more_runs)}.",
     )
 

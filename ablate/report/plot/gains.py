@@ -29,6 +29,7 @@ from ablate.report.plot.form import (
     inks,
 )
 from ablate.report.plot.style import Drawing, Subject
+from ablate.shared import amount_text
 
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 ROW_WIDTH = 0.1  # inches of a row in a column: its mark, and the dots of its seeds
@@ -166,7 +167,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right")
                 sheet.write_right(axes, y, words[entry.row, entry.column])
     shade = (
-        f"Shaded: the margin of {margin:g} {table.metric_of().points}."
+        f"Shaded: the margin of {amount_text(f'{margin:g}', table.metric_of().points)}."
         if margin is not None
         else ""
     )
