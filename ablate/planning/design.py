@@ -157,7 +157,7 @@ class Fixed:
 class Looks:
     """A design with looks: every cell has the seeds of the first look.
 
-    Rows that a look leaves undecided get the seeds of the next. `analysis`: what `until:` itself
+    Rows that go on after a look get the seeds of the next. `analysis`: what `until:` itself
     says of margin and spread. `place`: the start of errors.
     """
 

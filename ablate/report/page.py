@@ -362,11 +362,12 @@ class Forest:
 
 
 def forests(plan: Plan, table: Table) -> list[Forest]:
-    """Return a forest plot for each column with gains, all over the same range."""
+    """Return a forest plot for each column with gains, all over the same range; [] where no gain
+    has an interval, of which a forest has nothing to show."""
     from ablate.report.plot.gains import limits
 
     entries = [entry for entry in table.entries if entry.gain is not None]
-    if not entries:
+    if not any(entry.gain and entry.gain.low is not None for entry in entries):
         return []
     scale, margin = _Scale(*limits(table, entries)), plan.analysis.margin
     band = scale.band(-margin, margin) if margin is not None else None

@@ -42,12 +42,20 @@ METHODS_WITHOUT_SEEDS = {
 
 
 @writes("reading")
-def reading(metric: Values, alpha: float, seeds: bool, interval: Values | None) -> str:
-    """Say what the numbers of a table are. The values are those of `metric`, which is exact."""
-    gain_interval = f" [{_together(interval)}]" if interval is not None else ""
+def reading(
+    metric: Values, alpha: float, seeds: bool, interval: Values | None, effects: float | None
+) -> str:
+    """Say what the numbers of a table are. The values are those of `metric`, which is exact, and
+    `effects`: the alpha of the intervals of effects of changes, None without such intervals."""
+    difference, gain_interval = metric["contrast"], ""
+    if interval is not None:
+        gain_interval = f" [{_together(interval)}]"
+    if effects is not None:
+        difference = "effects"
+        gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
     return (
         f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; {metric['contrast']} in "
+        f"[{confidence_level(alpha)} interval]; {difference} in "
         f"{metric['points']}{_direction(metric)}{gain_interval}."
     )
 
@@ -370,23 +378,23 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
 
 
 @writes("few-seeds")
-def few_seeds(n: int) -> str:
-    if n == 1:
-        return "One run has no interval (n = 1)."
-    return "Two seeds are too few for verdicts (n = 2), which are given from three on."
-
-
-@writes("few-seeds.alone")
-def few_seeds_alone(gains: Sequence[Values], decimals: int) -> str:
+def few_seeds(n: int, gains: Sequence[Values], decimals: int) -> str:
     """`gains`: of rows and effects that are judged by their own two seeds, each its `label` and the
     ends `low` and `high` of its interval."""
+    if n == 1:
+        return "One run has no interval (n = 1)."
+    text = "Two seeds are too few for verdicts (n = 2), which are given from three on"
+    if not gains:
+        return f"{text}."
     intervals = [
         f"{gain['label']} [{gain['low']:+.{decimals}f}, {gain['high']:+.{decimals}f}]"
         for gain in gains
     ]
+    subject = "the interval of" if len(gains) == 1 else "the intervals of"
+    verb = "rests" if len(gains) == 1 else "rest"
     return (
-        f"These intervals rest on two seeds each, which say almost nothing about noise: "
-        f"{first_few(intervals)}."
+        f"{text}; {subject} {first_few(intervals)} {verb} on the two seeds alone, which say almost "
+        f"nothing about noise."
     )
 
 

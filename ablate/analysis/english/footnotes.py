@@ -21,6 +21,8 @@ from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
 
+NAMED_ROWS = 3  # whose runs are of other code, or of another machine
+
 
 # --- Runs ---------------------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ def mixed(name: str, values: Sequence[Values]) -> str:
     most frequent first."""
     parts = [
         f"{group['value']} ({count_text(group['runs'], 'run')}"
-        + (f": {first_few(group['rows'])})" if position else ")")
+        + (f": {first_few(group['rows'], NAMED_ROWS)})" if position else ")")
         for position, group in enumerate(values)
     ]
     return f"Runs differ in their {name}: {', '.join(parts)}."

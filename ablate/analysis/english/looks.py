@@ -19,6 +19,7 @@ from ablate.shared import count_text
 Values = Mapping[str, Any]
 
 LONG = 120  # characters of a list of changes that is only in the full notes
+NAMED_CHANGES = 3  # of such a list
 
 
 def _of_columns(columns: Sequence[str], text: str) -> str:
@@ -28,7 +29,7 @@ def _of_columns(columns: Sequence[str], text: str) -> str:
 # --- What was read before -----------------------------------------------------------------------
 
 
-@writes("looks.among-variants")
+@writes("looks.among-variants", exact=True)
 def looks_among_variants(
     columns: Sequence[str], sweeps: Sequence[str], variants: int, contrasts: int
 ) -> str:
@@ -83,6 +84,14 @@ def _sweeps(readings: Sequence[Values]) -> str:
     return f"{'sweeps' if len(parts) > 1 else 'sweep'} {first_few(parts)}"
 
 
+@writes("looks.read-elsewhere", exact=True)
+def looks_read_elsewhere(
+    columns: Sequence[str], verdicts: Sequence[Values], means: Sequence[Values], subject: str
+) -> str:
+    """Say what `looks.other-readings` says, of a table whose error is unknown anyway."""
+    return _of_columns(columns, f"{_other_readings(verdicts, means, subject)}.")
+
+
 @writes("looks.changed")
 def looks_changed(
     subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
@@ -92,14 +101,14 @@ def looks_changed(
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
     consequence = (
-        "All variants that were read are counted."
+        "all variants that were read are counted"
         if counts_all
-        else "After a change made with results in view, the error of the table is unknown."
+        else "they were changed with results in view, so the error of the table is unknown"
     )
     text = "; ".join(changes)
     if only_named(changes):
-        text = ", ".join(change.partition(": ")[0] for change in changes)
-    return f"Changed after {subject} were first read{place}, at n = {n}: {text}. {consequence}"
+        text = first_few([change.partition(": ")[0] for change in changes], NAMED_CHANGES)
+    return f"Changed after {subject} were first read{place}, at n = {n}: {text}; {consequence}."
 
 
 def only_named(changes: Sequence[str]) -> bool:
@@ -147,9 +156,9 @@ def looks_strict() -> str:
 # --- What looks decide --------------------------------------------------------------------------
 
 
-@writes("look.undecided")
-def look_undecided(seeds: int) -> str:
-    return f"Undecided at the look at {seeds} seeds, so it gets more seeds."
+@writes("look.goes-on")
+def look_goes_on(seeds: int) -> str:
+    return f"No verdict at the look at {seeds} seeds, so the row goes on: it gets more seeds."
 
 
 @writes("look.stopped")
@@ -218,12 +227,13 @@ def looks_none_yet(column: str, first_seeds: int) -> str:
 
 
 @writes("looks.next")
-def looks_next(column: str, noun: str, undecided: int, seeds: int, more_runs: int) -> str:
-    """`noun`: "row" or "change"."""
+def looks_next(column: str, noun: str, going_on: int, seeds: int, more_runs: int) -> str:
+    """`noun`: "row" or "change", of which `going_on` have no verdict yet."""
+    verb = "goes" if going_on == 1 else "go"
     return prefixed(
         column,
-        f"{count_text(undecided, noun)} undecided; the next look is at {seeds} seeds; the same "
-        f"`ablate sweep` goes on{_until_the_end(more_runs)}.",
+        f"{count_text(going_on, noun)} {verb} on to the next look, at {seeds} seeds: run the same "
+        f"`ablate sweep`{_until_the_end(more_runs)}.",
     )
 
 
