@@ -227,7 +227,7 @@ EXAMPLES = [
             "cells": [{"place": "a", "seeds": [5]}, {"place": "b", "seeds": [5]}],
             "unpaired": [{"place": "c", "pairs": 5, "runs": 6}],
         },
-        ["seed 5 of a, b", "c 5 of its 6 runs"],
+        ["seed 5 of a and b", "c: 5 of 6 runs"],
     ),
     (
         "looks.shared-baseline",

@@ -58,7 +58,7 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[Sentence]:
         seeds = sorted({seed for cell in cells for seed in cell.ids})
         baseline_seeds = {seed for cell in cells if cell.row == plan.baseline for seed in cell.ids}
         for cell in cells:
-            place = f"{cell.row}@{cell.column}" if cell.column else cell.row
+            place = f"{cell.row}@{cell.column}" if len(plan.columns) > 1 else cell.row
             if absent := [seed for seed in seeds if seed not in cell.ids]:
                 lacking.append({"place": place, "seeds": absent})
             pairs = len(baseline_seeds & cell.ids.keys())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.english.registry import writes
-from ablate.analysis.english.words import seed_names
+from ablate.analysis.english.words import join_words, seed_names
 from ablate.shared import count_text
 
 Values = Mapping[str, Any]
@@ -52,8 +52,11 @@ def sheet_lacks_seeds(cells: Sequence[Values], unpaired: Sequence[Values]) -> st
     runs whose seeds the baseline lacks, the numbers of `pairs` and of `runs`."""
     places: dict[str, list[str]] = {}
     for cell in cells:
-        places.setdefault(f"{seed_names(cell['seeds'])}", []).append(cell["place"])
-    lacking = [f"{seeds} of {_list(places[seeds])}" for seeds in places]
+        places.setdefault(seed_names(cell["seeds"]), []).append(cell["place"])
+    lacking = [
+        f"{seeds} of {join_words(names) if len(names) <= NAMED_CELLS else _list(names)}"
+        for seeds, names in places.items()
+    ]
     text = (
         f"The sheet lacks {_list(lacking, '; ')}. A gain and its n are of the seeds that a row "
         f"shares with the baseline"
@@ -61,7 +64,7 @@ def sheet_lacks_seeds(cells: Sequence[Values], unpaired: Sequence[Values]) -> st
     if not unpaired:
         return f"{text}."
     counts = [
-        f"{cell['place']} {cell['pairs']} of its {count_text(cell['runs'], 'run')}"
+        f"{cell['place']}: {cell['pairs']} of {count_text(cell['runs'], 'run')}"
         for cell in unpaired
     ]
     return f"{text} ({_list(counts)}); a mean is of all runs of its row."
