@@ -225,6 +225,33 @@ def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
         Devices.parse(text, mfu)
 
 
+def test_a_large_factorial_has_a_line_for_what_has_no_change_one_or_all(tmp_path):
+    """Its 2**5 combinations don't fit on a screen."""
+    settings = {"stem": "dpn", "norm": "rmsnorm", "optim.wd": 0.2, "model.act": "relu"}
+    settings |= {"optim.lr": 0.002}
+    changes = {f"c{key}": {key: value} for key, value in settings.items()}
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    text = json.dumps({"title": "x", "changes": changes, "design": "factorial", "seeds": 2})
+    (folder / "large.yaml").write_text(text)
+    plan, _ = make_plan([str(folder / "large.yaml")], store=tmp_path / "runs")
+    sizes = {"parameters": 5, "multiply_adds": 7}
+    costs = Costs(
+        described={(cell.row, cell.column): sizes for cell in plan.cells},
+        seconds={(cell.row, cell.column): 3.0 for cell in plan.cells},
+        **{"basis": "", "left_s": 1.0, "hardware": "", "wall_s": 1.0, "searches": []},
+        **{"seed_s": {}, "notes": [], "worlds": {}},
+    )
+    launcher = launcher_settings({"name": "local"})
+    _, lines = PlanForecast(plan, {}, costs, Rehearsals({}, []), launcher, []).grid()
+    labels = [label for label, *_ in lines]
+    assert labels == ["none", *changes, "all", "25 other combinations"]
+    assert lines[-1][-1] == "50 planned"
+    assert planned_runs(plan) == (
+        "factorial design of 5 changes: 32 combinations x 2 seeds = 64 runs"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -245,6 +245,16 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
     assert found(out) == [f"{name}: {DIFFERS}"]
 
 
+def test_a_bundle_without_a_file_that_is_made_today_is_an_older_one(out):
+    """`table.tidy.csv` came without another format: one line, not one for each other file."""
+    (out / "table.tidy.csv").unlink()
+    (out / "table.md").write_text("as an older ablate wrote it")
+    Bundle(out).write_manifest()
+    [line] = found(out)
+    assert "table.tidy.csv" in line
+    assert "export the sweep again" in line
+
+
 @pytest.mark.parametrize(
     ("name", "before", "may"),
     [

@@ -404,7 +404,7 @@ def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, 
     done = shell.process(*words, code=1, **nvidia.stand_in)
     assert "gpu:6:1 is given up: 2 runs lost their device there" in done.out
     assert re.search(
-        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs are done", done.err
+        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs done", done.err
     )
     assert record(shell)[0] == {"interrupted": 3, "planned": 1}
     nvidia.breaks({})

@@ -172,8 +172,8 @@ OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((TWO, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches of a step"),
-        ((*OF_SLURM, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches"),
+        ((TWO, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batch of a step"),
+        ((*OF_SLURM, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batch"),
         ((TWO, "train.batch=48", "train.micro_batch=16"), "a power of two of micro-batches"),
         ((TWO, "norm=layernorm,powernorm"), "powernorm reads in each micro-batch what"),
         (

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
 from ablate.analysis.table import Entry, Table
+from ablate.shared import amount_text
 
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
-# A verdict's first words: of one row, of several. {} is the margin with its unit.
+# A verdict's first words: of one row, of several. {} is the margin with its unit. A predicate that
+# ends with "for" stands before the rows.
 PREDICATES = {
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
@@ -24,7 +26,7 @@ PREDICATES = {
     "lower": ("is lower", "are lower"),
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
-    "can't tell": ("is undecided", "are undecided"),
+    "can't tell": ("can't tell for", "can't tell for"),
     "unstable": ("is unstable", "are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
@@ -74,9 +76,7 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
     for kind, forms in PREDICATES.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            points = table.metric_of().points
-            unit = points.removesuffix("s") if margin == "1" else points
-            return forms[several].format(f"{margin} {unit}".rstrip())
+            return forms[several].format(amount_text(margin, table.metric_of().points))
     return verdict or ("have no verdict" if several else "has no verdict")
 
 
@@ -84,14 +84,20 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) ->
     """Name the rows of a verdict, for a table of one column."""
     predicate = _predicate(table, verdict, len(entries) > 1)
     is_effect = verdict in EFFECT_VERDICTS
+
+    def sentence_of(subject: str) -> str:
+        if predicate.endswith(" for"):
+            return f"{predicate} {subject}"
+        return f"{subject} {predicate}"
+
     if len(entries) > NAMED_ROWS:
         largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
         foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
-        return f"{len(entries)} of {total} {predicate}{foremost}"
+        return sentence_of(f"{len(entries)} of {total}") + foremost
     if is_effect and len(entries) == 1:
-        return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
+        return sentence_of(entries[0].row) + _bracketed(table, entries[0])
     names = [entry.row + (_bracketed(table, entry) if is_effect else "") for entry in entries]
-    return f"{join_words(names)} {predicate}"
+    return sentence_of(join_words(names))
 
 
 def _column_clauses(
@@ -102,7 +108,7 @@ def _column_clauses(
     clauses, other_clauses = [], []
     for verdict, entries in groups:
         if verdict not in EFFECT_VERDICTS:
-            other_clauses.append(f"{len(entries)} {verdict or 'no verdict'}")
+            other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
         names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED_ROWS]]
@@ -111,7 +117,8 @@ def _column_clauses(
         remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
         clauses.append(join_words(names + remainder))
     if other_clauses:
-        clauses.append(f"of {len(contrasts)} comparisons {join_words(other_clauses)}")
+        other_clauses[-1] += f" of {len(contrasts)} comparisons"
+        clauses.append(join_words(other_clauses))
     return clauses
 
 

@@ -23,7 +23,7 @@ from ablate.api.publishing import draw_sweep
 from ablate.api.tables import Table
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Declared, Plan, Recall, plan_declared, plan_from_words
-from ablate.shared import Failure, UserError
+from ablate.shared import Failure, UserError, count_text
 from ablate.store import History, Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
 
@@ -220,8 +220,9 @@ class Sweep:
                 raise stopped("stopped before the first run; the same call goes on") from None
         self._plan = outcome.plan
         if outcome.signal is not None:
-            tally = f"{outcome.progress.ended_count} of {outcome.progress.total}"
-            raise stopped(f"stopped after {tally} runs; the same call goes on")
+            progress = outcome.progress
+            tally = f"{progress.ended_count} of {count_text(progress.total, 'run')}"
+            raise stopped(f"stopped after {tally}; the same call goes on")
         training.check_outcome(outcome, self._store)
         return self
 

@@ -33,12 +33,13 @@ from ablate.planning import (
     read_line,
     sweep_files,
 )
-from ablate.report import count_text, device_time, duration, progress_view
+from ablate.report import device_time, duration, progress_view
 from ablate.run import FINAL_STATUSES
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     make_folder,
     sha256_of,
     system,
@@ -424,11 +425,11 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
         raise UserError(
             f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
         )
-    tally = f"{progress.ended_count} of {progress.total}"
+    tally = f"{progress.ended_count} of {count_text(progress.total, 'run')} done"
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{tally} runs are done, the same command goes on"
+            f"{tally}; the same command goes on"
         )
     lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
     retry = store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
@@ -436,20 +437,20 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
     if outcome.stopped is not None:
         raise Failure(
             f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`{retry}` goes on; {tally} runs are done"
+            f"`{retry}` goes on; {tally}"
         )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})
         text = ", ".join(f"{n} {status}" for status, n in states.items())
         raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `{status_command}` shows why, "
-            f"`{retry}` trains them again"
+            f"{plan.name}: {text} of {count_text(progress.total, 'run')}: `{status_command}` shows "
+            f"why, `{retry}` trains them again"
         )
     if stuck:
         raise Failure(
-            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"has no weights; `{status_command}` names it"
+            f"{plan.name}: {stuck} of {count_text(progress.total, 'run')} blocked: what they start "
+            f"from has no weights; `{status_command}` names it"
         )
 
 

@@ -93,7 +93,7 @@ class Selection:
         int | None,
         option(
             "N",
-            "Add seeds, up to N a row, while a row is undecided at an interim look.",
+            "Add seeds, up to N a row, while a row has no verdict at an interim look.",
             parser=whole_number,
         ),
     ] = None

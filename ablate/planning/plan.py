@@ -47,6 +47,7 @@ from ablate.run import (
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     format_words,
     printable,
     unknown_value,
@@ -215,7 +216,7 @@ class Plan:
         """Raise UserError for a number of a probe that some of the runs lack."""
         labels = (c.row for c in self.cells if metric.probe not in c.spec.probes)
         if metric.probe and (rows := list(dict.fromkeys(labels))):
-            suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
+            suffix = f" and {count_text(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
             raise UserError(
                 f"{place}: {metric.key}: the runs of {rows[0]!r}{suffix} do not measure "
                 f"{metric.probe}; {self.repeat_command(metric.probe)} trains runs that do: new "
@@ -233,7 +234,7 @@ class Plan:
             if depth < metric.layer and not is_plugin(cell.spec.tree["block"]["name"]):
                 raise UserError(
                     f"{place}: {cell.row!r} has no {metric.key}: its model has "
-                    f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
+                    f"{count_text(depth, 'layer')}; choose another metric, or other rows"
                 )
 
     def repeat_command(self, probe: str = "") -> str:
@@ -385,7 +386,7 @@ class Plan:
     def seeds_said(self) -> str:
         """The number of seeds, in words: "3 seeds"; "3 runs" for a sheet without seeds."""
         n, noun = len(self.counted_seeds), "seed" if self.design.blocks else "run"
-        return f"{n:,} {noun}{'s' if n > 1 else ''}"
+        return count_text(n, noun)
 
     @property
     def to_come(self) -> int:

@@ -34,7 +34,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import is_number
+from ablate.shared import count_text, is_number
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -198,7 +198,7 @@ def estimate_costs(
     """
     if on is None:
         worlds, device, places = launcher.worlds, launcher.device, launcher.most
-        hardware = f"{places} slot" if places == 1 else f"{places} slots"
+        hardware = count_text(places, "slot")
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"

@@ -29,6 +29,7 @@ from ablate.report.plot.form import (
     inks,
 )
 from ablate.report.plot.style import Drawing, Subject
+from ablate.shared import amount_text
 
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 ROW_WIDTH = 0.1  # inches of a row in a column: its mark, and the dots of its seeds
@@ -167,10 +168,8 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 sheet.write_right(axes, y, words[entry.row, entry.column])
     shade = ""
     if margin is not None:
-        unit = table.metric_of().points
-        shade = (
-            f"Shaded: the margin of {margin:g} {unit.removesuffix('s') if margin == 1 else unit}."
-        )
+        amount = amount_text(f"{margin:g}", table.metric_of().points)
+        shade = f"Shaded: the margin of {amount}."
     sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet
 
