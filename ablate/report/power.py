@@ -67,7 +67,7 @@ class Detection:
         plan, points = self.plan, self.plan.metric.points
         counts = sorted({forecast.contrasts for forecast in self.columns})
         yield (
-            f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
+            f"to detect a gain of {self.gain:g} {points} over {plan.baseline_words} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
             f"({' or '.join(map(str, counts))} simultaneous comparisons, spread: {plan.spread}):"
         )
