@@ -17,6 +17,7 @@ from pages import PAGES
 from scipy import stats
 
 import ablate
+from ablate.api.errors import in_python
 from ablate.report.formats.layout import UNFINISHED
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store as OpenStore
@@ -208,7 +209,7 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     words = ("stem=none,dpn", "probe=[gradnorm]", "block.attn=pre,post")
     plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k)._plan for w, k in (((), keys), (words, {})))
     assert (plan.cells, plan.seeds) == (same.cells, (3, 5))
-    assert [row.label for row in plan.rows][:2] == ["none · pre", "none · post"]
+    assert [row.label for row in plan.rows][:2] == ["stem=none · attn=pre", "stem=none · attn=post"]
     with pytest.raises(UserError, match="did you mean"):
         ablate.Sweep("stem=none,dpm")
     with pytest.raises(UserError, match=r"train\.stepz"):
@@ -280,7 +281,7 @@ def test_changes_of_python_are_values(users, shell):
         with pytest.raises(UserError) as caught:
             ablate.Sweep("trainer=parrot", changes={**changes, name: {"trainer.lr": 1}})
         (line,) = str(caught.value).splitlines()
-        assert line.startswith("--change: ")
+        assert line.startswith("changes: ")
         assert repr(name) in line
         assert "rename" in line
 
@@ -294,15 +295,18 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     third = ablate.Sweep("odd", seeds=3)
     assert ids(third._plan) > ids(first._plan)
     assert len(ids(third._plan)) == 3 * len(NOTES)
-    assert (third.name, third._plan.declared.name) == ("odd", first._plan.declared.name)
+    assert (third.name, third._plan.declared.identity) == ("odd", first._plan.declared.identity)
 
     # The name takes no other settings: the line names the place, the value and the command.
     with pytest.raises(UserError) as caught:
         ablate.Sweep("odd", trainer={"note": "a b"})
     (line,) = str(caught.value).splitlines()
     assert line.startswith("trainer.note='a b': odd ")
-    assert "--as NAME" in line
-    assert shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip().endswith(line)
+    assert line.endswith("name=NAME")
+    assert "until and margin;" in line
+    said = shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip()
+    assert said.startswith(f"ablate: {line.partition(', --until')[0].partition(', until')[0]}")
+    assert said.endswith("--as NAME")
     [command] = re.findall("`ablate sweep (.*)`", line)
     planned = json.loads(shell("plan", *shlex.split(command), "--format", "json").out)
     runs = {run for row in planned["variants"] for run in row["runs"].values()}
@@ -350,7 +354,7 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
         (lambda: table.render(note="full"), "Table.render", "'notes'"),
         (lambda: table.render(show=("gain", "params")), "show", "'params'"),
         (lambda: ablate.Store().add_runs(1), "Store.add_runs", "metrics"),
-        (lambda: sweep.train(retry="fail"), "--retry", "'failed'"),
+        (lambda: sweep.train(retry="fail"), "retry: ", "'failed'"),
         (lambda: sweep.status(1), "Sweep.status", "none"),
         (lambda: sweep.table(1), "Sweep.table", "**analysis"),
         (lambda: sweep.plot("curves").save(), "Figure.save", "'path'"),
@@ -377,6 +381,41 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
     with pytest.raises(Failure) as caught:
         ablate.Sweep(*WORDS, store="file", **SHORT).train()
     assert str(caught.value).startswith("file")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--as: expected a name, got ''", "name: expected a name, got ''"),
+        (
+            "--design x: of which? give --change 'NAME: key=value ...'",
+            "design=x: of which? give changes={NAME: {KEY: VALUE}}",
+        ),
+        ("a; `ablate sweep --as b` or --as NAME", "a; `ablate sweep --as b` or name=NAME"),
+        ("--until 3: add --each, or --replace", "until=3: add each=True, or replace=True"),
+        ("trainer.flag: a word such as 'a--b'", "trainer.flag: a word such as 'a--b'"),
+    ],
+)
+def test_python_hears_of_arguments_and_no_options(line, text):
+    assert in_python(line) == text
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"stem": ("none", "dpn"), "across": "norm"}, "across=norm: "),
+        ({"stem": ("none", "dpn"), "design": "factorial"}, "design=factorial: "),
+        ({"stem": ("none", "dpn"), "margin": 1.0}, "margin: "),
+        ({"stem": ("none", "dpn"), "until": 3}, "until: "),
+        ({"changes": {"a": {"stem": "dpn"}}}, "changes: "),
+        ({"stem": ("none", "dpn"), "name": ""}, "name: "),
+    ],
+)
+def test_a_mistake_in_an_argument_names_the_argument(here, keys, place):
+    with pytest.raises(UserError) as caught:
+        ablate.Sweep(**keys)
+    assert str(caught.value).startswith(place)
+    assert "--" not in re.sub("`.*?`", "", str(caught.value))
 
 
 SWEEP = f"import ablate; sweep = ablate.Sweep({', '.join(map(repr, WORDS))}, seeds=1, **{SHORT})"

@@ -269,7 +269,7 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
     for words, named in (
         (("table", "tinny"), ["'tinny'", "did you mean 'tiny'?"]),
         (("status", "quickstart"), ["'quickstart'", "tiny"]),
-        (("table", "stem=none,dpn"), ["'stem=none,dpn'", "tiny"]),
+        (("table", "stem=none,dpn"), ["'stem-none-dpn'", "tiny"]),
     ):
         mistake(driven(*words, code=2), *named)
 
@@ -420,8 +420,8 @@ def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interva
 
 def test_a_sweep_is_named_by_its_words_and_found_by_them_in_any_order(driven):
     driven("sweep", *ROWS, "seeds=1")
-    assert driven("table", *reversed(ROWS)).out.startswith("**block.attn=pre,post+model.depth=1+")
-    assert "sweep: block.attn=pre,post+model.depth=1+train.steps=4" in driven("status", *ROWS).out
+    assert driven("table", *reversed(ROWS)).out.startswith("**attn-pre-post. ")
+    assert "sweep: attn-pre-post (" in driven("status", *ROWS).out
 
 
 MINE = """\
@@ -461,7 +461,7 @@ if "ablate.running.launchers.server" in sys.orig_argv:
 """
 
 
-PLANNED = "sweep: block.attn=pre,post+model.depth=1"
+PLANNED = "sweep: attn-pre-post\n"
 
 
 @pytest.mark.parametrize(

@@ -444,7 +444,7 @@ def test_all_of_them_stand_in_one_table(driven):
         assert float(told[row, "top1.run"]) == pytest.approx(100 * result["test"]["top1"])
         assert told[row, "own_metric:Part.run"] == told[row, "top1.run"]
     told = facts(driven, "trainer")
-    assert [float(told[row, "score.run"]) for row in ("1.0", "0.5")] == [1.0, 0.5]
+    assert [float(told[row, "score.run"]) for row in ("by=1.0", "by=0.5")] == [1.0, 0.5]
 
 
 def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(driven):

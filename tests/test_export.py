@@ -161,15 +161,15 @@ def test_a_changed_prediction_a_changed_result_and_a_lost_one_are_named(out, she
     assert re.fullmatch(rf"ablate: .*{path.name}.*\n", told)
     path.write_bytes(whole)
     plan, told = Bundle(out).read_sealed()
-    run = next(run for run in plan.runs() if run.label == "0.003#0")
+    run = next(run for run in plan.runs() if run.label == "lr=0.003#0")
     path = Bundle(out).rundir(run.id).result
     result = json.loads(path.read_text())
     result["test"]["top1"] += 0.1
     path.write_text(json.dumps(result))
-    with pytest.raises(Failure, match=rf"{run.id} 0\.003#0: result\.json"):
+    with pytest.raises(Failure, match=rf"{run.id} lr=0\.003#0: result\.json"):
         Bundle(out).recompute(plan, told)
     path.unlink()
-    with pytest.raises(Failure, match=rf"{run.id} 0\.003#0: result\.json: missing"):
+    with pytest.raises(Failure, match=rf"{run.id} lr=0\.003#0: result\.json: missing"):
         Bundle(out).recompute(plan, told)
 
 
@@ -464,11 +464,11 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
 
 def test_a_run_whose_files_were_changed_is_not_exported(exported, out, tmp_path):
     store = Store(shutil.copytree(exported.folder / "runs", tmp_path / "runs"))
-    run = next(run for run in store.read_plan("tiny").runs() if run.label == "0.003#1")
+    run = next(run for run in store.read_plan("tiny").runs() if run.label == "lr=0.003#1")
     with open(store.rundir(run.id).predictions, "ab") as file:
         file.write(b"\0")
     before = contents(out)
-    with pytest.raises(Failure, match=rf"{run.id} 0\.003#1: {run.id}\.npy"):
+    with pytest.raises(Failure, match=rf"{run.id} lr=0\.003#1: {run.id}\.npy"):
         leave(store, out)
     assert contents(out) == before
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "out"}

@@ -98,7 +98,7 @@ def _metric(
     values: dict[str, Any] = {
         "metric": {
             "name": metric.name,
-            "contrast": metric.contrast_with(plan.baseline),
+            "contrast": metric.contrast_with(plan.baseline_words),
             "points": metric.points,
             "lower": metric.sign < 0,
             "neutral": metric.neutral,
@@ -300,7 +300,7 @@ def _void(
     yield sentence(
         "void",
         column=heading,
-        baseline=plan.baseline,
+        baseline=plan.baseline_words,
         diverged=diverged_runs(base),
         collapsed=[*base.collapsed],
         looks=bool(plan.design.seed_counts),
@@ -318,7 +318,7 @@ def _void(
     yield sentence(
         "void.rows",
         column=heading,
-        baseline=plan.baseline,
+        baseline=plan.baseline_words,
         unstable=len(base.unstable),
         runs=n,
         variants=variants,

@@ -51,7 +51,7 @@ def table_headline(table: Table) -> str:
     seeds = {entry.n for entry in contrasts if entry.verdict}
     repeat_words = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
-    return f"{on} {table.baseline}{repeat_words}: {'; '.join(clauses)}.{caution}"
+    return f"{on} {table.baseline_words}{repeat_words}: {'; '.join(clauses)}.{caution}"
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:

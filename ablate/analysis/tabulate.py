@@ -137,6 +137,7 @@ def make_table(
         data=data_names(cells),
         metric=plan.metric.key,
         baseline=plan.baseline,
+        baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
         repeats="seeds" if plan.design.blocks else "runs",
         family=plan.analysis.family,

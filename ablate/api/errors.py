@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -45,10 +46,39 @@ def stopped(line: str) -> KeyboardInterrupt:
     return error
 
 
+# Options of the commands that Python calls otherwise, and those that are a value of an argument.
+ARGUMENTS = {
+    **{"as": "name", "by": "grouping", "change": "changes", "metric": "metrics"},
+    **{"each": "each=True", "replace": "replace=True", "no-wide": "wide=False"},
+}
+_CHANGE = "--change 'NAME: key=value ...'"
+_PLACE = re.compile(r"^--([a-z-]+) ([^:`]+): ")  # an option with the value that it was given
+_OPTION = re.compile(r"(?<![\w`-])--([a-z][a-z-]*)(?: ([A-Z]+|\d+)\b)?")
+
+
+def in_python(line: str) -> str:
+    """Return a line of a command with the options that it speaks of as arguments of Python:
+    "--as NAME" is "name=NAME". Commands in backquotes stay as they are."""
+    line = line.replace(_CHANGE, "changes={NAME: {KEY: VALUE}}")
+    line = _PLACE.sub(lambda match: f"{_argument(match[1])}={match[2]}: ", line)
+    parts = line.split("`")
+    parts[::2] = [_OPTION.sub(_argument_of, part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _argument_of(match: re.Match[str]) -> str:
+    name, value = _argument(match[1]), match[2]
+    return name if value is None else f"{name}={value}"
+
+
+def _argument(option: str) -> str:
+    return ARGUMENTS.get(option, option.replace("-", "_"))
+
+
 def explained(call: Call) -> Call:
     """Make a call of the interface raise errors of one line: a UserError for arguments that it does
     not have, lacks, or can't take, a Failure for what breaks, and a KeyboardInterrupt with a line.
-    """
+    What a line says of options is said of arguments."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -60,6 +90,9 @@ def explained(call: Call) -> Call:
         _check_types(call, signature, arguments)
         try:
             return call(*args, **options)
+        except (UserError, Failure) as error:
+            error.args = (in_python(str(error)), *error.args[1:])
+            raise
         except KeyboardInterrupt as error:
             raise (error if error.args else stopped("stopped")) from None
         except BREAKDOWNS as error:

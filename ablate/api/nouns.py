@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import read_verdicts
 from ablate.api import training
-from ablate.api.errors import explained, stopped
+from ablate.api.errors import explained, in_python, stopped
 from ablate.api.forecast import Design, Forecast, html_grid
 from ablate.api.publishing import draw_sweep
+from ablate.api.recall import StoreRecall
 from ablate.api.tables import Table
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Declared, Plan, Recall, plan_declared, plan_from_words
@@ -151,7 +152,7 @@ class Sweep:
             return plan_from_words(words, store=root, recall=recall, settings=keys, **options)
 
         self._declare = declare_plan
-        self._plan: Plan = declare_plan(training.make_recall(self._store))[0]
+        self._plan: Plan = declare_plan(StoreRecall(self._store))[0]
 
     def __repr__(self) -> str:
         return f"<ablate.Sweep {self.name!r}: {self.design.text}>"
@@ -189,7 +190,7 @@ class Sweep:
         """
         _refuse_bundle(self._store, "plan")
         imported = training.imported_plan(self._store, [self.name])
-        plan, settings = imported or self._declaration()(recall=training.make_recall(self._store))
+        plan, settings = imported or self._declaration()(recall=StoreRecall(self._store))
         return Forecast(training.forecast_plan(plan, self._store, settings))
 
     @explained
@@ -215,7 +216,7 @@ class Sweep:
         observers = Observers(read_logger_words([]), self._store.root, self.name, announce)
         with observers:
             try:
-                outcome = start.train(observers, statuses, _accept, announce, python_view)
+                outcome = start.train(observers, statuses, _accept, _announce, python_view)
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 raise stopped("stopped before the first run; the same call goes on") from None
         self._plan = outcome.plan
@@ -389,11 +390,15 @@ def _state_words(counts: pd.Series[int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items() if number)
 
 
-def _accept(forecast: training.SweepCost) -> None:
+def _announce(line: str) -> None:
     from ablate.report import announce
 
+    announce(in_python(line))
+
+
+def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
-        announce(f"warning: {warning}")
+        _announce(f"warning: {warning}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ablate.api.recall import StoreRecall, readable_plan
 from ablate.planning import (
     Composer,
     Declared,
@@ -88,7 +89,9 @@ class Start:
         self._recorded = recorded(store, self.plan.name)
 
     def _declared(self) -> tuple[Plan, dict[str, Any]]:
-        plan, settings = self._declare(recall=None if self._replace else make_recall(self._store))
+        plan, settings = self._declare(
+            recall=StoreRecall(self._store, with_plans=not self._replace)
+        )
         if not self._replace:
             check_words(plan, self._store)
         return plan, settings
@@ -189,7 +192,7 @@ def recall_declared(
     name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return None
-    if (plan := _driven(name, store)) is None:
+    if (plan := readable_plan(name, store)) is None:
         return None
     if not isinstance(plan.declared, Declared):
         raise UserError(
@@ -216,40 +219,16 @@ def recall_declared(
             f"another sweep, `{store.command('sweep', *renamed.texts)}` with these and --as NAME"
         )
     given_options = {k: options[k] for k in OPTIONS_OF_NAME if options.get(k) is not None}
-    return last_line.with_words(*added_words).with_options(**{"name": name} | given_options)
+    return last_line.with_words(*added_words).with_options(**given_options)
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
     """Return the plan of the imported sweep that one word names, and a launcher's settings, for
     commands that read its runs."""
-    plan = _driven(words[0], store) if len(words) == 1 else None
+    plan = readable_plan(words[0], store) if len(words) == 1 else None
     if plan is None or plan.design.trains or words[0] in sweep_files():
         return None
     return plan, Composer(store.root).launcher({})
-
-
-def _driven(name: str, store: Store) -> Plan | None:
-    """Return the plan with this name, None if no such plan can be read."""
-    try:
-        return store.read_plan(name)
-    except Failure:
-        return None  # not whole: it is written again
-
-
-def make_recall(store: Store) -> Recall:
-    """Return a function that gives the plan by which the store drove a sweep last, None where its
-    words made another sweep, or where that plan is not the one that was recorded."""
-
-    def recall(name: str, line: Declared) -> Plan | None:
-        if not (store.ledger.exists() or store.plans()):
-            return None
-        with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
-            last_plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if last_plan is not None and line.is_same_sweep(last_plan.declared):
-                return last_plan
-        return None
-
-    return recall
 
 
 def recorded(store: Store, name: str) -> str:
@@ -269,7 +248,7 @@ def recorded_states(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    last_plan = _driven(plan.name, store)
+    last_plan = readable_plan(plan.name, store)
     if last_plan is None:
         return
     if isinstance(plan.declared, Declared) and plan.declared.is_same_sweep(last_plan.declared):
@@ -285,7 +264,7 @@ def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
     """Yield a line for each row and column that has another label than in the plan of before."""
     from ablate.store import renamed_labels, trained_identity
 
-    last_plan = _driven(plan.name, store)
+    last_plan = readable_plan(plan.name, store)
     for labels in (
         ()
         if last_plan is None

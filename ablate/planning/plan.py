@@ -29,10 +29,10 @@ from ablate.planning.cell import (
     Tune,
     lineage,
 )
-from ablate.planning.changes import Changes
+from ablate.planning.changes import NO_CHANGE, Changes
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.planning.settings import Word
+from ablate.planning.settings import Word, value_text
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -282,6 +282,26 @@ class Plan:
             assert parent is not None
             task = parent.task
         return self.metric if self.metric in task.metrics else task.metrics[0]
+
+    @property
+    def baseline_words(self) -> str:
+        """The baseline as a sentence names it.
+
+        Where words declared the rows, it is named by its settings: "stem=none, norm=layernorm".
+        """
+        if self.baseline == NO_CHANGE and self.changes is not None:
+            return f"{self.baseline} (no change)"
+        line = self.declared
+        if not isinstance(line, Declared) or line.file is not None:
+            return self.baseline
+        settings = next(row.settings for row in self.rows if row.label == self.baseline)
+        if settings:
+            return _setting_list(settings)
+        varied_keys = {key for row in self.rows for key in row.settings}
+        first_values = {w.key: w.values[0] for w in line.settings if w.key in varied_keys}
+        if line.options.each and first_values:
+            return f"{self.baseline} ({_setting_list(first_values)})"
+        return self.baseline
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:
@@ -535,3 +555,8 @@ def before_searches(plan: Plan) -> Plan:
         for cell in plan.cells
     )
     return replace(plan, trials=(), cells=tuple(cells))
+
+
+def _setting_list(settings: Mapping[str, Any]) -> str:
+    """Return settings as a sentence lists them: "stem=none, norm=layernorm"."""
+    return ", ".join(f"{key}={value_text(value)}" for key, value in settings.items())

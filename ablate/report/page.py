@@ -58,7 +58,7 @@ def render_page(
         table=table,
         sheet=_sheet(table),
         forests=forests(plan, table),
-        axis=f"{table.metric_of().contrast_with(table.baseline)}, {table.metric_of().points}",
+        axis=f"{table.metric_of().contrast_with(table.baseline_words)}, {table.metric_of().points}",
         figures=figures,
         counted=by_status,
         variants=list(_variants(plan, runs)),
@@ -164,7 +164,7 @@ def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
     for cell in plan.cells:
         if cell.row == row:
             groups.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
-    words = f"differs from {plan.baseline} in"
+    words = f"differs from {plan.baseline_words} in"
     if len(groups) == 1:
         return [(words, next(iter(groups)))]
     return [(f"on {', '.join(columns)} {words}", keys) for keys, columns in groups.items()]

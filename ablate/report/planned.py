@@ -123,8 +123,7 @@ class PlanForecast:
         grid_text = io.StringIO()
         console = make_console(file=grid_text, width=WIDTH, force_jupyter=False)
         console.print(grid(*self.grid()))
-        head = f"sweep: {self.plan.name}\n{self.plan.title}"
-        return "\n".join([head, grid_text.getvalue(), *self.lines()])
+        return "\n".join([*_head(self.plan), grid_text.getvalue(), *self.lines()])
 
     @property
     def _own_lines(self) -> list[Row]:
@@ -150,10 +149,14 @@ class PlanForecast:
 def show_head(plan: Plan) -> None:
     """Print name and title at once: a forecast waits until every model was built."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    title = textwrap.fill(plan.title, width) if width else plan.title
-    print(f"sweep: {plan.name}", flush=True)
-    if plan.title != plan.name:
-        print(title, flush=True)  # a table begins with an empty line
+    lines = [textwrap.fill(line, width) if width else line for line in _head(plan)]
+    print(*lines, sep="\n", flush=True)  # a table begins with an empty line
+
+
+def _head(plan: Plan) -> list[str]:
+    """Return the lines with the name of a sweep, and with a title that is another text."""
+    lines = [f"sweep: {plan.name}", plan.title]
+    return lines[:1] if plan.title == plan.name else lines
 
 
 def _variant(row: Row) -> str:

@@ -69,7 +69,7 @@ class Detection:
         gain_text = amount_text(f"{self.gain:g}", points)
         counts = sorted({forecast.contrasts for forecast in self.columns})
         yield (
-            f"to detect a gain of {gain_text} over {plan.baseline} with "
+            f"to detect a gain of {gain_text} over {plan.baseline_words} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
             f"({' or '.join(map(str, counts))} simultaneous comparisons, spread: {plan.spread}):"
         )
