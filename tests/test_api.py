@@ -391,9 +391,9 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
             "--design x: of which? give --change 'NAME: key=value ...'",
             "design=x: of which? give changes={NAME: {KEY: VALUE}}",
         ),
-        ("a; `ablate sweep --as b` or --as NAME", "a; `ablate sweep --as b` or name=NAME"),
-        ("--until 3: add --each, or --replace", "until=3: add each=True, or replace=True"),
-        ("trainer.flag: a word such as 'a--b'", "trainer.flag: a word such as 'a--b'"),
+        ("`sweep --as b` or --as NAME", "`sweep --as b` or name=NAME"),
+        ("--until 3: --each, --replace", "until=3: each=True, replace=True"),
+        ("a.flag: 'a--b'", "a.flag: 'a--b'"),
     ],
 )
 def test_python_hears_of_arguments_and_no_options(line, text):

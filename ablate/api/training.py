@@ -271,8 +271,10 @@ def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
         else renamed_labels(trained_identity(last_plan), trained_identity(plan))
     ):
         for label, new_label in labels.items():
-            if label:
+            if label and new_label:
                 yield f"renamed: {label!r} is {new_label!r} now; all runs are kept"
+            elif label:
+                yield f"the column {label!r} is the only one now, without a name; its runs are kept"
             else:  # of the only column of a plan without column keys
                 yield f"the column of before is {new_label!r} now; all runs are kept"
 
@@ -290,7 +292,8 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
         if replace:
             yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
         else:
-            yield f"note: {runs} not in this one; `ablate gc` keeps them until --replace"
+            command = store.command(*plan.command, "--replace")
+            yield f"note: {runs} not in this one; `ablate gc` keeps them until `{command}`"
 
 
 def check_retry(statuses: Sequence[str]) -> None:

@@ -289,11 +289,11 @@ class Plan:
 
         Where words declared the rows, it is named by its settings: "stem=none, norm=layernorm".
         """
-        if self.baseline == NO_CHANGE and self.changes is not None:
-            return f"{self.baseline} (no change)"
         line = self.declared
         if not isinstance(line, Declared) or line.file is not None:
             return self.baseline
+        if self.baseline == NO_CHANGE and self.changes is not None:
+            return f"{self.baseline} (no change)"
         settings = next(row.settings for row in self.rows if row.label == self.baseline)
         if settings:
             return _setting_list(settings)

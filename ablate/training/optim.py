@@ -68,17 +68,14 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
 def _unknown_path(path: str, names: Sequence[str]) -> UserError:
     """Return the error for a path without parameters: it names the first part that the model lacks,
     and those that it has there."""
-    parts = path.split(".")
-    depth = 0
-    while any(_is_below(name, ".".join(parts[: depth + 1])) for name in names):
-        depth += 1
-    above = ".".join(parts[:depth])
-    siblings = dict[str, None]()
-    for name in names:
-        if not above or _is_below(name, above):
-            siblings[".".join(name.split(".")[depth : depth + 1])] = None
-    expectation = f"a path of parameters below {above + ', ' if above else ''}one of"
-    return unknown_value(f"optim.lr_mult.{path}", parts[depth], filter(None, siblings), expectation)
+    above = path
+    while above and not any(_is_below(name, above) for name in names):
+        above, _, part = above.rpartition(".")
+    start = f"{above}." if above else ""
+    rests = [name.removeprefix(start) for name in names if name.startswith(start)]
+    siblings = dict.fromkeys(rest.partition(".")[0] for rest in rests)
+    expectation = f"a path of parameters below {above + ', ' * bool(above)}one of"
+    return unknown_value(f"optim.lr_mult.{path}", part, siblings, expectation)
 
 
 def _is_below(name: str, path: str) -> bool:
