@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser
+from support.planted_sweeps import golden
 
 from ablate.report import notebook
 from ablate.run import RunDir
@@ -188,3 +190,22 @@ def test_what_matters_stays_however_early_it_was_and_much_of_it_is_counted(monke
     for event in (*early, "finished: a#1"):
         script.say(event)
     assert capsys.readouterr() == ("", "".join(f"{event}\n" for event in early))
+
+
+def test_cells_of_a_table_stay_aligned_under_the_rules_of_jupyterlab(tmp_path):
+    """Its rule has two classes, so it beats one of a class and an element."""
+    rule = ":not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(td, th) { text-align: right }"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><style>{rule}</style>"
+        f'<div class="jp-RenderedHTMLCommon">{golden("html")}<table><td id="any">a</table></div>'
+    )
+    browser = Browser(tmp_path / "chromium")
+    try:
+        tab = browser.open(page.as_uri(), width=1000)
+        aligned = "getComputedStyle(document.querySelector('{}')).textAlign"
+        assert tab.evaluate(aligned.format("#any")) == "right"
+        assert tab.evaluate(aligned.format(".gains th[scope=row]")) == "left"
+        assert tab.evaluate(aligned.format(".gains td.number")) == "right"
+    finally:
+        browser.close()

@@ -427,7 +427,8 @@ class Run:
             "seed": self.seed,
         }
         facts = {key: value for key, value in facts.items() if value != ""}
-        facts |= {**self.metrics, "id": self.id, "folder": self.folder}
+        facts |= {key: f"{value:.4g}" for key, value in self.metrics.items()}
+        facts |= {"id": self.id, "folder": self.folder}
         return f"<p>run <b>{html.escape(self.label)}</b></p>{html_grid(['', ''], facts.items())}"
 
     @property
