@@ -443,21 +443,20 @@ def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]
     outcomes = []
     for name in dict.fromkeys(key for run in runs for key in run.undeclared):
         cells = _values_by_cell(runs, name)
-        several = [counts for counts in cells.values() if counts.total() > 1]
-        varying = sum(len(counts) > 1 for counts in several)
-        odd = _unlike_baseline(runs, name, cells, baseline)
-        if varying > OUTCOME * len(
-            several
-        ):  # but a row's one value, foreign to the baseline, is set
-            odd = [run for run in odd if _is_set(cells, run, baseline)]
-        if varying and not odd:
+        repeated_cells = [counts for counts in cells.values() if counts.total() > 1]
+        varying = sum(len(counts) > 1 for counts in repeated_cells)
+        unlike_runs = _unlike_baseline(runs, name, cells, baseline)
+        # In an outcome, a row's one value that the baseline never has is set, too.
+        if varying > OUTCOME * len(repeated_cells):
+            unlike_runs = [run for run in unlike_runs if _is_set(cells, run, baseline)]
+        if varying and not unlike_runs:
             outcomes.append(name or UNNAMED)
-        elif odd:
-            settings.setdefault(tuple(run.label for run in odd), []).append(name or UNNAMED)
+        elif unlike_runs:
+            settings.setdefault(tuple(run.label for run in unlike_runs), []).append(name or UNNAMED)
     rows = {run.label: run.row for run in runs}
     lines = []
-    shown = len(settings) if len(settings) <= MOST_NOTES else MOST_NOTES - 1
-    for labels, names in itertools.islice(settings.items(), shown):
+    named_groups = len(settings) if len(settings) <= MOST_NOTES else MOST_NOTES - 1
+    for labels, names in itertools.islice(settings.items(), named_groups):
         rows_unlike = list(dict.fromkeys(rows[label] for label in labels))
         gains = "its gain" if len(rows_unlike) == 1 else "their gains"
         lines.append(
@@ -465,10 +464,10 @@ def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]
             f"{count_text(len(runs), 'run')} ({_listed(rows_unlike)}), which may cause or hide "
             f"{gains}"
         )
-    if others := [name for names in [*settings.values()][shown:] for name in names]:
+    if other_names := [name for names in [*settings.values()][named_groups:] for name in names]:
         lines.append(
-            f"rows also differ in {count_text(len(others), 'more column')} ({_listed(others)}), "
-            f"which may cause or hide gains"
+            f"rows also differ in {count_text(len(other_names), 'more column')} "
+            f"({_listed(other_names)}), which may cause or hide gains"
         )
     if outcomes:
         lines.append(f"runs of one row differ in {_listed(outcomes)}, and count as repeats")
@@ -491,21 +490,30 @@ def _unlike_baseline(
 ) -> list[SheetRun]:
     """Return the runs with another value than most of the baseline's have, of rows that don't have
     as much of each value as the baseline. In a sheet without the baseline, all rows are it."""
-    odd = []
+    references: dict[str, Counter[str]] = {}  # by column of the table
+    for (_, column), counts in cells.items():
+        if (baseline, column) in cells:
+            references[column] = cells[baseline, column]
+        else:
+            references.setdefault(column, Counter()).update(counts)
+    usual_values = {}  # of the reference, by the cells that are unlike it
+    for (row, column), counts in cells.items():
+        reference = references[column]
+        if _shares(counts) != _shares(reference):
+            [(usual_values[row, column], _)] = reference.most_common(1)
+    unlike_runs = []
     for run in runs:
-        own = cells[run.row, run.column]
-        all_rows = (counts for (_, column), counts in cells.items() if column == run.column)
-        reference = cells.get((baseline, run.column)) or sum(all_rows, Counter())
-        [(usual, _)] = reference.most_common(1)
-        if _shares(own) != _shares(reference) and repr(run.undeclared.get(name)) != usual:
-            odd.append(run)
-    return odd
+        value = repr(run.undeclared.get(name))
+        if usual_values.get((run.row, run.column), value) != value:
+            unlike_runs.append(run)
+    return unlike_runs
 
 
 def _is_set(cells: Mapping[tuple[str, str], Counter[str]], run: SheetRun, baseline: str) -> bool:
     """Return whether all runs of a run's row have one value, which no run of the baseline has."""
-    own = cells[run.row, run.column]
-    return own.total() > 1 and len(own) == 1 and not own & cells.get((baseline, run.column), own)
+    counts = cells[run.row, run.column]
+    reference = cells.get((baseline, run.column), counts)
+    return counts.total() > 1 and len(counts) == 1 and not counts & reference
 
 
 def _shares(counts: Counter[str]) -> dict[str, float]:

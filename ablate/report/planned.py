@@ -62,10 +62,10 @@ class PlanForecast:
                 )
                 for row in self._own_lines
             ]
-            shown = {row.label for row in self._own_lines}
-            if others := [row for row in plan.rows if row.label not in shown]:
-                combinations = [cell for cell in plan.cells if cell.row not in shown]
-                label = count_text(len(others), "other combination")
+            labels = {row.label for row in self._own_lines}
+            if len(labels) < len(plan.rows):
+                combinations = [cell for cell in plan.cells if cell.row not in labels]
+                label = count_text(len(plan.rows) - len(labels), "other combination")
                 lines.append((label, "", combinations))
         lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
         with_steps = bool(self._steps) and not self._is_by_column
@@ -133,8 +133,8 @@ class PlanForecast:
         if plan.changes is None or len(plan.rows) <= MOST_CELLS:
             return [*plan.rows]
         counts = {label: len(changes) for label, changes in plan.changes.rows.items()}
-        own = (0, 1, len(plan.changes.names))
-        return [row for row in plan.rows if counts[row.label] in own]
+        line_counts = (0, 1, len(plan.changes.names))
+        return [row for row in plan.rows if counts[row.label] in line_counts]
 
     @property
     def _is_by_column(self) -> bool:
