@@ -421,7 +421,7 @@ def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interva
 def test_a_sweep_is_named_by_its_words_and_found_by_them_in_any_order(driven):
     driven("sweep", *ROWS, "seeds=1")
     assert driven("table", *reversed(ROWS)).out.startswith("**attn-pre-post. ")
-    assert "sweep: attn-pre-post (" in driven("status", *ROWS).out
+    assert "attn-pre-post (" in driven("status", *ROWS).out
 
 
 MINE = """\

@@ -74,7 +74,8 @@ def test_a_name_that_another_sweep_has_goes_on_with_what_tells_the_two_apart(sto
     assert names == [f"stem-none-dpn{suffix}" for suffix in suffixes]
     # The same words are the same sweep, in every order, also once the first name is free again.
     store.plan_path(names[0]).unlink()
-    assert planned(store, "train.epochs=2 data=digits stem=none,dpn recipe=quick").name == names[1]
+    reordered = "train.epochs=2 data=digits stem=none,dpn recipe=quick"
+    assert planned(store, reordered).name == names[1]
     assert planned(store, "stem=none,dpn data=digits seeds=5").name == names[-1]
     assert planned(store, "stem=none,dpn recipe=quick data=digits").name == names[0]
 
@@ -120,7 +121,7 @@ def test_a_short_name_stands_for_its_words_in_every_command(shell):
 
 
 def test_the_name_that_as_gives_is_the_title(shell):
-    title = "title: A design of my own\n"
+    title = "title: Mine\n"
     variants = "variants: [{base: {}}, {after: {block.attn: post}}]\nseeds: 1\n"
     base = "base: {data: digits, model.depth: 1, train.steps: 1, recipe: quick}\n"
     folder = shell.folder / "sweeps"
@@ -131,7 +132,7 @@ def test_the_name_that_as_gives_is_the_title(shell):
     shell("report")
     assert "<title>first try" in (shell.folder / "first try.html").read_text()
     shell("sweep", "mine", "launcher=inline")
-    assert shell("table", "mine").out.startswith("**A design of my own. ")
+    assert shell("table", "mine").out.startswith("**Mine. ")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_guess_is_a_near_name_or_the_only_one_that_begins_so(typed, meant):
     ],
 )
 def test_a_key_in_another_section_is_answered_with_its_home(mistake, word, home):
-    mistake(("plan", "stem=none,dpn", word), word.partition("=")[0], f"did you mean {home}?")
+    mistake(("plan", "stem=none,dpn", word), word.partition("=")[0], f"mean {home}?")
 
 
 def test_a_key_of_its_own_section_is_nearer_than_any_other(mistake):

@@ -274,7 +274,9 @@ def _is_name(text: str) -> bool:
 
 def _baseline_label(baseline: Any, rows: Sequence[Item]) -> str:
     """Return the label of the row that `baseline=VALUE` means: a label, or the value of its key."""
-    label = value_text(baseline) if isinstance(baseline, bool) else label_at(baseline, "baseline")
+    if isinstance(baseline, bool):
+        baseline = value_text(baseline)
+    label = label_at(baseline, "baseline")
     for row in rows:
         if label != row.label and label == name_settings(row.settings):
             return row.label

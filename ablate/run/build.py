@@ -136,7 +136,9 @@ def _check_homes(tree: Mapping[str, Any]) -> None:
         if not isinstance(settings, Mapping) or (is_whole(settings) and section == "model"):
             continue
         for key in settings:
-            homes = [] if key in field_types(cls) else _homes(key)
+            if key in field_types(cls):
+                continue
+            homes = _homes(key)
             if any(key in HABITS or home.endswith(f".{key}") for home in homes):
                 raise UserError(f"{section}.{key}: is no key; did you mean {' or '.join(homes)}?")
 
