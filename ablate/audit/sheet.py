@@ -513,11 +513,12 @@ def _is_set(cells: Mapping[tuple[str, str], Counter[str]], run: SheetRun, baseli
     """Return whether all runs of a run's row have one value, which no run of the baseline has."""
     counts = cells[run.row, run.column]
     reference = cells.get((baseline, run.column), counts)
-    return counts.total() > 1 and len(counts) == 1 and not counts & reference
+    return len(counts) == 1 and counts.total() > 1 and not counts & reference
 
 
 def _shares(counts: Counter[str]) -> dict[str, float]:
-    return {value: count / counts.total() for value, count in counts.items()}
+    total = counts.total()
+    return {value: count / total for value, count in counts.items()}
 
 
 def _listed(names: Sequence[str]) -> str:
