@@ -135,7 +135,7 @@ A, B = ("--change", "a: stem=dpn"), ("--change", "b: norm=rmsnorm")
         (words("dpn", "rms", design="fractional"), ["design", "fractional", "5 to 16", "got 2"]),
         (words("dpn", "rms", design="half"), ["design", "'half'", "one_at_a_time", "factorial"]),
         (["stem=none,dpn", "--design", "factorial"], ["--design factorial", "--change"]),
-        (["stem=none,dpn", *B, "--change", "c: optim.wd=1"], ["stem=none,dpn", "--across stem"]),
+        (["stem=none,dpn", *B, "--change", "c: optim.wd=1"], ["stem=none,dpn", "--across"]),
         (["quickstart", "--design", "both"], ["--design", "both", "variants"]),
         (["quickstart", *A], ["--change"]),
         ([*words("dpn", "rms"), "baseline=dpn"], ["baseline", "dpn", "'none'"]),

@@ -80,7 +80,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     assert [line["step"] for line in lines] == [1, 2, 3, 3]
     assert all(line["val_loss"] == line["train_loss"] + 1 for line in lines[:3])
     assert "nothing wrong" in shell("verify").out
-    assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    assert "the same bits" in shell("verify", "--rerun", "lr=0.1#0", INLINE).out
     shell("export", "bundle")
     assert "nothing wrong" in shell("verify", "bundle").out
     shell("table", "--strict")
@@ -884,7 +884,7 @@ def test_the_command_of_a_stranger_is_printed_and_not_started(toy, shell, tmp_pa
     (toy / "train.py").write_text("open('owned', 'w')\n" + TRAIN)
     stranger = Shell(tmp_path / "stranger")
     stranger.folder.mkdir()
-    bundle, rerun = str(toy / "bundle"), ("verify", "--rerun", "0.1#0", INLINE)
+    bundle, rerun = str(toy / "bundle"), ("verify", "--rerun", "lr=0.1#0", INLINE)
     for words in (("verify", bundle), ("table", "--from", bundle), ("merge", bundle)):
         stranger(*words)
     stranger("table")

@@ -498,7 +498,7 @@ def test_an_exception_in_it_is_told_with_its_file_and_line_before_anything_train
     error = "AttributeError: 'int' object has no attribute 'nothing'"
     if new == "trainer":  # which plans nothing runs of
         done = shell("sweep", TRAINER, "trainer.by=1.0,0.5", "seeds=1", INLINE, code=1)
-        assert f"failed: 1.0#0: {file.name}:{number}: {error}" in done.out
+        assert f"failed: by=1.0#0: {file.name}:{number}: {error}" in done.out
     else:
         key = "own_metric:Part: base#0" if new == "metric" else f"{KINDS[new].key}: own_{new}:Part"
         assert told(shell, new).startswith(f"{key}: {error} ({file}, line {number})")

@@ -69,8 +69,8 @@ def test_a_gated_mlp_of_the_same_size(shell):
 
 def test_registers(shell):
     table = shell(*command("docs/placements.md", "sweep model.registers"), *BUDGET).out
-    size = check_gain(shell, table, "4", "0")
-    assert size["4"] - size["0"] == 4 * 32
+    size = check_gain(shell, table, "registers=4", "registers=0")
+    assert size["registers=4"] - size["registers=0"] == 4 * 32
 
 
 # --- A task, a design and a format, from files outside the package ----------------------------

@@ -448,7 +448,7 @@ def test_a_metric_of_the_curve_is_an_analysis_and_is_verified(stored):
 def test_plan_forecasts_what_can_be_told(stored):
     stored("sweep", *SWEEP, *SHORT, "launcher=inline")
     text = stored("plan", *SWEEP, *SHORT, "launcher=inline", "--detect", "5").out
-    assert "to detect a gain of 5 points over pre with 80 % power" in text
+    assert "to detect a gain of 5 points over block.attn=pre with 80 % power" in text
     assert re.search(
         r"spread [\d.]+ points between seeds \[.*2 df, 6 finished runs\]: barely known", text
     )

@@ -246,7 +246,7 @@ def test_tokens_by_layer(drawn, plan, store):
 def test_a_figure_says_what_is_drawn_and_of_which_sweep(plan, drawn):
     headings = [texts(svg) for svg in drawn.values()]
     assert all("Sweep mine" in labels for labels in headings)
-    assert "Gain over none: top-1 accuracy" in texts(drawn["gain"])
+    assert "Gain over stem=none: top-1 accuracy" in texts(drawn["gain"])
     assert "Learning curves" in texts(drawn["curves"])
     for kind in ("gain", "forest", "curves", "gradnorm", "attention"):
         assert {"model.depth=1", "model.depth=2"} <= set(texts(drawn[kind])), kind

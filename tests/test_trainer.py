@@ -242,7 +242,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
         if fact["quantity"] == "score.run"
     }
     assert told == {
-        (str(lr), str(seed)): pytest.approx(expected(lr, seed), abs=1e-12)
+        (f"lr={lr}", str(seed)): pytest.approx(expected(lr, seed), abs=1e-12)
         for lr in (0.1, 0.3)
         for seed in range(3)
     }
@@ -254,15 +254,15 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
     assert "lower being better" in shell("table", "analysis.metric=other").out
     for words in (("status",), ("report",), ("plot", "curves"), ("plot", "gain"), ("gc", "--yes")):
         shell(*words)
-    log = [line[20:] for line in shell("show", "0.1#0", "--log").out.splitlines()]
+    log = [line[20:] for line in shell("show", "lr=0.1#0", "--log").out.splitlines()]
     lines = [f"step {n}: train_loss {loss}" for n, loss in ((1, "1"), (2, "0.5"), (3, "0.333333"))]
     assert [line.partition(", val_score ")[0] for line in log] == lines
-    about = shell("show", "0.1#0").out
+    about = shell("show", "lr=0.1#0").out
     assert "val_score" in about
     assert "files: {helper.py:" in about
-    assert "trainer.lr  0.1  0.3" in shell("show", "0.1#0", "--against", "0.3#0").out
+    assert "trainer.lr  0.1  0.3" in shell("show", "lr=0.1#0", "--against", "lr=0.3#0").out
     assert "6 runs" in shell("verify").out
-    assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    assert "the same bits" in shell("verify", "--rerun", "lr=0.1#0", INLINE).out
     monkeypatch.setattr(export, "draw_figures", lambda *_: {})  # which take the longest
     shell("export", "bundle", "--anonymous")
     assert "nothing wrong" in shell("verify", "bundle").out
@@ -707,8 +707,8 @@ def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
     assert expected(0.8, 0) < 0.9 < expected(0.3, 0)
     found = shell("table").out
     assert "Collapsed: seed 0 ended no better than guessing" in found
-    assert re.search(r"\| 0\.8 .*1/1 collapsed", found)
-    assert "0.3 .*collapsed" not in found
+    assert re.search(r"\| lr=0\.8 .*1/1 collapsed", found)
+    assert "lr=0.3 .*collapsed" not in found
     lacks = ("table", "analysis.metric=other", "analysis.diverged=chance")
     assert "guessing has no other" in shell(*lacks, code=2).err
     folder = planned(toy / "pruned", "trainer.lr=0.1,0.2", "trainer.steps=9")

@@ -113,8 +113,8 @@ def _argument_error(
     for name in options:
         if name not in parameters:
             return unknown_value(place, name, parameters, "an argument among")
-    shown = [_shown(signature.parameters[name]) for name in parameters]
-    arguments = f"its arguments are {', '.join(shown)}" if shown else "it takes none"
+    starred = [_starred(signature.parameters[name]) for name in parameters]
+    arguments = f"its arguments are {', '.join(starred)}" if starred else "it takes none"
     return UserError(f"{place}: {error}; {arguments}")
 
 
@@ -123,7 +123,7 @@ def _place(call: Callable[..., object]) -> str:
     return call.__qualname__.removesuffix(".__init__")
 
 
-def _shown(parameter: inspect.Parameter) -> str:
+def _starred(parameter: inspect.Parameter) -> str:
     """Return the name of a parameter, with the stars of one that takes several."""
     return str(parameter.replace(annotation=inspect.Parameter.empty)).partition("=")[0]
 

@@ -353,8 +353,10 @@ def forecast_plan(
 
     plan = grow_plan(plan, store)
     states, finished = recorded_states(plan, store)
-    here = settings if on is None else {**settings, "gpus_per_run": 1}  # groups are of the others
-    launcher = make_launcher(here, store.cache)
+    launcher_settings = (
+        settings if on is None else {**settings, "gpus_per_run": 1}
+    )  # groups are of the others
+    launcher = make_launcher(launcher_settings, store.cache)
     try:
         costs = estimate_costs(plan, store, launcher, states, finished, on=on)
         rehearsals = rehearse_rows(plan, store, launcher, costs.described)

@@ -154,7 +154,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         if factors:
             raise UserError(
                 f"{factors[0].text}: the rows are those of --change; make it a change, or "
-                f"columns by --across KEY"
+                "columns by --across KEY"
             )
         declaration = changes_of(options.change)
         changes, rows = declaration.expand(options.design or DESIGN)

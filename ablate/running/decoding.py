@@ -26,19 +26,20 @@ def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> lis
     """
     rates = []
     for work in works:
-        data = work.cell.spec.tree["data"]
-        if data["cache"] == "encoded" and work.images and work.seconds:
-            rates.append((work.images / (work.seconds * work.ranks), data["name"]))
+        section = work.cell.spec.tree["data"]
+        if section["cache"] == "encoded" and work.images and work.seconds:
+            rates.append((work.images / (work.seconds * work.ranks), section["name"]))
     if not rates:
         return []
     rate, name = max(rates)
-    least, most = (rate * seconds for seconds in DECODE_S)
+    low_cores, high_cores = (rate * seconds for seconds in DECODE_S)
     low_ms, high_ms = (1e3 * seconds for seconds in DECODE_S)
     line = (
         f"the files of {name} are decoded while a run trains: up to {rate:,.0f} images/s a device "
-        f"keep {least:.1f} to {most:.1f} cores busy ({low_ms:g} to {high_ms:g} ms an image of 256 "
-        "px, originals twice that)"
+        f"keep {low_cores:.1f} to {high_cores:.1f} cores busy ({low_ms:g} to {high_ms:g} ms an "
+        "image of 256 px, originals twice that)"
     )
-    if cores is not None and cores < most:
-        line += f"; here are {cores:g} a device, so expect up to {most / cores:.1f} times the time"
+    if cores is not None and cores < high_cores:
+        slower = high_cores / cores
+        line += f"; here are {cores:g} a device, so expect up to {slower:.1f} times the time"
     return [line]
