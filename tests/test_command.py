@@ -73,7 +73,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3")
     assert f"Trained by {COMMAND}" in done.out
     assert told(shell) == {
-        (str(rate), seed): expected_loss(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
+        (f"lr={rate}", seed): expected_loss(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
     }
     (path, *_) = toy.glob("runs/runs/*/metrics.jsonl")
     lines = curve(path)
@@ -701,7 +701,7 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
     driver.wait(240)
     shell(*words)
     assert told(shell) == {
-        (str(lr), s): expected_loss(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)
+        (f"lr={lr}", s): expected_loss(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)
     }
     assert "nothing wrong" in shell("verify").out
     for path in toy.glob("runs/runs/*/metrics.jsonl"):

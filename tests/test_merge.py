@@ -346,7 +346,7 @@ def test_another_sweep_of_that_name_is_named(tmp_path, shell):
     planted(tmp_path / "here", {0: 0.8})
     planted(tmp_path / "there", {0: 0.8}, "optim.lr=0.001,0.01")
     planted(tmp_path / "third", {0: 0.8}, "optim.lr=0.001,0.003", "analysis.margin=1")
-    said = "the sweep 'planted' of there is another one (rows: -0.003, +0.01)"
+    said = "the sweep 'planted' of there is another one (rows: -lr=0.003, +lr=0.01)"
     assert said in merge(shell, "there", "here", code=1)
     assert "(analysis)" in merge(shell, "third", "here", code=1)
 

@@ -303,7 +303,7 @@ def test_weights_go_to_timm_and_come_back(copy, oracle):
         assert torch.allclose(theirs(images.permute(0, 3, 1, 2)), ours(images), atol=1e-5)
     words = ("from.weights=w.safetensors", "from.names=timm", *WEIGHTS)
     copy("sweep", *words, "--as", "back")
-    assert same(folder(copy, "lr=0.05#1", "back"), folder(copy, "none#1"))
+    assert same(folder(copy, "wd=0.05#1", "back"), folder(copy, "none#1"))
 
 
 def test_weights_that_timm_has_not_are_refused(copy):

@@ -179,7 +179,7 @@ OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
         (
             (TWO, "norm=layernorm,batchnorm", "train.micro_batch=32"),
             "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
-            "most 16, or one rank (batchnorm)",
+            "most 16, or one rank (row batchnorm)",
         ),
         ((THREE,), "launcher.cores_per_run: expected one of auto, 1, 2, 4, 8, got 3"),
         (("launcher=inline", TWO), "launcher.cores_per_run: is a setting of launcher=local"),

@@ -60,7 +60,7 @@ def let_end(folder: Path, *levels: int) -> None:
 
 def trains(level: int, lines: list[str]) -> bool:
     """Whether the run of a level is at its second step."""
-    return any(f" {level}#0 " in line and " 20 " in line for line in lines)
+    return any(f" level={level}#0 " in line and " 20 " in line for line in lines)
 
 
 def up_to_notes(lines: list[str]) -> list[str]:

@@ -365,7 +365,7 @@ def test_a_classifier_that_saves_nothing(tmp_path):
         conf__trainer__forest_yaml=f"{yaml} range: [0, 1], chance: 0.1}}}}\n",
     )
     done = shell("sweep", "trainer=forest", "trainer.trees=2,20", "seeds=1")
-    low, high = (float(n) for n in re.findall(r"^\| \d+ \| ([\d.]+) ", done.out, re.M))
+    low, high = (float(n) for n in re.findall(r"^\| trees=\d+ \| ([\d.]+) ", done.out, re.M))
     assert 60 < low < high < 100
     _, labels = train_test_split(load_digits().target, test_size=500, random_state=0)
     for path in (tmp_path / "runs" / "runs").iterdir():

@@ -29,7 +29,7 @@ def _of_columns(columns: Sequence[str], text: str) -> str:
 # --- What was read before -----------------------------------------------------------------------
 
 
-@writes("looks.among-variants", exact=True)
+@writes("looks.among-variants")
 def looks_among_variants(
     columns: Sequence[str], sweeps: Sequence[str], variants: int, contrasts: int
 ) -> str:
