@@ -138,7 +138,8 @@ def test_the_best_row_alone_is_judged_among_nine(read):
     assert f" were first read in all, at n = 5: rows: {left_out}; {COUNTED}" in alone
     found = facts(read, "best", "--show", "accuracy")
     gain = float(found["level=9", "gain"])
-    assert gain == pytest.approx(float(found["level=9", "score"]) - float(found["level=0", "score"]))
+    score, baseline_score = (float(found[f"level={level}", "score"]) for level in (9, 0))
+    assert gain == pytest.approx(score - baseline_score)
     half = float(found["level=9", "gain.high"]) - gain
     se = float(found["level=9", "gain.sd"]) / 5**0.5
     assert half / se == pytest.approx(scipy.stats.t.ppf(1 - 0.05 / 18, 4))
