@@ -15,19 +15,21 @@ from ablate.analysis.table import Entry, Table
 from ablate.shared import amount_text
 
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
-# A verdict's first words: of one row, of several. {} is the margin with its unit. A predicate that
-# ends with "for" stands before the rows.
-PREDICATES = {
-    "helps": ("helps", "help"),
-    "hurts": ("hurts", "hurt"),
-    "better": ("is better", "are better"),
-    "worse": ("is worse", "are worse"),
-    "higher": ("is higher", "are higher"),
-    "lower": ("is lower", "are lower"),
-    "same within": ("is the same within {}", "are the same within {}"),
-    "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
-    "can't tell": ("can't tell for", "can't tell for"),
-    "unstable": ("is unstable", "are unstable"),
+# What a verdict says of one row, of several. {margin} has its unit.
+STATEMENTS = {
+    "helps": ("{rows} helps", "{rows} help"),
+    "hurts": ("{rows} hurts", "{rows} hurt"),
+    "better": ("{rows} is better", "{rows} are better"),
+    "worse": ("{rows} is worse", "{rows} are worse"),
+    "higher": ("{rows} is higher", "{rows} are higher"),
+    "lower": ("{rows} is lower", "{rows} are lower"),
+    "same within": ("{rows} is the same within {margin}", "{rows} are the same within {margin}"),
+    "no worse than": (
+        "{rows} is less than {margin} worse, if at all",
+        "{rows} are less than {margin} worse, if at all",
+    ),
+    "can't tell": ("can't tell for {rows}", "can't tell for {rows}"),
+    "unstable": ("{rows} is unstable", "{rows} are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
 EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower")
@@ -55,7 +57,7 @@ def table_headline(table: Table) -> str:
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
-    """Return the entries of each verdict, in the order of PREDICATES; [] for a table that has none,
+    """Return the entries of each verdict, in the order of STATEMENTS; [] for a table that has none,
     or is incomplete."""
     contrasts = table.contrasts
     if not table.complete or not any(entry.verdict for entry in contrasts):
@@ -68,36 +70,32 @@ def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
 
 def _place(verdict: str) -> int:
     """Return the place of a verdict in the sentence; unknown verdicts and none come last."""
-    kinds = (*PREDICATES, "")
+    kinds = (*STATEMENTS, "")
     return next(i for i, kind in enumerate(kinds) if verdict.startswith(kind))
 
 
-def _predicate(table: Table, verdict: str, several: bool) -> str:
-    for kind, forms in PREDICATES.items():
+def _statement(table: Table, verdict: str, rows: str, several: bool) -> str:
+    """Say a verdict of rows, which are named or counted."""
+    for kind, forms in STATEMENTS.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            return forms[several].format(amount_text(margin, table.metric_of().points))
-    return verdict or ("have no verdict" if several else "has no verdict")
+            unit = table.metric_of().points
+            return forms[several].format(rows=rows, margin=amount_text(margin, unit))
+    return f"{rows} {verdict or ('have no verdict' if several else 'has no verdict')}"
 
 
 def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) -> str:
     """Name the rows of a verdict, for a table of one column."""
-    predicate = _predicate(table, verdict, len(entries) > 1)
+    several = len(entries) > 1
     is_effect = verdict in EFFECT_VERDICTS
-
-    def sentence_of(subject: str) -> str:
-        if predicate.endswith(" for"):
-            return f"{predicate} {subject}"
-        return f"{subject} {predicate}"
-
     if len(entries) > NAMED_ROWS:
         largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
         foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
-        return sentence_of(f"{len(entries)} of {total}") + foremost
-    if is_effect and len(entries) == 1:
-        return sentence_of(entries[0].row) + _bracketed(table, entries[0])
+        return _statement(table, verdict, f"{len(entries)} of {total}", several) + foremost
+    if is_effect and not several:
+        return _statement(table, verdict, entries[0].row, several) + _bracketed(table, entries[0])
     names = [entry.row + (_bracketed(table, entry) if is_effect else "") for entry in entries]
-    return sentence_of(join_words(names))
+    return _statement(table, verdict, join_words(names), several)
 
 
 def _column_clauses(
@@ -113,7 +111,8 @@ def _column_clauses(
         rows = Counter(entry.row for entry in entries).most_common()
         names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED_ROWS]]
         top_row, count = rows[0]
-        names[0] = f"{top_row} {PREDICATES[verdict][0]} in {count} of {columns[top_row]} columns"
+        top_statement = STATEMENTS[verdict][0].format(rows=top_row)
+        names[0] = f"{top_statement} in {count} of {columns[top_row]} columns"
         remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
         clauses.append(join_words(names + remainder))
     if other_clauses:

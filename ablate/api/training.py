@@ -353,10 +353,10 @@ def forecast_plan(
 
     plan = grow_plan(plan, store)
     states, finished = recorded_states(plan, store)
-    launcher_settings = (
-        settings if on is None else {**settings, "gpus_per_run": 1}
-    )  # groups are of the others
-    launcher = make_launcher(launcher_settings, store.cache)
+    if on is None:
+        launcher = make_launcher(settings, store.cache)
+    else:  # the launcher only describes models here, and this machine may lack such groups of GPUs
+        launcher = make_launcher({**settings, "gpus_per_run": 1}, store.cache)
     try:
         costs = estimate_costs(plan, store, launcher, states, finished, on=on)
         rehearsals = rehearse_rows(plan, store, launcher, costs.described)

@@ -21,6 +21,7 @@ from ablate.shared import UserError
 
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
 SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+COLUMNS = ("data", "model.arch")  # keys that are columns by default
 LAUNCHER = "launcher"
 
 

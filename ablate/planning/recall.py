@@ -2,7 +2,7 @@
 
 Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
 
-Used by `planning/expand.py`; `api/training.py` (`StoreRecall`) says how a sweep was driven before,
+Used by `planning/expand.py`; `api/recall.py` (`StoreRecall`) says how a sweep was driven before,
 for `ablate sweep`, `ablate plan` and Python.
 """
 

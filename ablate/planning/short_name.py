@@ -14,14 +14,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ablate.planning.declared import Declared
+from ablate.planning.declared import COLUMNS, Declared
 from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall
 from ablate.planning.settings import Word, value_text
 from ablate.planning.sweep_paths import sweep_files
 from ablate.run import TRAINER
 
-COLUMNS = ("data", "model.arch")  # keys that are columns by default
 LONGEST_LIST = 28  # characters of a name that lists all values
 LONGEST = 60  # characters of any name, without what tells it from another
 FALLBACK = "sweep"  # the name where no letter of the words can stand in one

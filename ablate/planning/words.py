@@ -30,9 +30,8 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
-from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
+from ablate.planning.declared import COLUMNS, SWEEP_KEYS, TUNE, Declared, Options, words_of
 from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
-from ablate.planning.short_name import COLUMNS
 from ablate.planning.sweep_paths import sweep_files
 from ablate.run import TRAINER
 from ablate.shared import UserError, nearest_name

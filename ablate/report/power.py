@@ -68,11 +68,12 @@ class Detection:
         plan, points = self.plan, self.plan.metric.points
         gain_text = amount_text(f"{self.gain:g}", points)
         counts = sorted({forecast.contrasts for forecast in self.columns})
-        comparisons = "comparison" if counts == [1] else "comparisons"
+        *other_counts, largest = counts
+        comparisons = count_text(largest, "simultaneous comparison")
         yield (
             f"to detect a gain of {gain_text} over {plan.baseline_words} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous {comparisons}, spread: {plan.spread}):"
+            f"({' or '.join([*map(str, other_counts), comparisons])}, spread: {plan.spread}):"
         )
         for forecast in self.columns:
             yield f"  {_in_column(forecast.column, forecast.seeds)}"

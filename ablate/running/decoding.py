@@ -22,7 +22,7 @@ def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> lis
     """Return a line on the cores that decode the images of a device, for the cell that reads most;
     no line where nothing is decoded while it trains, or no time is known.
 
-    `cores`: those of this host for each device; None: of another host, which nobody has asked.
+    `cores`: those of this host for each device; None: of another host, whose cores are unknown.
     """
     rates = []
     for work in works:
@@ -41,5 +41,7 @@ def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> lis
     )
     if cores is not None and cores < high_cores:
         slower = high_cores / cores
-        line += f"; here are {cores:g} a device, so expect up to {slower:.1f} times the time"
+        line += (
+            f"; this machine has {cores:g} for each, so expect up to {slower:.1f} times the time"
+        )
     return [line]

@@ -339,7 +339,7 @@ def _compare_legs(
         f"differs{difference} "
     )
     parts, tensors = comparison["differing"], comparison["tensors"]
-    text += f"(as {parts} of {count_text(tensors, 'tensor')}): "
+    text += f"({count_text(parts, 'differing part')}; {count_text(tensors, 'tensor')} in all): "
     text += (
         "a second training without a stop differs, too, so some layer draws random numbers or "
         "computes in a random order"
