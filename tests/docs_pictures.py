@@ -306,19 +306,19 @@ def finished(folder: Path) -> int:
 
 def shoot_live_page(browser: Browser, folder: Path) -> None:
     """Train a quick start, and picture its live page halfway and at the end."""
-    with (
-        running("sweep", "quickstart", cwd=folder) as sweep,
-        running("watch", "quickstart", cwd=folder) as watch,
-    ):
-        assert watch.stdout is not None
-        url = watch.stdout.readline().strip()
-        while finished(folder) < 20:
+    with running("sweep", "quickstart", cwd=folder) as sweep:
+        while not finished(folder):  # until then there may be no sweep to watch
             time.sleep(1)
-        ready = "document.body.innerText.includes('patch whitening')"
-        shoot(browser, url, PICTURES / "live.png", ready)
-        shoot(browser, url, PICTURES / "live-dark.png", ready, dark=True)
-        sweep.communicate()
-        shoot(browser, url, PICTURES / "live-finished.png", ready)
+        with running("watch", "quickstart", cwd=folder) as watch:
+            assert watch.stdout is not None
+            url = watch.stdout.readline().strip()
+            while finished(folder) < 20:
+                time.sleep(1)
+            ready = "document.body.innerText.includes('patch whitening')"
+            shoot(browser, url, PICTURES / "live.png", ready)
+            shoot(browser, url, PICTURES / "live-dark.png", ready, dark=True)
+            sweep.communicate()
+            shoot(browser, url, PICTURES / "live-finished.png", ready)
 
 
 def main() -> None:
