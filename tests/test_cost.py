@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from ablate.store.store import Store
 from ablate.training.model.count import describe
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
+ENCODED = ["recipe=deit", "data=imagenet1k", "model.arch=Ti/16,S/16", "eval.every=1000"]
 # What 6 runs take on 2 slots at the rate that no core surpasses is a month at so many a forward.
 MONTH = 2 * 30 * 86400 * 1e12 / (6 * 3 * 64_000)
 
@@ -39,8 +41,9 @@ def told(tmp_path):
     store = Store(tmp_path)
     plan, _ = make_plan(WORDS, store=tmp_path)
     split, _ = make_plan([*WORDS, "train.micro_batch=8"], store=tmp_path)
+    encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
-    def find(multiply_adds: int, ranks: int = 1, slots: int = 2, **how):
+    def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
         timed = []
 
         def ask(verb, question):
@@ -56,14 +59,14 @@ def told(tmp_path):
             }
 
         (store.cache / "costs.json").unlink(missing_ok=True)
-        launcher = SimpleNamespace(device="cpu", most=slots, worlds=[ranks], remote=False, ask=ask)
+        launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
         launcher.devices = GpuSet()
-        of = split if ranks > 1 else plan
+        of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, {}, how.pop("finished", {}), **how
         ), timed
 
-    find.plan, find.split = plan, split
+    find.plan, find.split, find.encoded = plan, split, encoded
     return find
 
 
@@ -345,6 +348,21 @@ def test_a_plan_names_the_cores_that_decode_what_a_gpu_reads(shell):
     assert f"{0.66e-3 * rate:.1f} to {1.08e-3 * rate:.1f} cores" in line
     resident = json.loads(shell("plan", "stem=none,dpn", "--on", "h100", "--format", "json").out)
     assert not any("decoded" in note for note in resident["notes"])
+
+
+def test_gpus_here_share_the_cores_that_decode_for_them(told, monkeypatch):
+    """1,024 images in 2 s: 512 a second keep 0.55 of a core busy, and each GPU has half of one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(1))
+
+    def decoding(**how) -> list[str]:
+        costs, _ = told(10**9, of=told.encoded, slots=2, **how)
+        return [note for note in costs.notes if "decoded" in note]
+
+    (line,) = decoding(device="cuda")
+    assert "0.5 for each" in line
+    assert decoding() == []
+    runs = {run: {"seconds": 50} for cell in told.encoded.cells for run in cell.ids.values()}
+    assert decoding(device="cuda", finished=runs) == []
 
 
 def test_a_host_with_too_few_cores_is_named(tmp_path):
