@@ -183,6 +183,29 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
     return Fused(groups(scales), optim)
 
 
+def state_bytes(model: nn.Module, optim: Optim) -> int:
+    """Return the bytes that an optimiser keeps of a model, besides weights and gradients: of one by
+    import path, what adamw keeps."""
+    total = 0
+    decays = decay_names(model)
+    for name, p in model.named_parameters():
+        if not p.requires_grad:
+            continue
+        moments = 2.0
+        if optim.name == "lion":
+            moments = 1.0
+        elif optim.name == "sgd":
+            moments = float(optim.b1 != 0)
+        elif optim.name == "muon" and name in decays and p.ndim == 2 and name.startswith("blocks."):
+            moments = 1.0
+        elif optim.name == "adafactor_bv":
+            moments = 0.5  # in bfloat16; mean squares of rows and columns are few
+        elif optim.name == "adafactor":
+            moments = 0.0
+        total += int(moments * p.nbytes)
+    return total
+
+
 def tensors_of(optimizer: Fused | Wrapped, model: nn.Module, optim: Optim) -> dict[str, Tensor]:
     """Return what an optimiser keeps, by its names in files: `optim.KEY.PARAMETER`, and
     `group.NUMBER.KEY` for a group. Where it keeps tensors these are returned, not copies."""

@@ -157,7 +157,7 @@ def describe(run: Run) -> dict[str, Any]:
     hold_to_shapes(model, shipped(run))
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
-    with _Counter(SHAPES) as counter, torch.no_grad():
+    with OperatorCounter(SHAPES) as counter, torch.no_grad():
         if run.text is None:
             model(image)
         else:
@@ -179,7 +179,7 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
     outputs = TASKS[run.task].outputs(run.data.classes)
     math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
     with of_timm(model, run.data), torch.no_grad():
-        with math, _Counter({}) as counter:
+        with math, OperatorCounter({}) as counter:
             check_outputs(net, net(images), (len(images), outputs))
         if run.task == "fewshot" or "fewshot" in run.probe:
             features(net, images)
@@ -195,7 +195,7 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
 NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # like views; at most they take memory
 
 
-class _Counter(TorchDispatchMode):
+class OperatorCounter(TorchDispatchMode):
     """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
     the module of each), and operators for which a GPU launches a kernel."""
 
