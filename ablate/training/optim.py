@@ -74,7 +74,7 @@ def _unknown_path(path: str, names: Sequence[str]) -> UserError:
     start = f"{above}." if above else ""
     rests = [name.removeprefix(start) for name in names if name.startswith(start)]
     siblings = dict.fromkeys(rest.partition(".")[0] for rest in rests)
-    expectation = f"a path of parameters below {above + ', ' * bool(above)}one of"
+    expectation = f"a part of {above or 'the model'}, one of"
     return unknown_value(f"optim.lr_mult.{path}", part, siblings, expectation)
 
 
@@ -181,29 +181,6 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
     if used is not None:
         return Wrapped(construct(groups(scales), optim, used))
     return Fused(groups(scales), optim)
-
-
-def state_bytes(model: nn.Module, optim: Optim) -> int:
-    """Return the bytes that an optimiser keeps of a model, besides weights and gradients: of one by
-    import path, what adamw keeps."""
-    total = 0
-    decays = decay_names(model)
-    for name, p in model.named_parameters():
-        if not p.requires_grad:
-            continue
-        moments = 2.0
-        if optim.name == "lion":
-            moments = 1.0
-        elif optim.name == "sgd":
-            moments = float(optim.b1 != 0)
-        elif optim.name == "muon" and name in decays and p.ndim == 2 and name.startswith("blocks."):
-            moments = 1.0
-        elif optim.name == "adafactor_bv":
-            moments = 0.5  # in bfloat16; mean squares of rows and columns are few
-        elif optim.name == "adafactor":
-            moments = 0.0
-        total += int(moments * p.nbytes)
-    return total
 
 
 def tensors_of(optimizer: Fused | Wrapped, model: nn.Module, optim: Optim) -> dict[str, Tensor]:

@@ -1,48 +1,48 @@
 """The GPU memory of a training step, counted on the meta device: no weights, data or arithmetic.
 
-The peak comes at one of two points of a step. When the last micro-batch turns from its forward to
-its backward pass, everything that the backward pass needs is there; after the backward pass every
-gradient is. What the first point takes is counted, tensor by tensor, as autograd keeps them.
+A step takes most at one of three points. Where the last micro-batch turns from its forward to its
+backward pass, all that autograd keeps for the backward pass is there; it is counted tensor by
+tensor. Where the backward pass has ended, every gradient is. And some optimisers need room to
+update.
 
-Used by training/answers.py for `ablate plan` on a GPU. tests/test_step_memory.py has peaks that
-torch's allocator counted.
+Used by training/answers.py for `ablate plan` on GPUs. tests/test_step_memory.py has peaks that
+torch counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from ablate.run import TASKS, Data, Run, Whole, batch_divisors
+from ablate.run import TASKS, Data, Optim, Run, Whole, batch_divisors
 from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.model import Host, build
 from ablate.training.model.count import SHAPES, OperatorCounter
 from ablate.training.model.drop import StepKey
-from ablate.training.optim import factors, state_bytes
+from ablate.training.optim import decay_names, factors
 from ablate.training.task import make_task
 from ablate.training.training import DTYPES
 
 META = torch.device("meta")
-COUNTED = (2, 4)  # images at once; what autograd keeps is a constant and a share of each image
-WORKSPACE = 1 << 25  # bytes that cuBLAS takes on an H100 (cublasSetWorkspace: 32 MiB)
+COUNTED = (2, 4)  # images: autograd keeps a constant, and as much for each image
+WORKSPACE = 32 << 20  # bytes that torch gives cuBLAS on an H100 (ATen/cuda/CublasHandlePool.cpp)
 
 
 def peak_bytes(run: Run) -> dict[str, int] | None:
-    """Return the peak of a step's memory in bytes, by the number of images computed at once:
-    `train.micro_batch` or, where it is auto, every one that there may be. It is what torch's
-    allocator gives out, as `peak_bytes` of a result. A training set that stays on the GPU is not
-    in it.
+    """Return the peak of a step's memory in bytes, by the number of images computed at once: for
+    `train.micro_batch` and for all that `auto` may choose. It is what torch's allocator gives out,
+    as `peak_bytes` of result.json; a set that stays on the GPU is not in it.
 
-    Return None where it is not known: for a whole model, which may compute by values that the meta
-    device lacks, for an image-text set, whose loss compares all pairs of a batch, and for a task
-    without steps.
+    Return None where it is not known: for a whole model, which may need values to compute, for
+    pairs of images and texts, whose loss compares all of a batch, and for a task without steps.
     """
     if isinstance(run.model, Whole) or run.text is not None or not TASKS[run.task].trains:
         return None
@@ -51,44 +51,93 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     # On a GPU dropout keeps no mask: see `Dropped`.
     model = build(replace(run, model=replace(run.model, dropout=0.0)), META).to(weights_dtype)
     assert isinstance(model, Host)
-    for (name, parameter), scale in zip(
-        model.named_parameters(), factors(model, run.optim).values(), strict=True
-    ):
-        parameter.requires_grad_(scale != 0)
-    sizes = batch_divisors(batch) if run.train.micro_batch == "auto" else [run.train.micro_batch]
-    few, more = (_backward_bytes(run, model, images) for images in COUNTED)
+    scales = factors(model, run.optim)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(scales[name] != 0)
+    model.train()
+
+    few, more = (_turning_bytes(run, model, images) for images in COUNTED)
     of_image = (more - few) / (COUNTED[1] - COUNTED[0])
     weights = sum(parameter.nbytes for parameter in model.parameters())
     gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     rounded = 0
     if dtype == torch.bfloat16:
         rounded = sum(weight.numel() for weight in rounded_weights(model).values()) * dtype.itemsize
-    average = weights if run.train.ema is not None else 0
-    held = weights + average + state_bytes(model, run.optim)
-    held += sum(buffer.nbytes for buffer in model.buffers()) + batch * _input_bytes(run.data, weights_dtype)
+    moments, updating = _optimizer_bytes(model, run.optim)
+    held = WORKSPACE + weights + moments + rounded + _image_bytes(run.data, weights_dtype) * batch
+    held += sum(buffer.nbytes for buffer in model.buffers())
+    if run.train.ema is not None:
+        held += weights
     peaks = {}
-    for size in sizes:
-        images = size or batch
-        # Of a tree of sums, those that are kept when the last micro-batch begins: `MicroBatches`.
+    for images in sorted({*batch_divisors(batch), *_fixed_micro_batch(run)}, reverse=True):
+        # Of a tree of sums, those that are there when the last micro-batch begins: `MicroBatches`.
         sums = (batch // images - 1).bit_count() * gradients
-        turning = rounded + sums + few + of_image * (images - COUNTED[0])
-        updating = 2 * rounded + sums + gradients  # rounded weights and their gradients
-        peaks[str(images)] = round(WORKSPACE + held + max(turning, updating))
+        turning = sums + few + of_image * (images - COUNTED[0])
+        turned = sums + gradients + rounded  # the gradients of rounded weights, before they widen
+        peaks[str(images)] = round(held + max(turning, turned, gradients + updating))
     return peaks
 
 
-def _backward_bytes(run: Run, model: Host, images: int) -> int:
-    """Return what there is when the backward pass of this many images begins, besides weights: what
-    autograd keeps, and the two gradients of the largest of these tensors."""
-    model.train()
+def step_shape(run: Run) -> str:
+    """Return a text of all that decides `peak_bytes`: runs with equal ones have equal peaks."""
+    parts: list[Any] = [run.model, run.norm, run.stem, run.block, run.task, run.text]
+    for key in ("size", "channels", "classes", "labels"):
+        parts.append(getattr(run.data, key))
+    for key in ("batch", "micro_batch", "precision", "ema", "loss", "label_smoothing"):
+        parts.append(getattr(run.train, key))
+    for key in ("name", "b1", "lr_mult"):
+        parts.append(getattr(run.optim, key))
+    return repr(parts)
+
+
+def _fixed_micro_batch(run: Run) -> list[int]:
+    return [run.train.micro_batch] if isinstance(run.train.micro_batch, int) else []
+
+
+def _image_bytes(data: Data, dtype: torch.dtype) -> int:
+    """Return the bytes of an image as the model sees it: the whole batch stays until the step
+    ends."""
+    return data.size**2 * data.channels * dtype.itemsize
+
+
+def _optimizer_bytes(model: nn.Module, optim: Optim) -> tuple[int, int]:
+    """Return the bytes that an optimiser keeps of the model from step to step, and those that it
+    takes besides while it updates. One by import path is taken for an adamw."""
+    decays = decay_names(model)
+    moments = 0.0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        in_block = name in decays and parameter.ndim == 2 and name.startswith("blocks.")
+        match optim.name:
+            case "sgd":
+                number = 1.0 if optim.b1 else 0.0
+            case "lion":
+                number = 1.0
+            case "muon":
+                number = 1.0 if in_block else 2.0
+            case "adafactor_bv":
+                number = 0.5  # in bfloat16; its mean squares of rows and columns are few
+            case "adafactor":
+                number = 0.0
+            case _:
+                number = 2.0
+        moments += number * parameter.nbytes
+    updating = 0
+    if optim.name == "lion":  # the moves of all parameters: see `Fused._lion`
+        updating = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return round(moments), updating
+
+
+def _turning_bytes(run: Run, model: Host, images: int) -> int:
+    """Return what is there when the backward pass of so many images begins, weights apart: what
+    autograd keeps, and two gradients of the size of its largest tensor."""
     model.bind(UnkeyedMasks(images))
-    dtype = DTYPES[run.train.precision]
-    data = run.data
+    data, dtype = run.data, DTYPES[run.train.precision]
     inputs = torch.empty(images, data.size, data.size, data.channels, device=META)
     inputs = inputs.to(next(model.parameters()).dtype)
     label_shape = [images] if data.labels == "classes" else [images, 1 + data.size**2]
     target = torch.empty(label_shape, dtype=torch.int64, device=META)
-    rounded = rounded_weights(model) if dtype == torch.bfloat16 else {}
     saved: dict[int, Tensor] = {}  # by storage: several operators keep the same tensor
 
     def keep(tensor: Tensor) -> Tensor:
@@ -96,7 +145,8 @@ def _backward_bytes(run: Run, model: Host, images: int) -> int:
         return tensor
 
     task = make_task(run)
-    with OperatorCounter(SHAPES), saved_tensors_hooks(keep, lambda tensor: tensor):
+    rounded = rounded_weights(model) if dtype == torch.bfloat16 else {}
+    with OperatorCounter(SHAPES | OF_A_LOSS), saved_tensors_hooks(keep, lambda tensor: tensor):
         weights = round_weights(rounded, dtype)
         with GpuKernels(dtype):
             arguments = task.arguments(inputs, target)
@@ -108,67 +158,84 @@ def _backward_bytes(run: Run, model: Host, images: int) -> int:
     return sum(sizes) + 2 * max(sizes)
 
 
-def _input_bytes(data: Data, dtype: torch.dtype) -> int:
-    """Return the bytes of an image of a step, as a batch of them stays until the step ends."""
-    return data.size**2 * data.channels * dtype.itemsize
-
-
 class UnkeyedMasks(StepKey):
-    """What stochastic depth asks for, without values: factors (images,) of the meta device."""
+    """The factors of stochastic depth as shapes: none is drawn."""
 
     def __init__(self, images: int) -> None:
         self._factors = torch.empty(images, device=META)
 
     def meet(self, site: str, rate: float | None = None) -> None:
-        """Do nothing: no mask is drawn."""
+        """Do nothing."""
 
     def kept(self, site: str) -> Tensor:
         """Return the factors of the site, (images,)."""
         return self._factors
 
 
-# By autocast on a GPU (ATen/autocast_mode.h); those that models here call.
+aten = torch.ops.aten
+
+
+def _losses(x: Tensor, target: Tensor, weight: Any, reduction: int, *_: Any) -> Any:
+    return x.new_empty(len(x) if reduction == 0 else ()), x.new_empty(())
+
+
+# The results of what losses are made of, in addition to `SHAPES` and for the reason given there.
+OF_A_LOSS: dict[Any, Callable[..., Any]] = {
+    aten.bitwise_not.default: lambda x: torch.empty_like(x),
+    aten.eq.Scalar: lambda x, _: torch.empty_like(x, dtype=torch.bool),
+    aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
+    aten._log_softmax.default: lambda x, *_: torch.empty_like(x),
+    aten.mean.default: lambda x: x.new_empty(()),
+    aten.nll_loss_forward.default: _losses,
+    aten.rsub.Scalar: lambda x, *_: torch.empty_like(x),
+}
+
+
+# --- As a GPU computes ----------------------------------------------------------------------------
+
+# By autocast on a GPU (ATen/autocast_mode.h): what models here call of its lists.
 ROUNDED = {F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, Tensor.matmul}
 ROUNDED |= {Tensor.__matmul__, torch.bmm, torch.baddbmm, torch.addmm, torch.einsum}
-UNROUNDED = {F.layer_norm, F.group_norm, F.rms_norm, F.softmax, torch.softmax, Tensor.softmax}
+UNROUNDED = {F.layer_norm, F.group_norm, F.softmax, torch.softmax, Tensor.softmax}
 
 
 class GpuKernels(TorchFunctionMode):
-    """Calls of torch as a GPU would compute them, for tensors of the meta device, which autocast
-    ignores: what autograd keeps has the right type, and attention and RMSNorm are one kernel."""
+    """Calls on the meta device keep for the backward pass what they would keep on a GPU: in the
+    types of autocast, which ignores the meta device, and by its fused kernels."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype`: the run's; only bfloat16 rounds."""
+        """`dtype`: that of the run's arithmetic."""
         super().__init__()
         self._dtype = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self._dtype == torch.bfloat16:
-            if func in ROUNDED:
-                args = _cast(args, torch.bfloat16)
-            elif func in UNROUNDED:
-                args = _cast(args, torch.float32)
-        if func is F.rms_norm:  # keeps the input and a number for each row, as this does
-            return F.layer_norm(args[0], args[1], *args[2:3], **kwargs)
-        if func is F.scaled_dot_product_attention and args[0].dtype != torch.float64:
+        if self._dtype == torch.bfloat16 and func in ROUNDED:
+            args = _cast(args, torch.bfloat16)
+        elif self._dtype == torch.bfloat16 and func in UNROUNDED:
+            args = _cast(args, torch.float32)
+        if func is F.scaled_dot_product_attention and self._dtype != torch.float64:
             return FusedAttention.apply(*args[:3])
-        return func(*args, **kwargs)
+        if func is F.rms_norm:  # its kernel keeps its input and a number for each row
+            func = F.layer_norm
+        return func(*args, **(kwargs or {}))
 
 
-def _cast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(
-        x.to(dtype) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.bfloat16) else x
-        for x in args
-    )
+def _cast(arguments: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    cast = []
+    for argument in arguments:
+        if isinstance(argument, Tensor) and argument.dtype in (torch.float32, torch.bfloat16):
+            cast.append(argument.to(dtype))
+        else:
+            cast.append(argument)
+    return tuple(cast)
 
 
 class FusedAttention(torch.autograd.Function):
-    """The shapes of torch's fused attention: q, k, v (B, H, N, d) and what it keeps of them."""
+    """Attention of q, k, v (B, H, N, d), as shapes: it keeps these, the result and a number for
+    each row, as torch's fused kernels do."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         contexts = torch.empty_like(q)
-        sums = q.new_empty(q.shape[:-1], dtype=torch.float32)  # of each row, in logarithms
-        ctx.save_for_backward(q, k, v, contexts, sums)
+        ctx.save_for_backward(q, k, v, contexts, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return contexts
