@@ -14,9 +14,11 @@ from typing import Any
 from ablate.planning import Cell
 from ablate.run import GPU_SHARE, LEAST_MICRO_BATCHES, RESIDENT_SHARE, batch_divisors
 from ablate.running.gpus import Gpu, NoAnswer, rows
+from ablate.running.world_sizes import Group, group_of
 from ablate.shared import count_text
 
 Place = tuple[str, str]  # row and column of a cell
+PARENT = ".from"  # behind the row of runs that others start from
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,20 @@ class Card:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The memory that a step of a cell's runs takes: bytes at its peak, for so many images computed
-    at once. `fitting`: the most images that fit into the GPU; None where no GPU is known."""
+    """The memory that a step of a cell's runs takes at its peak, in bytes, for a `micro_batch` of
+    images computed at once, which `train.micro_batch=auto` chooses if `is_auto`. `fitting`: the
+    largest micro-batch that fits into the GPU, 0 where not one image does; None where no GPU is
+    known."""
 
-    images: int
+    micro_batch: int
     peak_bytes: int
     fitting: int | None
+    is_auto: bool
 
     @property
     def fits(self) -> bool:
         """Whether the GPU has it, as far as one is known."""
-        return self.fitting is None or self.images <= self.fitting
+        return self.fitting is None or self.micro_batch <= self.fitting
 
 
 def smallest_card(gpus: Sequence[Gpu]) -> Card | None:
@@ -73,37 +78,45 @@ def step_memories(
     """Return what a step of each cell's runs takes, where that is known. `described`: the worker's
     descriptions; `worlds`: how many GPUs a run may have."""
     memories = {}
+    columns: dict[Group, list[Cell]] = {}  # whose runs share what `auto` chooses
     for cell in cells:
-        memory = _step_memory(cell, described[cell.row, cell.column], card, max(worlds))
-        if memory is not None:
-            memories[cell.row, cell.column] = memory
+        if described[cell.row, cell.column].get("peak_bytes") is not None:
+            columns.setdefault(group_of(cell), []).append(cell)
+    for column in columns.values():
+        answers = [described[cell.row, cell.column] for cell in column]
+        pairs = list(zip(column, answers, strict=True))
+        fitting = [_fitting(cell, answer, card) for cell, answer in pairs]
+        least = min((n for n in fitting if n is not None), default=None)
+        for (cell, answer), number in zip(pairs, fitting, strict=True):
+            train, peaks = cell.spec.tree["train"], answer["peak_bytes"]
+            batch, setting = train["batch"], train["micro_batch"]
+            images = batch if setting is None else setting
+            if setting == "auto":
+                if least is None:
+                    continue
+                most = batch if max(worlds) == 1 else batch // LEAST_MICRO_BATCHES
+                images = next(n for n in batch_divisors(batch) if n <= max(1, min(most, least)))
+            peak_bytes = peaks[str(images)] + _resident_bytes(cell, answer["examples"], card)
+            memories[cell.row, cell.column] = StepMemory(
+                images, peak_bytes, number, setting == "auto"
+            )
     return memories
 
 
-def _step_memory(
-    cell: Cell, answer: Mapping[str, Any], card: Card | None, world: int
-) -> StepMemory | None:
-    peaks = answer.get("peak_bytes")
-    train = cell.spec.tree["train"]
-    batch, setting = train["batch"], train["micro_batch"]
-    if peaks is None or (setting == "auto" and card is None):
+def _fitting(cell: Cell, answer: Mapping[str, Any], card: Card | None) -> int | None:
+    """Return the most images that fit into the GPU at once; None where no GPU is known."""
+    if card is None:
         return None
-    resident, fitting = 0, None
-    if card is not None:
-        resident = _resident_bytes(cell.spec.tree["data"], answer["examples"], card)
-        room = GPU_SHARE * card.memory_bytes - resident
-        fitting = next((n for n in batch_divisors(batch) if peaks[str(n)] <= room), 0)
-    images = batch if setting is None else setting
-    if setting == "auto":
-        most = batch if world == 1 else batch // LEAST_MICRO_BATCHES
-        images = next(n for n in batch_divisors(batch) if n <= max(1, min(most, fitting or 1)))
-    return StepMemory(images, peaks[str(images)] + resident, fitting)
+    room = GPU_SHARE * card.memory_bytes - _resident_bytes(cell, answer["examples"], card)
+    sizes = batch_divisors(cell.spec.tree["train"]["batch"])
+    return next((size for size in sizes if answer["peak_bytes"][str(size)] <= room), 0)
 
 
-def _resident_bytes(data: Mapping[str, Any], examples: Mapping[str, int] | None, card: Card) -> int:
+def _resident_bytes(cell: Cell, examples: Mapping[str, int] | None, card: Card | None) -> int:
     """Return the bytes of the splits that stay on the GPU while a run trains: decoded squares that
     take a small part of its free memory."""
-    if examples is None or data["cache"] == "encoded" or data["labels"] == "masks":
+    data = cell.spec.tree["data"]
+    if card is None or examples is None or data["cache"] == "encoded" or data["labels"] == "masks":
         return 0
     image_bytes = data["channels"] * (data["cache_size"] or data["size"]) ** 2
     resident = 0
@@ -124,11 +137,13 @@ def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
         return ""
     place, memory = _largest(memories)
     where = "GB" if card is None else f"of the {card.gigabytes} of {card.name}"
-    whose = f" ({_label(place)})" if len(memories) > 1 else ""
-    most = "" if len(memories) == 1 else "at most "
+    if memory.peak_bytes < 1e9:
+        return f"memory: a step takes under 1 {where}"
+    most, whose = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
+    chooser = " by train.micro_batch=auto" if memory.is_auto else ""
     return (
-        f"memory: a step takes {most}about {_number(memory.peak_bytes)} {where}, for "
-        f"{memory.images:,} images at once{whose}"
+        f"memory: a step takes {most}about {memory.peak_bytes / 1e9:,.0f} {where}, with "
+        f"{count_text(memory.micro_batch, 'image')} at once{chooser}{whose}"
     )
 
 
@@ -138,15 +153,16 @@ def memory_warnings(memories: Mapping[Place, StepMemory], card: Card | None) -> 
     if not too_large or card is None:
         return []
     place, memory = _largest(too_large)
-    others = len(too_large) - 1
-    also = f", nor do {count_text(others, 'other cell')}" if others else ""
+    whose = _label(place)
+    if len(too_large) > 1:
+        whose += f" and {count_text(len(too_large) - 1, 'other cell')}"
     remedy = f"train.micro_batch=auto, or {memory.fitting:,}"
     if not memory.fitting:
         remedy = "a smaller model, or a GPU with more memory"
     return [
-        f"{_label(place)}: a step takes about {_number(memory.peak_bytes)} GB for "
-        f"{count_text(memory.images, 'image')} at once, which does not fit into the "
-        f"{card.gigabytes} of {card.name}{also}; give {remedy}"
+        f"{whose}: a step takes about {memory.peak_bytes / 1e9:,.0f} GB with "
+        f"{count_text(memory.micro_batch, 'image')} at once, more than fits into the "
+        f"{card.gigabytes} of {card.name}; give {remedy}"
     ]
 
 
@@ -155,10 +171,6 @@ def _largest(memories: Mapping[Place, StepMemory]) -> tuple[Place, StepMemory]:
 
 
 def _label(place: Place) -> str:
-    return ", ".join(part for part in place if part)
-
-
-def _number(size: int) -> str:
-    """Write bytes in GB: "21", or "2.1" below 10."""
-    gigabytes = size / 1e9
-    return f"{gigabytes:,.0f}" if gigabytes >= 9.95 else f"{gigabytes:.1f}"
+    row, column = place
+    row, parent, _ = row.partition(PARENT)
+    return ", ".join(part for part in (f"the parent of {row}" if parent else row, column) if part)

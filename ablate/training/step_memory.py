@@ -146,7 +146,7 @@ def _turning_bytes(run: Run, model: Host, images: int) -> int:
 
     task = make_task(run)
     rounded = rounded_weights(model) if dtype == torch.bfloat16 else {}
-    with OperatorCounter(SHAPES | OF_A_LOSS), saved_tensors_hooks(keep, lambda tensor: tensor):
+    with OperatorCounter(TRAINING_SHAPES), saved_tensors_hooks(keep, lambda tensor: tensor):
         weights = round_weights(rounded, dtype)
         with GpuKernels(dtype):
             arguments = task.arguments(inputs, target)
@@ -179,8 +179,15 @@ def _losses(x: Tensor, target: Tensor, weight: Any, reduction: int, *_: Any) -> 
     return x.new_empty(len(x) if reduction == 0 else ()), x.new_empty(())
 
 
-# The results of what losses are made of, in addition to `SHAPES` and for the reason given there.
-OF_A_LOSS: dict[Any, Callable[..., Any]] = {
+def _added_product(x: Tensor, y: Tensor, z: Tensor, **_: Any) -> Tensor:
+    shape = torch.broadcast_shapes(x.shape, y.shape, z.shape)
+    return x.new_empty(shape, dtype=torch.result_type(x, y))
+
+
+# The results of what a training adds to `SHAPES`, for the reason given there.
+TRAINING_SHAPES: dict[Any, Callable[..., Any]] = {
+    **SHAPES,
+    aten.addcmul.default: _added_product,
     aten.bitwise_not.default: lambda x: torch.empty_like(x),
     aten.eq.Scalar: lambda x, _: torch.empty_like(x, dtype=torch.bool),
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
