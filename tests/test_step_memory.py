@@ -158,12 +158,11 @@ def test_counting_loads_no_compiler():
     """It would take as long as torch itself."""
     code = f"""
 import sys
-from itertools import pairwise
 from pathlib import Path
 from ablate.planning.compose import resolve_run
 from ablate.run.build import build_run
 from ablate.training.step_memory import peak_bytes
-for words in ({AUGREG!r}, "recipe=deit {IMAGENET}", {CIFAR!r}):
+for words in ({S16!r}, "recipe=deit {IMAGENET} model.arch=S/16", "{CIFAR} model.arch=Ti/4"):
     peak_bytes(build_run(resolve_run(words.split(), Path("runs"))[0]))
     assert "torch._dynamo" not in sys.modules, words
 """
