@@ -12,10 +12,13 @@ import pytest
 import tiny
 from nvidia import EIGHT, Machine, gpu
 
+from ablate.data import batches
 from ablate.planning.compose import resolve_run
 from ablate.run.build import build_run
+from ablate.running import gpu_memory
 from ablate.running.gpu_memory import Card, smallest_card, step_memories
 from ablate.running.gpus import find
+from ablate.training import calibrate
 from ablate.training.step_memory import peak_bytes, step_shape
 
 CIFAR = "recipe=cifar data=cifar10"
@@ -160,7 +163,10 @@ def test_counting_loads_no_compiler():
 import sys
 from pathlib import Path
 from ablate.planning.compose import resolve_run
+from ablate.data import batches
 from ablate.run.build import build_run
+from ablate.running import gpu_memory
+from ablate.training import calibrate
 from ablate.training.step_memory import peak_bytes
 for words in ({S16!r}, "recipe=deit {IMAGENET} model.arch=S/16", "{CIFAR} model.arch=Ti/4"):
     peak_bytes(build_run(resolve_run(words.split(), Path("runs"))[0]))
@@ -171,6 +177,11 @@ for words in ({S16!r}, "recipe=deit {IMAGENET} model.arch=S/16", "{CIFAR} model.
 
 
 # --- Whether it fits ------------------------------------------------------------------------------
+
+
+def test_both_halves_leave_a_gpu_as_much():
+    assert (gpu_memory.STEP_SHARE, gpu_memory.SPLIT_SHARE) == (calibrate.MARGIN, batches.SHARE)
+
 
 GB = 10**9
 PEAKS = {"64": 60 * GB, "32": 35 * GB, "16": 20 * GB, "8": 12 * GB, "4": 8 * GB, "2": 6 * GB}

@@ -188,7 +188,7 @@ def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(
     )  # a GPU's is tried: two steps, in less memory than there is
     assert taken == 2 * ["step", "part", "part"]
     assert bits(training) == before
-    assert limits == [calibrate.GPU_SHARE * 0.5, 0.5]
+    assert limits == [calibrate.MARGIN * 0.5, 0.5]
 
 
 def calls(tree: ast.AST) -> set[str]:

@@ -39,7 +39,7 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import Change, ImageView, changes_of, erasing, in_blocks, normalise
 from ablate.data.picture_crop import Cut, Cuts, MaskedCuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
-from ablate.run import RESIDENT_SHARE, Augment
+from ablate.run import Augment
 from ablate.shared import UserError
 
 AHEAD = 1  # batches fetched beyond the current one
@@ -171,6 +171,7 @@ def gathering_threads(device: torch.device) -> int:
 
 
 Extra = Callable[[Tensor, Draws, int], Tensor]
+SHARE = 0.3  # of a device's free memory that a split may take
 
 
 def has_masks(split: AnySplit) -> bool:
@@ -192,14 +193,14 @@ def whole_square(split: AnySplit) -> ImageView:
 
 
 def resident_split(split: AnySplit, device: torch.device) -> AnySplit:
-    """Return the split on the device, if it takes no more than RESIDENT_SHARE of its free memory;
-    else as it is."""
+    """Return the split on the device, if it takes no more than SHARE of its free memory; else as it
+    is."""
     if isinstance(split, EncodedSplit):
         return split
     if device.type != "cuda":
         return split.to(device)
     free, _ = torch.cuda.mem_get_info(device)
-    return split.to(device) if split.images.nbytes <= RESIDENT_SHARE * free else split
+    return split.to(device) if split.images.nbytes <= SHARE * free else split
 
 
 def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:

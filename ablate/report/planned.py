@@ -22,7 +22,7 @@ from ablate.planning import Cell, Plan, Row, launcher_line
 from ablate.report.status import PARENTS, grid, show_grid, told_counts
 from ablate.report.text import device_time, duration, make_console
 from ablate.run import FINAL_STATUSES
-from ablate.running import UNKNOWN_COST, Costs, Rehearsals, memory_line
+from ablate.running import UNKNOWN_COST, Costs, Rehearsals
 from ablate.shared import count_text
 from ablate.store import RunState
 
@@ -107,8 +107,8 @@ class PlanForecast:
         yield f"launcher: {launcher_line(self.launcher)}"
         if costs.worlds and costs.left_s:
             yield f"devices of a run: {'; '.join(_worlds(plan, costs))}"
-        if line := memory_line(costs.memories, costs.card):
-            yield line
+        if costs.memory_line:
+            yield costs.memory_line
         for note in (*plan.notes, *costs.notes):
             yield f"note: {note}"
         for warning in (*costs.warnings(), *self.rehearsals.warnings, *self.amiss):

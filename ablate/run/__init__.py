@@ -92,8 +92,6 @@ __all__ = [
     "open_world_sizes",  # how many devices a run may have
     "WORLD_SIZES",  # the numbers of ranks
     "LEAST_MICRO_BATCHES",  # the fewest micro-batches where the machine decides
-    "GPU_SHARE",  # the share of a GPU's memory that a step may take
-    "RESIDENT_SHARE",  # the share of it that a split may take
     "ORDERED_FROM",  # micro-batches from which statistics keep an order
     "SHOWN_KEYS",  # the keys that decide what is shown of an image
     # Tasks and metrics
@@ -211,10 +209,8 @@ if TYPE_CHECKING:
     from ablate.run import trainer as trainer
     from ablate.run.build import build_run, is_whole, none_chosen, validated_run
     from ablate.run.checks import (
-        GPU_SHARE,
         LEAST_MICRO_BATCHES,
         ORDERED_FROM,
-        RESIDENT_SHARE,
         SHOWN_KEYS,
         WORLD_SIZES,
         batch_divisors,

@@ -472,8 +472,6 @@ def _texts(run: Run) -> None:
 WORLD_SIZES = (1, 2, 4, 8)  # how many ranks there may be
 # Micro-batches of a step, at least, where the machine decides: each of WORLD_SIZES can share them.
 LEAST_MICRO_BATCHES = 8
-GPU_SHARE = 0.9  # of a GPU's memory for a step: blocks are cut otherwise in a run's thousandth one
-RESIDENT_SHARE = 0.3  # of a GPU's free memory that a split may take, which then stays there
 ORDERED_FROM = 4  # micro-batches from which on statistics are taken in behind all of them
 
 

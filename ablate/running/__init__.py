@@ -52,7 +52,6 @@ __all__ = [
     # Costs
     "TimeLeft",  # how long a sweep still takes
     "Costs",  # the cost of each row and column
-    "memory_line",  # say what the largest step takes of a GPU
     "UNKNOWN_COST",  # why a cost is not known yet
     "estimate_costs",  # estimate the costs of a plan
     "estimate_sizes",  # parameters and multiply-adds of cells
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
     from ablate.running.driver import Drive, Outcome
     from ablate.running.driver_lock import driver_session, hold_driver_lock, stop_driver
     from ablate.running.estimate import UNKNOWN_COST, Costs, estimate_costs, estimate_sizes
-    from ablate.running.gpu_memory import memory_line
     from ablate.running.gpus import GpuSet
     from ablate.running.launchers import (
         Ask,

@@ -134,7 +134,7 @@ class Devices:
 
     @property
     def card(self) -> Card:
-        """One of them."""
+        """The card and its memory."""
         return Card(self.name, PEAKS[self.name].memory_bytes)
 
     def rate(self, precision: str) -> float:

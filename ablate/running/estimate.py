@@ -25,6 +25,7 @@ from ablate.running.devices import Devices
 from ablate.running.gpu_memory import (
     Card,
     StepMemory,
+    memory_line,
     memory_warnings,
     smallest_card,
     step_memories,
@@ -71,6 +72,11 @@ class Costs:
     worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
     memories: Mapping[tuple[str, str], StepMemory] = field(default_factory=dict)  # of a GPU's step
     card: Card | None = None  # the GPU that must have that memory
+
+    @property
+    def memory_line(self) -> str:
+        """The memory of the step that takes the most; "" where it is not known."""
+        return memory_line(self.memories, self.card)
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and the norms over so few values that little but their signs

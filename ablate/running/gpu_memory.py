@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning import Cell
-from ablate.run import GPU_SHARE, LEAST_MICRO_BATCHES, RESIDENT_SHARE, batch_divisors
+from ablate.run import LEAST_MICRO_BATCHES, batch_divisors
 from ablate.running.gpus import Gpu, NoAnswer, rows
 from ablate.running.world_sizes import Group, group_of
 from ablate.shared import count_text
 
 Place = tuple[str, str]  # row and column of a cell
+# As the training half has them: `MARGIN` of training/calibrate.py and `SHARE` of data/batches.py.
+STEP_SHARE = 0.9  # of a GPU's memory, for a step
+SPLIT_SHARE = 0.3  # of its free memory, for a split that stays there
 PARENT = ".from"  # behind the row of runs that others start from
 
 
@@ -30,7 +33,7 @@ class Card:
 
     @property
     def gigabytes(self) -> str:
-        """Its memory as text: "80 GB"."""
+        """The memory as text: "80 GB"."""
         return f"{self.memory_bytes / 1e9:.0f} GB"
 
 
@@ -86,16 +89,17 @@ def step_memories(
         answers = [described[cell.row, cell.column] for cell in column]
         pairs = list(zip(column, answers, strict=True))
         fitting = [_fitting(cell, answer, card) for cell, answer in pairs]
-        least = min((n for n in fitting if n is not None), default=None)
+        limit = min((n for n in fitting if n is not None), default=None)
         for (cell, answer), number in zip(pairs, fitting, strict=True):
             train, peaks = cell.spec.tree["train"], answer["peak_bytes"]
             batch, setting = train["batch"], train["micro_batch"]
             images = batch if setting is None else setting
             if setting == "auto":
-                if least is None:
+                if limit is None:
                     continue
-                most = batch if max(worlds) == 1 else batch // LEAST_MICRO_BATCHES
-                images = next(n for n in batch_divisors(batch) if n <= max(1, min(most, least)))
+                if max(worlds) > 1:
+                    limit = min(limit, batch // LEAST_MICRO_BATCHES)
+                images = next(n for n in batch_divisors(batch) if n <= max(1, limit))
             peak_bytes = peaks[str(images)] + _resident_bytes(cell, answer["examples"], card)
             memories[cell.row, cell.column] = StepMemory(
                 images, peak_bytes, number, setting == "auto"
@@ -107,7 +111,7 @@ def _fitting(cell: Cell, answer: Mapping[str, Any], card: Card | None) -> int | 
     """Return the most images that fit into the GPU at once; None where no GPU is known."""
     if card is None:
         return None
-    room = GPU_SHARE * card.memory_bytes - _resident_bytes(cell, answer["examples"], card)
+    room = STEP_SHARE * card.memory_bytes - _resident_bytes(cell, answer["examples"], card)
     sizes = batch_divisors(cell.spec.tree["train"]["batch"])
     return next((size for size in sizes if answer["peak_bytes"][str(size)] <= room), 0)
 
@@ -122,7 +126,7 @@ def _resident_bytes(cell: Cell, examples: Mapping[str, int] | None, card: Card |
     resident = 0
     for number in examples.values():
         split_bytes = number * image_bytes
-        if split_bytes <= RESIDENT_SHARE * (card.memory_bytes - resident):
+        if split_bytes <= SPLIT_SHARE * (card.memory_bytes - resident):
             resident += split_bytes
     return resident
 
@@ -139,10 +143,10 @@ def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
     where = "GB" if card is None else f"of the {card.gigabytes} of {card.name}"
     if memory.peak_bytes < 1e9:
         return f"memory: a step takes under 1 {where}"
-    most, whose = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
+    bound, whose = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
     chooser = " by train.micro_batch=auto" if memory.is_auto else ""
     return (
-        f"memory: a step takes {most}about {memory.peak_bytes / 1e9:,.0f} {where}, with "
+        f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f} {where}, with "
         f"{count_text(memory.micro_batch, 'image')} at once{chooser}{whose}"
     )
 

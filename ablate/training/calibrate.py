@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from ablate.data import Split
 from ablate.run import (
     DEFAULT_TASK,
-    GPU_SHARE,
     OOM,
     TASKS,
     Data,
@@ -33,6 +32,7 @@ from ablate.training import faults
 from ablate.training.training import Training
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
+MARGIN = 0.9  # of a GPU's memory: blocks are cut otherwise in a run's thousandth step
 SHARED = 0.95  # of a GPU's memory: each process on it takes some that is not counted
 SAVED = 1e9  # bytes kept for a backward pass, beyond which a CPU is no faster
 
@@ -75,7 +75,7 @@ def _tried(size: int, training: Training) -> bool:
     training.micro_batch = size
     device = training.device
     share = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction(GPU_SHARE * share, device)
+    torch.cuda.set_per_process_memory_fraction(MARGIN * share, device)
     try:
         for _ in range(min(2, training.lengths.total)):  # from the second on there are moments
             training.step()

@@ -55,38 +55,37 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(scales[name] != 0)
     model.train()
-
-    few, more = (_turning_bytes(run, model, images) for images in COUNTED)
-    of_image = (more - few) / (COUNTED[1] - COUNTED[0])
+    turning = [_turning_bytes(run, model, images) for images in COUNTED]
+    image_bytes = (turning[1] - turning[0]) / (COUNTED[1] - COUNTED[0])
     weights = sum(parameter.nbytes for parameter in model.parameters())
     gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    rounded = 0
+    copies = 0  # of weights, in bfloat16
     if dtype == torch.bfloat16:
-        rounded = sum(weight.numel() for weight in rounded_weights(model).values()) * dtype.itemsize
-    moments, updating = _optimizer_bytes(model, run.optim)
-    held = WORKSPACE + weights + moments + rounded + _image_bytes(run.data, weights_dtype) * batch
-    held += sum(buffer.nbytes for buffer in model.buffers())
+        copies = sum(weight.numel() for weight in rounded_weights(model).values()) * dtype.itemsize
+    moments, moves = _optimizer_bytes(model, run.optim)
+    standing = WORKSPACE + weights + moments + copies
+    standing += _image_bytes(run.data, weights_dtype) * batch
+    standing += sum(buffer.nbytes for buffer in model.buffers())
     if run.train.ema is not None:
-        held += weights
+        standing += weights
     peaks = {}
     for images in sorted({*batch_divisors(batch), *_fixed_micro_batch(run)}, reverse=True):
         # Of a tree of sums, those that are there when the last micro-batch begins: `MicroBatches`.
         sums = (batch // images - 1).bit_count() * gradients
-        turning = sums + few + of_image * (images - COUNTED[0])
-        turned = sums + gradients + rounded  # the gradients of rounded weights, before they widen
-        peaks[str(images)] = round(held + max(turning, turned, gradients + updating))
+        forward_end = sums + turning[0] + image_bytes * (images - COUNTED[0])
+        backward_end = sums + gradients + copies  # the gradients of copies, before they widen
+        update = gradients + moves
+        peaks[str(images)] = round(standing + max(forward_end, backward_end, update))
     return peaks
 
 
 def step_shape(run: Run) -> str:
     """Return a text of all that decides `peak_bytes`: runs with equal ones have equal peaks."""
+    data, train, optim = run.data, run.train, run.optim
     parts: list[Any] = [run.model, run.norm, run.stem, run.block, run.task, run.text]
-    for key in ("size", "channels", "classes", "labels"):
-        parts.append(getattr(run.data, key))
-    for key in ("batch", "micro_batch", "precision", "ema", "loss", "label_smoothing"):
-        parts.append(getattr(run.train, key))
-    for key in ("name", "b1", "lr_mult"):
-        parts.append(getattr(run.optim, key))
+    parts += [data.size, data.channels, data.classes, data.labels]
+    parts += [train.batch, train.micro_batch, train.precision, train.ema]
+    parts += [train.loss, train.label_smoothing, optim.name, optim.b1, optim.lr_mult]
     return repr(parts)
 
 
@@ -123,10 +122,10 @@ def _optimizer_bytes(model: nn.Module, optim: Optim) -> tuple[int, int]:
             case _:
                 number = 2.0
         moments += number * parameter.nbytes
-    updating = 0
-    if optim.name == "lion":  # the moves of all parameters: see `Fused._lion`
-        updating = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    return round(moments), updating
+    moves = 0
+    if optim.name == "lion":  # of all parameters: see `Fused._lion`
+        moves = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return round(moments), moves
 
 
 def _turning_bytes(run: Run, model: Host, images: int) -> int:
@@ -145,9 +144,9 @@ def _turning_bytes(run: Run, model: Host, images: int) -> int:
         return tensor
 
     task = make_task(run)
-    rounded = rounded_weights(model) if dtype == torch.bfloat16 else {}
+    to_round = rounded_weights(model) if dtype == torch.bfloat16 else {}
     with OperatorCounter(TRAINING_SHAPES), saved_tensors_hooks(keep, lambda tensor: tensor):
-        weights = round_weights(rounded, dtype)
+        weights = round_weights(to_round, dtype)
         with GpuKernels(dtype):
             arguments = task.arguments(inputs, target)
             outputs = functional_call(model, weights, arguments, tie_weights=False)
