@@ -51,7 +51,7 @@ class StepMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU has it, as far as one is known."""
+        """True where the GPU has it, or none is known."""
         return self.fitting is None or self.micro_batch <= self.fitting
 
 
@@ -140,14 +140,14 @@ def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
     if not memories or not all(memory.fits for memory in memories.values()):
         return ""
     place, memory = _largest(memories)
-    where = "GB" if card is None else f"of the {card.gigabytes} of {card.name}"
+    unit = "GB" if card is None else f"of the {card.gigabytes} of {card.name}"
     if memory.peak_bytes < 1e9:
-        return f"memory: a step takes under 1 {where}"
-    bound, whose = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
+        return f"memory: a step takes under 1 {unit}"
+    bound, label = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
     chooser = " by train.micro_batch=auto" if memory.is_auto else ""
     return (
-        f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f} {where}, with "
-        f"{count_text(memory.micro_batch, 'image')} at once{chooser}{whose}"
+        f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f} {unit}, with "
+        f"{count_text(memory.micro_batch, 'image')} at once{chooser}{label}"
     )
 
 
@@ -157,14 +157,14 @@ def memory_warnings(memories: Mapping[Place, StepMemory], card: Card | None) -> 
     if not too_large or card is None:
         return []
     place, memory = _largest(too_large)
-    whose = _label(place)
+    label = _label(place)
     if len(too_large) > 1:
-        whose += f" and {count_text(len(too_large) - 1, 'other cell')}"
+        label += f" and {count_text(len(too_large) - 1, 'other cell')}"
     remedy = f"train.micro_batch=auto, or {memory.fitting:,}"
     if not memory.fitting:
         remedy = "a smaller model, or a GPU with more memory"
     return [
-        f"{whose}: a step takes about {memory.peak_bytes / 1e9:,.0f} GB with "
+        f"{label}: a step takes about {memory.peak_bytes / 1e9:,.0f} GB with "
         f"{count_text(memory.micro_batch, 'image')} at once, more than fits into the "
         f"{card.gigabytes} of {card.name}; give {remedy}"
     ]

@@ -32,7 +32,7 @@ from ablate.training.task import make_task
 from ablate.training.training import DTYPES
 
 META = torch.device("meta")
-COUNTED = (2, 4)  # images: autograd keeps a constant, and as much for each image
+SIZES = (2, 4)  # images: autograd keeps a constant, and as much for each image
 WORKSPACE = 32 << 20  # bytes that torch gives cuBLAS on an H100 (ATen/cuda/CublasHandlePool.cpp)
 
 
@@ -55,8 +55,8 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(scales[name] != 0)
     model.train()
-    turning = [_turning_bytes(run, model, images) for images in COUNTED]
-    image_bytes = (turning[1] - turning[0]) / (COUNTED[1] - COUNTED[0])
+    turning = [_turning_bytes(run, model, images) for images in SIZES]
+    image_bytes = (turning[1] - turning[0]) / (SIZES[1] - SIZES[0])
     weights = sum(parameter.nbytes for parameter in model.parameters())
     gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     copies = 0  # of weights, in bfloat16
@@ -72,7 +72,7 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     for images in sorted({*batch_divisors(batch), *_fixed_micro_batch(run)}, reverse=True):
         # Of a tree of sums, those that are there when the last micro-batch begins: `MicroBatches`.
         sums = (batch // images - 1).bit_count() * gradients
-        forward_end = sums + turning[0] + image_bytes * (images - COUNTED[0])
+        forward_end = sums + turning[0] + image_bytes * (images - SIZES[0])
         backward_end = sums + gradients + copies  # the gradients of copies, before they widen
         update = gradients + moves
         peaks[str(images)] = round(standing + max(forward_end, backward_end, update))
@@ -200,9 +200,9 @@ TRAINING_SHAPES: dict[Any, Callable[..., Any]] = {
 # --- As a GPU computes ----------------------------------------------------------------------------
 
 # By autocast on a GPU (ATen/autocast_mode.h): what models here call of its lists.
-ROUNDED = {F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, Tensor.matmul}
-ROUNDED |= {Tensor.__matmul__, torch.bmm, torch.baddbmm, torch.addmm, torch.einsum}
-UNROUNDED = {F.layer_norm, F.group_norm, F.softmax, torch.softmax, Tensor.softmax}
+BF16_CALLS = {F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, Tensor.matmul}
+BF16_CALLS |= {Tensor.__matmul__, torch.bmm, torch.baddbmm, torch.addmm, torch.einsum}
+FP32_CALLS = {F.layer_norm, F.group_norm, F.softmax, torch.softmax, Tensor.softmax}
 
 
 class GpuKernels(TorchFunctionMode):
@@ -215,9 +215,9 @@ class GpuKernels(TorchFunctionMode):
         self._dtype = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._dtype == torch.bfloat16 and func in ROUNDED:
+        if self._dtype == torch.bfloat16 and func in BF16_CALLS:
             args = _cast(args, torch.bfloat16)
-        elif self._dtype == torch.bfloat16 and func in UNROUNDED:
+        elif self._dtype == torch.bfloat16 and func in FP32_CALLS:
             args = _cast(args, torch.float32)
         if func is F.scaled_dot_product_attention and self._dtype != torch.float64:
             return FusedAttention.apply(*args[:3])
