@@ -189,7 +189,7 @@ def test_an_edited_file(gauge):
     for old, new, note in (
         ("  - low: {trainer.level: 1}\n", "", "rows: -low; all "),
         ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1. "),
-        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other; "),
+        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other. "),
         ("low:", "small:", ""),  # another label is no change
     ):
         file.write_text(FILE.replace(old, new))

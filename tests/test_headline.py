@@ -93,8 +93,8 @@ def test_columns_are_counted():
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert table_headline(of_two) == (
-        "On digits, against base, over 4 seeds: r0 helps in both columns, r1 in both columns, r2 in "
-        f"both columns and 2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r0 helps in both columns, r1 in both columns, r2 "
+        f"in both columns and 2 more in some. {false_words(of_two)}"
     )
     assert "a chance of up to 10 %" in false_words(of_two)
     labels = [f"c{number}" for number in range(12)]
