@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ablate.data.draws import Draws
 from ablate.run import choices, sections
 from ablate.training.model import build, sublayers
-from ablate.training.model.count import SHAPES, OperatorCounter, aten, describe
+from ablate.training.model.count import SHAPES, _Counter, aten, describe
 from ablate.training.model.drop import Drop, DropPath, StepKey
 from ablate.training.model.norm import LayerNorm
 from ablate.training.model.stem import DualPatchNorm, Patches, Plain
@@ -151,11 +151,11 @@ def test_a_shape_is_told_as_torch_tells_it_and_what_fits_nothing_is_torchs_to_re
         try:
             theirs = operation(*arguments)
         except (RuntimeError, IndexError):
-            with pytest.raises((RuntimeError, IndexError)), OperatorCounter(SHAPES):
+            with pytest.raises((RuntimeError, IndexError)), _Counter(SHAPES):
                 operation(*arguments)
             continue
         fitting += 1
-        with OperatorCounter(SHAPES):
+        with _Counter(SHAPES):
             ours = operation(*arguments)
         pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
         for own, other in pairs:

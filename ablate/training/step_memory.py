@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from ablate.run import TASKS, Data, Optim, Run, Whole, batch_divisors
 from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.model import Host, build
-from ablate.training.model.count import SHAPES, OperatorCounter
+from ablate.training.model.count import SHAPES, QuickShapes
 from ablate.training.model.drop import StepKey
 from ablate.training.optim import decay_names, factors
 from ablate.training.task import make_task
@@ -145,7 +145,7 @@ def _turning_bytes(run: Run, model: Host, images: int) -> int:
 
     task = make_task(run)
     to_round = rounded_weights(model) if dtype == torch.bfloat16 else {}
-    with OperatorCounter(TRAINING_SHAPES), saved_tensors_hooks(keep, lambda tensor: tensor):
+    with QuickShapes(TRAINING_SHAPES), saved_tensors_hooks(keep, lambda tensor: tensor):
         weights = round_weights(to_round, dtype)
         with GpuKernels(dtype):
             arguments = task.arguments(inputs, target)
