@@ -174,12 +174,16 @@ class UnkeyedMasks(StepKey):
 aten = torch.ops.aten
 
 
+def _alike(x: Tensor, *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
 def _losses(x: Tensor, target: Tensor, weight: Any, reduction: int, *_: Any) -> Any:
     return x.new_empty(len(x) if reduction == 0 else ()), x.new_empty(())
 
 
 def _added_product(x: Tensor, y: Tensor, z: Tensor, **_: Any) -> Tensor:
-    shape = torch.broadcast_shapes(x.shape, y.shape, z.shape)
+    shape = torch.broadcast_tensors(x, y, z)[0].shape
     return x.new_empty(shape, dtype=torch.result_type(x, y))
 
 
@@ -187,13 +191,14 @@ def _added_product(x: Tensor, y: Tensor, z: Tensor, **_: Any) -> Tensor:
 TRAINING_SHAPES: dict[Any, Callable[..., Any]] = {
     **SHAPES,
     aten.addcmul.default: _added_product,
-    aten.bitwise_not.default: lambda x: torch.empty_like(x),
-    aten.eq.Scalar: lambda x, _: torch.empty_like(x, dtype=torch.bool),
-    aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
-    aten._log_softmax.default: lambda x, *_: torch.empty_like(x),
+    aten.bitwise_not.default: _alike,
+    aten.empty_like.default: _alike,
+    aten.eq.Scalar: lambda x, _: x.new_empty(x.shape, dtype=torch.bool),
+    aten.log_sigmoid_forward.default: lambda x: (_alike(x), x.new_empty(0)),
+    aten._log_softmax.default: _alike,
     aten.mean.default: lambda x: x.new_empty(()),
     aten.nll_loss_forward.default: _losses,
-    aten.rsub.Scalar: lambda x, *_: torch.empty_like(x),
+    aten.rsub.Scalar: _alike,
 }
 
 
@@ -242,6 +247,9 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        contexts = torch.empty_like(q)
+        if q.is_contiguous():  # the contexts lie in memory as q does
+            contexts = q.new_empty(q.shape)
+        else:
+            contexts = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
         ctx.save_for_backward(q, k, v, contexts, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return contexts
