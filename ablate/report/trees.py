@@ -44,6 +44,7 @@ def of_plan(
     """
     plan, states, costs = forecast.plan, forecast.states, forecast.costs
     tune, rehearsals = plan.tune, forecast.rehearsals
+    memories = {place: asdict(memory) for place, memory in costs.memories.items()}
     return {
         "sweep": plan.name,
         "title": plan.title,
@@ -65,9 +66,7 @@ def of_plan(
                 "step": rehearsals.steps.get((cell.row, cell.column)),
                 "seconds": costs.seconds[cell.row, cell.column],
                 "devices": costs.worlds.get(group_of(cell)),
-                "memory": asdict(costs.memories[cell.row, cell.column])
-                if (cell.row, cell.column) in costs.memories
-                else None,
+                "memory": memories.get((cell.row, cell.column)),
                 "states": _counts(cell.ids.values(), states),
                 "runs": {str(seed): run for seed, run in cell.ids.items()},
             }

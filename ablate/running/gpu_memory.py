@@ -58,14 +58,16 @@ class StepMemory:
 def smallest_card(gpus: Sequence[Gpu]) -> Card | None:
     """Return the GPU of this machine that has the least memory; None where there is none, where
     nvidia-smi doesn't say, and for slices, of which it gives the whole GPU's."""
-    if any(gpu.uuid != gpu.board for gpu in gpus):
+    if not gpus:
         return None
     try:
-        sizes = dict(rows("uuid", "memory.total")) if gpus else {}
+        sizes = dict(rows("uuid", "memory.total"))
     except NoAnswer:
         return None
     cards = []
     for gpu in gpus:
+        if gpu.uuid != gpu.board:
+            return None
         mebibytes = sizes.get(gpu.uuid, "")
         if mebibytes.isdigit():
             cards.append(Card(gpu.model, int(mebibytes) * 2**20))
@@ -177,4 +179,6 @@ def _largest(memories: Mapping[Place, StepMemory]) -> tuple[Place, StepMemory]:
 def _label(place: Place) -> str:
     row, column = place
     row, parent, _ = row.partition(PARENT)
-    return ", ".join(part for part in (f"the parent of {row}" if parent else row, column) if part)
+    if parent:
+        row = f"the parent of {row}"
+    return f"{row}, {column}" if column else row
