@@ -142,11 +142,15 @@ def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
     if not memories or not all(memory.fits for memory in memories.values()):
         return ""
     place, memory = _largest(memories)
-    unit = "GB" if card is None else f"of the {card.gigabytes} of {card.name}"
+    unit, bound, label, chooser = "GB", "", "", ""
+    if card is not None:
+        unit = f"of the {card.gigabytes} of {card.name}"
     if memory.peak_bytes < 1e9:
         return f"memory: a step takes under 1 {unit}"
-    bound, label = ("at most ", f" ({_label(place)})") if len(memories) > 1 else ("", "")
-    chooser = " by train.micro_batch=auto" if memory.is_auto else ""
+    if len(memories) > 1:
+        bound, label = "at most ", f" ({_label(place)})"
+    if memory.is_auto:
+        chooser = " by train.micro_batch=auto"
     return (
         f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f} {unit}, with "
         f"{count_text(memory.micro_batch, 'image')} at once{chooser}{label}"

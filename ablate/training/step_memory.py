@@ -69,7 +69,10 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     if run.train.ema is not None:
         standing += weights
     peaks = {}
-    for images in sorted({*batch_divisors(batch), *_fixed_micro_batch(run)}, reverse=True):
+    sizes = set(batch_divisors(batch))
+    if isinstance(run.train.micro_batch, int):
+        sizes.add(run.train.micro_batch)
+    for images in sorted(sizes, reverse=True):
         # Of a tree of sums, those that are there when the last micro-batch begins: `MicroBatches`.
         sums = (batch // images - 1).bit_count() * gradients
         forward_end = sums + turning[0] + image_bytes * (images - SIZES[0])
@@ -89,10 +92,6 @@ def step_shape(run: Run) -> str:
     return repr(parts)
 
 
-def _fixed_micro_batch(run: Run) -> list[int]:
-    return [run.train.micro_batch] if isinstance(run.train.micro_batch, int) else []
-
-
 def _image_bytes(data: Data, dtype: torch.dtype) -> int:
     """Return the bytes of an image as the model sees it: the whole batch stays until the step
     ends."""
@@ -110,11 +109,11 @@ def _optimizer_bytes(model: nn.Module, optim: Optim) -> tuple[int, int]:
         in_block = name in decays and parameter.ndim == 2 and name.startswith("blocks.")
         match optim.name:
             case "sgd":
-                number = 1.0 if optim.b1 else 0.0
+                number = float(optim.b1 != 0)
             case "lion":
                 number = 1.0
             case "muon":
-                number = 1.0 if in_block else 2.0
+                number = 2.0 - in_block
             case "adafactor_bv":
                 number = 0.5  # in bfloat16; its mean squares of rows and columns are few
             case "adafactor":
