@@ -373,7 +373,8 @@ def test_epochs_to_counts_who_never_gets_there():
     assert fast.values == {0: 2.0, 1: 2.0, 2: 3.0}
     assert fast.gain.mean == pytest.approx(5 - 7 / 3)  # fewer epochs are better
     assert fast.verdict is not None
-    assert (stuck.never, stuck.verdict, stuck.n) == ((1,), None, 2)
+    assert (stuck.never, stuck.verdict, stuck.n) == ((1,), None, 0)
+    assert (stuck.accuracy, stuck.gain) == (None, None)  # no mean over the lucky ones
     assert table.complete
     text = render_table(table, "md", show=(*DEFAULT_SHOW, "auc"))
     assert "; 1/3 never" in text

@@ -5,8 +5,8 @@ another name and renamed when it is whole. Then the ledger records all runs, in 
 then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
 the same command goes on.
 
-Used by `ablate import` (cli/keeping.py) and `Store.add_runs` of Python (api/nouns.py). A new field
-of `SheetDeclaration` also needs an option and an argument there.
+Used by `ablate import` (cli/importing.py) and `Store.add_runs` of Python (api/nouns.py). A new
+field of `SheetDeclaration` also needs an option and an argument there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis import is_share
@@ -50,6 +50,7 @@ from ablate.run import (
     RunDir,
     declared_metric,
     imported_tree,
+    is_time,
 )
 from ablate.running import hold_driver_lock
 from ablate.shared import (
@@ -93,39 +94,34 @@ class Imports:
 
 @dataclass(frozen=True)
 class SheetDeclaration:
-    """The user's declarations about a sheet: what its columns mean, and the sweep's name.
+    """The user's declarations about a sheet: the sweep's name, and what the sheet has.
 
     `metrics`: "acc:more:%", or "acc=COLUMN:more:%" where the column has another name than the
-    metric. The first metric is the table's.
+    metric. The first metric is the table's. `read`: the keys of the sheet but those of metrics.
     """
 
     name: str
-    row: str
     metrics: Sequence[str]
-    column: str | None = None
-    seed: str | None = None
+    read: SheetKeys
     baseline: str | None = None
-    predictions: str | None = None
-    result: str | None = None
     command: DeclaredImport | None = None  # None: a frame of Python, which no command reads
 
     @property
     def keys(self) -> SheetKeys:
-        """The names of the columns to read. Raises UserError for a metric that can't be parsed."""
+        """How to read the sheet. Raises UserError for a metric that can't be parsed."""
         metric_columns = {}
+        times = []
+        epochs = self.read.epochs
         for text in self.metrics:
-            key, column, _ = _metric(text)
+            key, column, options = _metric(text)
             metric_columns[key] = column
+            if is_time(options):
+                times.append(key)
+            if epochs == f"best:{column}":
+                epochs = f"{epochs}:{options['direction']}"
         if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
-        return SheetKeys(
-            row=self.row,
-            metrics=metric_columns,
-            column=self.column,
-            seed=self.seed,
-            predictions=self.predictions,
-            result=self.result,
-        )
+        return replace(self.read, metrics=metric_columns, times=tuple(times), epochs=epochs)
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -159,7 +155,7 @@ def declare_plan(
     that differ from those of `old`.
     """
     metrics = _metrics(sheet, runs, declaration)
-    has_seeds = declaration.seed is not None
+    has_seeds = declaration.read.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
     source = _source_of(sheet, runs, declaration, predicts)
     sources = [source]
@@ -194,7 +190,7 @@ def declare_plan(
     for column in column_labels:
         if (baseline, column) not in seeds:
             raise UserError(
-                f"{sheet.name}: {declaration.column} {column!r} has no run of the baseline "
+                f"{sheet.name}: {declaration.read.column} {column!r} has no run of the baseline "
                 f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
                 f"--baseline"
             )
@@ -211,7 +207,7 @@ def declare_plan(
         declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
         rows=tuple(Row(label, {f"{TRAINER}.row": label}) for label in row_labels),
         columns=tuple(
-            Column(label, {f"{TRAINER}.column": label} if declaration.column else {})
+            Column(label, {f"{TRAINER}.column": label} if declaration.read.column else {})
             for label in column_labels
         ),
         cells=tuple(cells),
@@ -226,8 +222,8 @@ def _source_of(
     sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration, predicts: bool
 ) -> SheetSource:
     """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
-    hides = undeclared_differences(runs)
-    if declaration.seed is None:
+    hides = [*sheet.notes, *undeclared_differences(runs)]
+    if declaration.read.seed is None:
         hides += equal_lines(sheet)
     if predicts:
         hides += _unlike_their_share(runs, declaration)
@@ -235,7 +231,7 @@ def _source_of(
         file=FRAME if sheet.name == FRAME else os.path.abspath(sheet.name),
         sha256=sheet.sha256,
         lines=len(sheet.lines),
-        read=declaration.keys,
+        read=sheet.keys,
         hides=tuple(hides),
     )
 
@@ -281,7 +277,7 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     It is 100.0 for shares: all values lie from -1 to 1. Raises UserError for a sheet that mixes
     shares and percents, since their mean would mean nothing.
     """
-    sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
+    sizes = {run.place: abs(run.results[key]) for run in runs if key in run.results}
     percents = {place: size for place, size in sizes.items() if size > 1}
     if not percents:
         return 100.0
@@ -352,8 +348,8 @@ def _check_same(
     }
     new_options = {
         "metric": _meanings(metrics),
-        "seed": declaration.seed is not None,
-        "column": declaration.column is not None,
+        "seed": declaration.read.seed is not None,
+        "column": declaration.read.column is not None,
     }
     for option in old_options:
         if old_options[option] != new_options[option]:
@@ -388,7 +384,7 @@ def import_sheet(
     for numbers that differ from those of an earlier import, and for the name of a sweep that was
     trained here.
     """
-    runs = runs_of(sheet, declaration.keys)
+    runs = runs_of(sheet)
     old = _old_plan(store, ledger, declaration.name)
     plan = declare_plan(sheet, runs, declaration, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
@@ -411,7 +407,7 @@ def import_sheet(
     for run in lacking:
         sheet_run = runs_by_id[run.id]
         detail = result_detail(store.rundir(run.id), _read_back(store, run, sheet_run))
-        detail[IMPORT_EVENT] = {**_origin(sheet_run, sheet), "test": _numbers(sheet_run)}
+        detail[IMPORT_EVENT] = {**_origin(sheet_run, sheet), "test": sheet_run.results}
         history: list[tuple[float, str, dict[str, Any]]] = []
         if not ledger.events(run.id):
             history.append((time.time(), "planned", {"sweep": plan.name}))
@@ -441,7 +437,7 @@ def _read_back(store: Store, run: PlannedRun, sheet_run: SheetRun) -> Mapping[st
     sheet's."""
     folder = store.rundir(run.id)
     result, fault = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
-    if result is None or fault or result.get("test", {}) != _numbers(sheet_run):
+    if result is None or fault or result.get("test", {}) != sheet_run.results:
         raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
     return result
 
@@ -462,10 +458,6 @@ def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
     if old is not None and not isinstance(old.design, Imported):
         raise UserError(f"--as {name}: is the name of a sweep that was trained here; give another")
     return old
-
-
-def _numbers(run: SheetRun) -> Values:
-    return {} if run.diverged else run.values
 
 
 def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]:
@@ -491,7 +483,7 @@ def _check_numbers(
             continue
         for key in run.values:
             old_value = old_values[id].get(key)
-            new_value = _numbers(run).get(key)
+            new_value = run.results.get(key)
             if old_value != new_value:
                 changed.append(
                     f"{sheet.name}: {run.place}: {run.label}: {key} was "
@@ -508,7 +500,7 @@ def _check_numbers(
 
 
 def _value_text(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.12g}"
+    return "no number" if value is None else f"{value:.12g}"
 
 
 def _is_whole(
@@ -523,7 +515,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
     metric_lines: list[dict[str, Any]] = []
     if not sheet_run.diverged:
-        scores = {f"test_{key}": value for key, value in _numbers(sheet_run).items()}
+        scores = {f"test_{key}": value for key, value in sheet_run.results.items()}
         metric_lines.append({"step": 0, **scores})
     contents = {
         folder.run: to_json({"id": run.id, "spec": run.spec.tree}),
@@ -536,7 +528,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
     result = {
         "status": "diverged" if sheet_run.diverged else "finished",
         "origin": IMPORT_EVENT,
-        "declared": list(sheet_run.values),
+        "declared": list(sheet_run.results),
         "metrics_sha256": hashes[folder.metrics],
         "env_sha256": hashes[folder.env],
         "predictions_sha256": hashes.get(folder.predictions),

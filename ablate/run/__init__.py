@@ -149,6 +149,7 @@ __all__ = [
     "program",  # what a yaml declares of a program
     "TRAINER",  # the section that such a run has, and no other
     "imported_tree",  # the tree of imported runs
+    "is_time",  # is a metric of a sheet a time until a target?
     "declared_metric",  # a metric as a yaml declares it
     "METRIC_ATTRIBUTES",  # the attributes of a metric
     "read_attribute",  # an attribute of a metric, checked
@@ -275,6 +276,7 @@ if TYPE_CHECKING:
         code_file_hash,
         declared_metric,
         imported_tree,
+        is_time,
         last_validation,
         names_percents,
         out_of_range,

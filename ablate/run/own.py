@@ -28,6 +28,11 @@ def code_file_hash(content: bytes) -> str:
 # --- What it measures ---------------------------------------------------------------------------
 
 DIRECTIONS = {"more": 1, "less": -1}
+# Units of a time until a target is reached, which runs may never do.
+TIME_UNITS = (
+    *("ms", "s", "sec", "seconds", "min", "minutes", "h", "hours", "d", "days"),
+    *("steps", "epochs", "iterations", "updates", "images", "tokens", "examples", "trials"),
+)
 # Names with another meaning among values, or as columns of a table.
 TAKEN_NAMES = (
     *("step", "epoch", "predictions", "auc"),
@@ -68,6 +73,11 @@ def read_attribute(name: str, value: Any, place: str) -> Any:
     if not fits(value):
         raise UserError(f"{place}: expected {form}, got {value!r}")
     return list(value) if isinstance(value, tuple) else value
+
+
+def is_time(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a metric, by its attributes, is a time until a target is reached."""
+    return attributes["direction"] == "less" and attributes["unit"] in TIME_UNITS
 
 
 # --- Shares and percents ---
@@ -214,9 +224,9 @@ def task(trainer: str, declarations: Sequence[Mapping[str, Any]], *, of_sheet: b
     """Return the task of a trainer that declares these metrics. `of_sheet`: they are those of a
     sheet. A malformed declaration raises the errors of reading it."""
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
-    fields = {"of_shares": False} if of_sheet else {}
     metrics = []
     for declaration in declarations:
+        fields = {"of_shares": False, "may_miss": is_time(declaration)} if of_sheet else {}
         attributes = {"short": declaration["name"], **declaration}
         metrics.append(metric_of(declaration["key"], attributes, **fields))
     return TaskChoice(

@@ -98,7 +98,8 @@ def is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
-    if metric_names := result.get("declared"):  # by a trainer of the user's own
+    metric_names = result.get("declared")  # by a trainer of the user's own, or by a sheet
+    if metric_names is not None:
         return all(test.get(name) is not None for name in metric_names)
     return any(all(test.get(name) is not None for name in names) for names in _MEASURED)
 

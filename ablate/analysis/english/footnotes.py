@@ -103,8 +103,8 @@ def _fisher_clause(fisher: Values | None) -> str:
 @writes("never")
 def never(seeds: Sequence[int]) -> str:
     return (
-        f"{seed_names(seeds).capitalize()} never reached the threshold and "
-        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so the row has no verdict."
+        f"{seed_names(seeds).capitalize()} never reached the target. A mean would be that of the "
+        f"others, the lucky ones, so the row has none, and no verdict."
     )
 
 

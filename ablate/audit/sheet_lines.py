@@ -1,0 +1,283 @@
+"""Chooses and shapes the lines of a sheet, as its keys say, until each line is one run.
+
+First the columns that hold a run each become lines (`wide`), then texts become columns (`split`),
+then lines are chosen by their values (`where`), and then each run keeps one of its lines
+(`epochs`). A pattern of `wide` and `split` is a text with fields, such as `{method}/seed{seed}`;
+`*` stands for any text, and in `wide` for `{seed}`.
+
+Used by audit/sheet.py, between a sheet's form and its runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from ablate.audit.sheet_forms import Line
+from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
+from ablate.planning import SheetKeys
+from ablate.shared import UserError, unknown_value
+
+LAST, BEST = "last", "best"
+SIGNS = {"more": 1, "less": -1}
+MOST_LISTED = 8  # columns or values that an error names
+_FIELD = re.compile(r"\{([A-Za-z_]\w*)\}|\*")
+
+
+def shape_lines(
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> tuple[list[Line], list[str]]:
+    """Return the lines that are runs, and sentences on what was left out.
+
+    `reader_columns`: columns that the reader made, such as the name of a file: they tell runs
+    apart, and leave unless `keys` names them. Raises UserError, which begins with the option, for
+    what doesn't fit the lines.
+    """
+    shaped, notes = list(lines), list[str]()
+    if keys.wide:
+        shaped = list(_narrow(shaped, keys))
+    split_columns = []
+    fields = list[str]()
+    for text in keys.split:
+        column, shaped, new_fields = _split(shaped, text)
+        split_columns.append(column)
+        fields += new_fields
+    for text in keys.where:
+        total = len(shaped)
+        shaped = _chosen(shaped, text)
+        notes.append(f"only the lines with {text} count, {len(shaped):,} of {total:,}")
+    _check_fields(shaped, fields, keys.split)
+    if keys.epochs is not None:
+        shaped, epoch_notes = _one_each(shaped, keys, reader_columns)
+        notes += epoch_notes
+    hidden = {*reader_columns, *split_columns} - {*keys.used}
+    return [
+        (place, {key: value for key, value in values.items() if key not in hidden})
+        for place, values in shaped
+    ], notes
+
+
+def _columns_of(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(key for _, values in lines for key in values))
+
+
+# --- Columns that hold runs, and texts that hold columns ------------------------------------------
+
+
+def _pattern(text: str, place: str, star: str) -> re.Pattern[str]:
+    """Compile a text with fields. `star`: the expression that * stands for.
+
+    Raises UserError for a text without a field, and for a field that it has twice.
+    """
+    expression, end = "", 0
+    for field in _FIELD.finditer(text):
+        expression += re.escape(text[end : field.start()])
+        expression += f"(?P<{field[1]}>.+)" if field[1] else star
+        end = field.end()
+    try:
+        pattern = re.compile(expression + re.escape(text[end:]))
+    except re.error as error:
+        raise UserError(f"{place}: has a field twice; give each a name of its own") from error
+    if not pattern.groupindex:
+        raise UserError(f"{place}: expected a field such as {{seed}}, got none")
+    return pattern
+
+
+def _narrow(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
+    """Yield a line for each run of a line whose columns hold a run each.
+
+    The n-th pattern is that of the n-th metric. A run without any value has no line.
+    """
+    metric_columns = list(keys.metrics.values())
+    columns = _columns_of(lines)
+    if len(keys.wide) > len(metric_columns):
+        raise UserError(f"--wide {keys.wide[-1]}: give a --metric for each --wide, in their order")
+    patterns = [_pattern(text, f"--wide {text}", "(?P<seed>.+)") for text in keys.wide]
+    named_columns = {keys.row, keys.column, keys.predictions} - {None}
+    cells: dict[str, tuple[str, dict[str, str]]] = {}  # column -> metric's column, its fields
+    for text, pattern, metric_column in zip(keys.wide, patterns, metric_columns, strict=False):
+        matches = {
+            c: pattern.fullmatch(c) for c in columns if c not in named_columns and c not in cells
+        }
+        fitting = {c: match.groupdict() for c, match in matches.items() if match is not None}
+        if not fitting:
+            raise UserError(f"--wide {text}: fits none of the columns {_listed(columns)}")
+        for new_column in (metric_column, *pattern.groupindex):
+            if new_column in columns and new_column not in fitting:
+                raise UserError(
+                    f"--wide {text}: the sheet has a column {new_column!r} already; name the "
+                    f"field, or the metric, otherwise"
+                )
+        cells |= {column: (metric_column, fields) for column, fields in fitting.items()}
+    for place, values in lines:
+        remaining = {key: value for key, value in values.items() if key not in cells}
+        runs: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+        places: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for column, (metric_column, fields) in cells.items():
+            if not is_missing(values.get(column)):
+                run = tuple(fields.items())
+                runs.setdefault(run, {})[metric_column] = values[column]
+                places.setdefault(run, []).append(column)
+        for run, numbers in runs.items():
+            yield f"{place}, {', '.join(places[run])}", {**remaining, **dict(run), **numbers}
+
+
+def _split(lines: Sequence[Line], text: str) -> tuple[str, list[Line], list[str]]:
+    """Return the column that "COLUMN=PATTERN" names, the lines with the fields of its pattern as
+    columns, and the names of these. A field is None in a line that the pattern doesn't fit."""
+    place = f"--split {text}"
+    column, _, pattern_text = text.partition("=")
+    pattern = _pattern(pattern_text, place, ".*")
+    columns = _columns_of(lines)
+    if column not in columns:
+        raise unknown_value(place, column, columns, "a column among")
+    for field in pattern.groupindex:
+        if field in columns:
+            raise UserError(f"{place}: the sheet has a column {field!r} already; name it otherwise")
+    nothing: dict[str, str | None] = dict.fromkeys(pattern.groupindex)
+    split_lines = list[Line]()
+    for line_place, values in lines:
+        match = pattern.fullmatch(plain_text(values.get(column)))
+        fields = nothing if match is None else match.groupdict()
+        split_lines.append((line_place, {**values, **fields}))
+    return column, split_lines, list(pattern.groupindex)
+
+
+def _check_fields(lines: Sequence[Line], fields: Sequence[str], texts: Sequence[str]) -> None:
+    """Raise UserError for a line that a pattern of --split doesn't fit."""
+    for place, values in lines:
+        for text in texts:
+            column, _, pattern_text = text.partition("=")
+            if any(values[f] is None for f in fields if f"{{{f}}}" in pattern_text):
+                value = plain_text(values.get(column))
+                raise UserError(
+                    f"--split {text}: {place}: doesn't fit {value!r}; change the pattern, or give "
+                    f"--where '{column}!={value}' to leave it out"
+                )
+
+
+# --- Lines by their values ------------------------------------------------------------------------
+
+
+def _chosen(lines: Sequence[Line], text: str) -> list[Line]:
+    """Return the lines that "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" chooses.
+
+    Raises UserError where there are none.
+    """
+    column, equals, value_list = text.partition("=")
+    negated = column.endswith("!")
+    column = column.removesuffix("!")
+    columns = _columns_of(lines)
+    if not equals:
+        raise UserError(f"--where {text}: expected COLUMN=VALUE or COLUMN!=VALUE")
+    if column not in columns:
+        raise unknown_value(f"--where {text}", column, columns, "a column among")
+    listed_values = {value_list, *value_list.split(",")}  # a value may have a comma in it
+    chosen_lines = [
+        (place, values)
+        for place, values in lines
+        if (plain_text(values.get(column)) in listed_values) != negated
+    ]
+    if not chosen_lines:
+        column_values = list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
+        raise UserError(f"--where {text}: chooses no line; {column} has {_listed(column_values)}")
+    return chosen_lines
+
+
+# --- Lines of epochs ------------------------------------------------------------------------------
+
+
+def _one_each(
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> tuple[list[Line], list[str]]:
+    """Return one line for each run, which has several, and a sentence on how it was chosen."""
+    assert keys.epochs is not None
+    place = f"--epochs {keys.epochs}"
+    columns = _columns_of(lines)
+    if keys.run is not None and keys.run not in columns:
+        raise unknown_value("--run", keys.run, columns, "a column among")
+    run_columns = [name for name in (keys.seed, keys.run, *reader_columns) if name in columns]
+    if not run_columns:
+        raise UserError(
+            f"{place}: which lines are of one run? give --seed COLUMN, or --run COLUMN where seeds "
+            f"are no pairs"
+        )
+    names = [name for name in (keys.row, keys.column, *run_columns) if name is not None]
+    blocks: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        blocks.setdefault(tuple(plain_text(line[1].get(name)) for name in names), []).append(line)
+    choose, sentence = _chooser(keys, columns)
+    runs = [choose(block) for block in blocks.values()]
+    return runs, [sentence] if len(runs) < len(lines) else []
+
+
+def _chooser(
+    keys: SheetKeys, columns: Sequence[str]
+) -> tuple[Callable[[Sequence[Line]], Line], str]:
+    """Return what chooses a line among those of a run, and the sentence that says how."""
+    assert keys.epochs is not None
+    place = f"--epochs {keys.epochs}"
+    if keys.epochs == LAST:
+        return _last, "a run has several lines, and the last value of each column counts"
+    kind, _, rest = keys.epochs.partition(":")
+    column, _, direction = rest.rpartition(":")
+    if direction not in SIGNS:
+        column, direction = rest, ""
+    if kind != BEST or not column:
+        raise UserError(f"{place}: expected last, or best:COLUMN such as best:val_acc:more")
+    if column not in columns:
+        raise unknown_value(place, column, columns, "a column among")
+    if not direction:
+        raise UserError(f"{place}: which values are better? best:{column}:more or :less")
+    metric_columns = list(keys.metrics.values())
+
+    def choose(block: Sequence[Line]) -> Line:
+        return _best(block, column, SIGNS[direction], metric_columns, keys.decimal)
+
+    sentence = f"a run has several lines, and the one with the best {column} counts"
+    if column in metric_columns:
+        sentence += "; a choice by the metric itself makes every run look better than it is"
+    return choose, sentence
+
+
+def _last(block: Sequence[Line]) -> Line:
+    """Return the last value of each column. Loggers leave cells of other steps empty."""
+    last_values: dict[str, Any] = {}
+    for _, values in block:
+        for key, value in values.items():
+            if key not in last_values or not is_missing(value):
+                last_values[key] = value
+    return block[-1][0], last_values
+
+
+def _best(
+    block: Sequence[Line], column: str, sign: int, metric_columns: Sequence[str], decimal: str
+) -> Line:
+    """Return the line with the best value of a column, the first of equal ones; that of a run
+    without any such number is its last.
+
+    A metric that has one value in the whole run, such as that of a test at its end, is of every
+    line. Raises UserError for a value that is no number.
+    """
+    best_line, best = block[-1], -math.inf
+    for line in block:
+        place, values = line
+        if is_missing(values.get(column)):
+            continue
+        value = sign * read_number(values[column], f"{place}: {column}", decimal)
+        if value > best:
+            best_line, best = line, value
+    place, best_values = best_line
+    chosen_values = dict(best_values)
+    for name in metric_columns:
+        filled = [values[name] for _, values in block if not is_missing(values.get(name))]
+        if is_missing(chosen_values.get(name)) and len(filled) == 1:
+            chosen_values[name] = filled[0]
+    return place, chosen_values
+
+
+def _listed(texts: Sequence[str]) -> str:
+    suffix = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
+    return ", ".join(map(value_text, texts[:MOST_LISTED])) + suffix
