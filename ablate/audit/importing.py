@@ -168,9 +168,7 @@ def declare_plan(
         old_tree = old.cells[0].spec.tree
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
-        old_sources = [
-            sheet_source for sheet_source in old.design.sources if sheet_source.file != source.file
-        ]
+        old_sources = [each for each in old.design.sources if not _is_reread(each, source)]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
         row_labels = [row.label for row in old.rows]
@@ -234,6 +232,12 @@ def _source_of(
         read=sheet.keys,
         hides=tuple(hides),
     )
+
+
+def _is_reread(old: SheetSource, new: SheetSource) -> bool:
+    """Return whether all that an old source has was read again: the same file, or its files among
+    others of their folder."""
+    return old.file == new.file and {*old.read.files} <= {*new.read.files}
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
