@@ -58,16 +58,12 @@ class ColumnEvidence:
 
     @cached_property
     def y(self) -> stats.Floats:
-        """The metric (R, S), positive if better, NaN where a run has none, and in a row of which a
-        run never reached the threshold."""
+        """The metric (R, S), positive if better, NaN where a run has none."""
         import numpy as np
 
         sign = self.plan.metric.sign
         values = [
-            [
-                np.nan if scores.main.never else sign * scores.main.by_seed.get(seed, np.nan)
-                for seed in self.plan.seeds
-            ]
+            [sign * scores.main.by_seed.get(seed, np.nan) for seed in self.plan.seeds]
             for scores in self.scores
         ]
         return np.array(values, float).reshape(len(self.scores), len(self.plan.seeds))

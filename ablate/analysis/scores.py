@@ -34,8 +34,7 @@ LARGEST = 1e60  # of a value: variances, and products of them, are still numbers
 
 @dataclass(frozen=True)
 class Values:
-    """A metric by seed. `never`: finished runs that never reached the threshold. Where there are
-    some, the others were the lucky ones, and have no mean."""
+    """A metric by seed. `never`: finished runs that never reached the threshold."""
 
     by_seed: Mapping[int, float]
     never: tuple[int, ...] = ()
@@ -61,10 +60,7 @@ class Scores:
 
 
 def mean_by_replicate(values: Values, plan: Plan) -> list[float]:
-    """Average the seeds of each replicate, which n counts; NaN for a replicate without values, and
-    for all of a cell where a run never reached the threshold."""
-    if values.never:
-        return [math.nan] * len(plan.replicates)
+    """Average the seeds of each replicate, which n counts; NaN for a replicate without values."""
     replicate_values = (
         [values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates
     )
@@ -135,11 +131,7 @@ def cell_scores(
             if value is not None and (reason := metric.no_share(value)):
                 remedy = "then give the `ablate sweep` again"
                 raise UserError(f"run {cell.label}#{seed}: {reason}; {remedy}")
-    measured = [
-        m
-        for m in run_metrics
-        if (m.may_miss or None not in tested[m.key].values()) and not beyond[m.key]
-    ]
+    measured = [m for m in run_metrics if None not in tested[m.key].values() and not beyond[m.key]]
     for metric in table_metrics:
         if metric in run_metrics and metric not in measured:
             place = "analysis.metric" if metric == plan.metric else "--show"

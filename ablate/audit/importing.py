@@ -24,7 +24,8 @@ from typing import Any
 from ablate.analysis import is_share
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
-from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, runs_of, undeclared_differences
+from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
+from ablate.audit.sheet_notes import equal_lines, undeclared_differences
 from ablate.planning import (
     Analysis,
     Cell,
@@ -38,7 +39,6 @@ from ablate.planning import (
     SheetSource,
     check_sweep_name,
 )
-from ablate.report import count_text
 from ablate.run import (
     DIRECTIONS,
     FINAL_STATUSES,
@@ -50,12 +50,12 @@ from ablate.run import (
     RunDir,
     declared_metric,
     imported_tree,
-    is_time,
 )
 from ablate.running import hold_driver_lock
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     make_folder,
     sha256_of,
     to_json,
@@ -110,18 +110,15 @@ class SheetDeclaration:
     def keys(self) -> SheetKeys:
         """How to read the sheet. Raises UserError for a metric that can't be parsed."""
         metric_columns = {}
-        times = []
         epochs = self.read.epochs
         for text in self.metrics:
             key, column, options = _metric(text)
             metric_columns[key] = column
-            if is_time(options):
-                times.append(key)
             if epochs == f"best:{column}":
                 epochs = f"{epochs}:{options['direction']}"
         if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
-        return replace(self.read, metrics=metric_columns, times=tuple(times), epochs=epochs)
+        return replace(self.read, metrics=metric_columns, epochs=epochs)
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -157,7 +154,9 @@ def declare_plan(
     metrics = _metrics(sheet, runs, declaration)
     has_seeds = declaration.read.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
-    source = _source_of(sheet, runs, declaration, predicts)
+    earlier_baseline = old.baseline if old is not None else runs[0].row
+    baseline = declaration.baseline or earlier_baseline
+    source = _source_of(sheet, runs, declaration, predicts, baseline)
     sources = [source]
     places = [(run.row, run.column, run.seed) for run in runs]
     row_labels: list[str] = []
@@ -168,7 +167,11 @@ def declare_plan(
         old_tree = old.cells[0].spec.tree
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
-        old_sources = [each for each in old.design.sources if not _is_reread(each, source)]
+        old_sources = [
+            sheet_source
+            for sheet_source in old.design.sources
+            if not _is_reread(sheet_source, source)
+        ]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
         row_labels = [row.label for row in old.rows]
@@ -176,10 +179,6 @@ def declare_plan(
     places = list(dict.fromkeys(places))  # without repeats, in their order
     row_labels = list(dict.fromkeys([*row_labels, *(row for row, _, _ in places)]))
     column_labels = list(dict.fromkeys([*column_labels, *(column for _, column, _ in places)]))
-    if declaration.baseline:
-        baseline = declaration.baseline
-    else:
-        baseline = row_labels[0] if old is None else old.baseline
     if baseline not in row_labels:
         raise unknown_value("--baseline", baseline, row_labels)
     seeds: dict[tuple[str, str], list[int]] = {}
@@ -217,10 +216,14 @@ def declare_plan(
 
 
 def _source_of(
-    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration, predicts: bool
+    sheet: Sheet,
+    runs: Sequence[SheetRun],
+    declaration: SheetDeclaration,
+    predicts: bool,
+    baseline: str,
 ) -> SheetSource:
     """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
-    hides = [*sheet.notes, *undeclared_differences(runs)]
+    hides = [*sheet.notes, *undeclared_differences(runs, baseline)]
     if declaration.read.seed is None:
         hides += equal_lines(sheet)
     if predicts:
@@ -281,7 +284,7 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     It is 100.0 for shares: all values lie from -1 to 1. Raises UserError for a sheet that mixes
     shares and percents, since their mean would mean nothing.
     """
-    sizes = {run.place: abs(run.results[key]) for run in runs if key in run.results}
+    sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
     percents = {place: size for place, size in sizes.items() if size > 1}
     if not percents:
         return 100.0
@@ -504,7 +507,7 @@ def _check_numbers(
 
 
 def _value_text(value: float | None) -> str:
-    return "no number" if value is None else f"{value:.12g}"
+    return "diverged" if value is None else f"{value:.12g}"
 
 
 def _is_whole(
@@ -532,7 +535,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
     result = {
         "status": "diverged" if sheet_run.diverged else "finished",
         "origin": IMPORT_EVENT,
-        "declared": list(sheet_run.results),
+        "declared": list(sheet_run.values),
         "metrics_sha256": hashes[folder.metrics],
         "env_sha256": hashes[folder.env],
         "predictions_sha256": hashes.get(folder.predictions),

@@ -29,13 +29,14 @@ from ablate.audit.job_folders import RUN, is_multirun, read_jobs
 from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
 from ablate.audit.sheet_forms import Line, check_columns, read_content, read_lines
 from ablate.audit.sheet_lines import shape_lines
-from ablate.audit.sheet_values import decimals_of, read_label, read_number, read_seed
+from ablate.audit.sheet_values import UNNAMED, decimals_of, read_label, read_number, read_seed
 from ablate.audit.trackers import RUN_NAME, is_mlflow, is_tensorboard, read_mlflow, read_tensorboard
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import MOST_BYTES, UserError, sha256_of, unknown_value
 
 FRAME = "a pandas frame"
 FILE = "file"  # the column of the name of a file, where a sheet is several
+MOST_LISTED = 3  # columns that an error names
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,8 @@ class Sheet:
 class SheetRun:
     """A run of a sheet.
 
-    `values`: by metric, as the sheet has them; not finite for a run that diverged, inf for a time
-    until a target (`times`) that was never reached. `undeclared`: the values of all columns that
-    the user's declaration doesn't name.
+    `values`: by metric, as the sheet has them; not finite for a run that diverged. `undeclared`:
+    the values of all columns that the user's declaration doesn't name.
     """
 
     place: str
@@ -72,24 +72,15 @@ class SheetRun:
     decimals: int = 0  # of its values, as they are written
     predictions: PredictionsFile | None = None
     undeclared: Mapping[str, Any] = field(default_factory=dict)
-    times: tuple[str, ...] = ()
 
     @property
     def diverged(self) -> bool:
-        reached = (
-            value
-            for key, value in self.values.items()
-            if not (key in self.times and value == math.inf)
-        )
-        return not all(map(math.isfinite, reached))
+        return not all(map(math.isfinite, self.values.values()))
 
     @property
     def results(self) -> Mapping[str, float]:
-        """The numbers of a run that finished, without targets that it never reached; none of a run
-        that diverged."""
-        if self.diverged:
-            return {}
-        return {key: value for key, value in self.values.items() if math.isfinite(value)}
+        """The numbers of a run that finished; none of a run that diverged."""
+        return {} if self.diverged else self.values
 
     @property
     def marks_examples(self) -> bool:
@@ -294,7 +285,6 @@ def _run(
             for key, value in values.items()
             if key not in keys.used and not _is_ignored(key, keys)
         },
-        times=keys.times,
     )
 
 
@@ -359,80 +349,3 @@ def _differing(
         if (test := results[run.id].get("test", {})) != numbers:
             difference = f"{test}, but {numbers} in {sheet.name}: {line.place}"
             yield f"{run.id} {run.label}: {difference}"
-
-
-# --- Undeclared columns ---------------------------------------------------------------------------
-
-# An undeclared column is taken for a name or a time of each run where at least this share of the
-# runs have a value that no other run has; for a running number, where this share of the runs of a
-# row have. A running number differs between rows with unequal numbers of runs.
-OWN_EACH = 0.5
-OWN_WITHIN = 0.9
-MOST_LISTED = 3  # labels that a sentence names
-UNNAMED = "the column without a name"  # such as the index that pandas writes
-
-
-def undeclared_differences(runs: Sequence[SheetRun]) -> list[str]:
-    """Return a sentence on each undeclared column of the sheet in which the runs of a column of the
-    table differ."""
-    lines, scattered, numbered, repeat_columns = [], [], [], []
-    for name in dict.fromkeys(key for run in runs for key in run.undeclared):
-        values = {run.label: repr(run.undeclared.get(name)) for run in runs}
-        odd: list[SheetRun] = []
-        for column in dict.fromkeys(run.column for run in runs):
-            block = [run for run in runs if run.column == column]
-            row_counts: dict[str, Counter[str]] = {}
-            for run in block:
-                row_counts.setdefault(run.row, Counter())[values[run.label]] += 1
-            alike = {
-                tuple(sorted((v, n / c.total()) for v, n in c.items())) for c in row_counts.values()
-            }
-            if len(alike) > 1:  # else every row has as much of each value
-                [(usual, _)] = sum(row_counts.values(), Counter()).most_common(1)
-                odd += [run for run in block if values[run.label] != usual]
-            elif any(len(counts) > 1 for counts in row_counts.values()):
-                repeat_columns.append(name or UNNAMED)
-        name = name or UNNAMED
-        if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
-            scattered.append(name)
-        elif _is_numbered(runs, values):
-            numbered.append(name)
-        elif odd:
-            rows = list(dict.fromkeys(run.row for run in odd))
-            suffix = f" and {len(rows) - MOST_LISTED} more rows" if len(rows) > MOST_LISTED else ""
-            lines.append(
-                f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:MOST_LISTED])}"
-                f"{suffix}), so a gain may come from {name}"
-            )
-    if numbered:
-        lines.append(f"nearly every run of a row has its own {', '.join(numbered)}")
-    repeat_columns = [
-        name for name in dict.fromkeys(repeat_columns) if name not in (*scattered, *numbered)
-    ]
-    if repeat_columns:
-        lines.append(f"runs of one row differ in {', '.join(repeat_columns)}, and count as repeats")
-    if scattered:
-        lines.append(f"nearly every run has its own {', '.join(scattered)}")
-    return lines
-
-
-def _is_numbered(runs: Sequence[SheetRun], values: Mapping[str, str]) -> bool:
-    """Return whether nearly every run of a row has a value that no other run of the row has.
-
-    `values`: by label of the run.
-    """
-    blocks: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        blocks.setdefault((run.row, run.column), []).append(values[run.label])
-    several = [block for block in blocks.values() if len(block) > 1]
-    distinct = sum(len({*block}) for block in several)
-    return bool(several) and distinct >= OWN_WITHIN * sum(map(len, several))
-
-
-def equal_lines(sheet: Sheet) -> list[str]:
-    """Return a line on lines that are equal in every column; without seeds they may be copies."""
-    places: dict[str, list[str]] = {}
-    for place, values in sheet.lines:
-        places.setdefault(repr(values), []).append(place)
-    copies = [", ".join(some) for some in places.values() if len(some) > 1]
-    return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []

@@ -21,7 +21,7 @@ from typing import Any
 
 from ablate.audit.sheet_values import value_text
 from ablate.planning import SheetKeys
-from ablate.shared import MOST_BYTES, NotRegular, UserError, is_shallow, read_file
+from ablate.shared import MOST_BYTES, NotRegular, UserError, count_text, is_shallow, read_file
 
 Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
 MOST_LINES = 1_000_000  # runs that a sheet may have
@@ -119,8 +119,8 @@ def _read_csv(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
                 check_columns(columns, f"{name}: {place}")
             elif len(values) != len(columns):
                 raise UserError(
-                    f"{name}: {place}: has {len(row)} values of {len(columns)} columns"
-                    f"{_remedy_of_width(head, row, columns)}"
+                    f"{name}: {place}: has {count_text(len(row), 'value')} for "
+                    f"{count_text(len(columns), 'column')}{_remedy_of_width(head, row, columns)}"
                 )
             else:
                 lines.append((place, dict(zip(columns, values, strict=True))))
@@ -220,7 +220,7 @@ def read_tree(text: str, place: str) -> Any:
 def check_shallow(tree: Any, place: str) -> None:
     """Raise UserError for a tree that is nested deeper than any result is."""
     if not is_shallow(tree):
-        raise UserError(f"{place}: is nested too deeply for a result; give plain values")
+        raise UserError(f"{place}: is nested deeper than any result is; give plain values")
 
 
 def _float(literal: str) -> float | str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ablate.shared import LARGEST_INTEGER, UserError
 
+UNNAMED = "the column without a name"  # such as the index that pandas writes
 LONGEST = 60  # characters of a value that an error shows
 EXACT = 2**53  # from here on a float stands for several whole numbers
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")

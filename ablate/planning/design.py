@@ -25,7 +25,7 @@ from ablate.run import (
     read_field,
     read_value,
 )
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 
 if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
@@ -145,7 +145,7 @@ class Fixed:
         Also return what stays as it was, in words: "3 seeds".
         """
         n, seeds = len(last_plan.seeds), last_plan.seeds
-        summary = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
+        summary = count_text(n, "seed") if _is_count(seeds) else f"seeds {_list(seeds)}"
         return replace(sweep, design=self, seeds=seeds), summary
 
     def extended(self, last_look: int) -> Looks:
@@ -157,7 +157,7 @@ class Fixed:
 class Looks:
     """A design with looks: every cell has the seeds of the first look.
 
-    Rows that a look leaves undecided get the seeds of the next. `analysis`: what `until:` itself
+    Rows that go on after a look get the seeds of the next. `analysis`: what `until:` itself
     says of margin and spread. `place`: the start of errors.
     """
 
@@ -314,10 +314,9 @@ class SheetKeys:
     """The columns of a sheet by what they hold, and how its lines are read.
 
     `metrics`: a metric's name -> its column. `predictions`: the column that names files. `run`: the
-    column that tells the runs of a row apart. `times`: the metrics that are times until a target is
-    reached, where inf means never. `result`: the file that each job left in a folder of jobs.
-    `files`: the names of the files where a sheet is several files of a folder. `comment`: begins
-    lines that are no lines of the sheet. `wide`, `split`, `where`, `epochs`: as typed, see
+    column that tells the runs of a row apart. `result`: the file that each job left in a folder of
+    jobs. `files`: the names of the files where a sheet is several files of a folder. `comment`:
+    begins lines that are no lines of the sheet. `wide`, `split`, `where`, `epochs`: as typed, see
     audit/sheet_lines.py. `ignore`: undeclared columns, or patterns of them, that no note names.
     """
 
@@ -327,7 +326,6 @@ class SheetKeys:
     seed: str | None = None
     predictions: str | None = None
     run: str | None = None
-    times: tuple[str, ...] = ()
     result: str | None = None
     files: tuple[str, ...] = ()
     encoding: str = "utf-8"

@@ -28,11 +28,6 @@ def code_file_hash(content: bytes) -> str:
 # --- What it measures ---------------------------------------------------------------------------
 
 DIRECTIONS = {"more": 1, "less": -1}
-# Units of a time until a target is reached, which runs may never do.
-TIME_UNITS = (
-    *("ms", "s", "sec", "seconds", "min", "minutes", "h", "hours", "d", "days"),
-    *("steps", "epochs", "iterations", "updates", "images", "tokens", "examples", "trials"),
-)
 # Names with another meaning among values, or as columns of a table.
 TAKEN_NAMES = (
     *("step", "epoch", "predictions", "auc"),
@@ -73,11 +68,6 @@ def read_attribute(name: str, value: Any, place: str) -> Any:
     if not fits(value):
         raise UserError(f"{place}: expected {form}, got {value!r}")
     return list(value) if isinstance(value, tuple) else value
-
-
-def is_time(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a metric, by its attributes, is a time until a target is reached."""
-    return attributes["direction"] == "less" and attributes["unit"] in TIME_UNITS
 
 
 # --- Shares and percents ---
@@ -192,22 +182,21 @@ def in_range(attributes: Mapping[str, Any], value: float) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def out_of_range(attributes: Mapping[str, Any], value: float) -> str:
-    """Say that a raw value lies outside the declared range, with the remedy for percents that were
-    declared as shares; "" where it lies inside."""
+class WrongUnit(UserError):
+    """A metric gave percents, and its declaration says shares: so will every run of the sweep."""
+
+
+def check_range(attributes: Mapping[str, Any], value: float, place: str, remark: str = "") -> None:
+    """Raise UserError for a raw value outside the declared range, WrongUnit where it is a percent
+    and the metric declares shares. `remark`: what the line ends with."""
     if in_range(attributes, value):
-        return ""
+        return
     low, high = attributes["range"]
-    line = f"{value:g} lies outside its range [{low}, {high}]"
-    return f"{line}; {_REMEDY}" if is_share(attributes) and value > 1 else line
-
-
-_REMEDY = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
-
-
-def names_percents(error: str) -> bool:
-    """Return whether this is the error of a run whose metric gave percents instead of shares."""
-    return _REMEDY in error
+    line = f"{place}: {value:g} lies outside its range [{low}, {high}]"
+    if is_share(attributes) and value > 1:
+        remedy = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
+        raise WrongUnit(f"{line}; {remedy}{remark}")
+    raise UserError(line + remark)
 
 
 def no_better_than_chance(attributes: Mapping[str, Any], value: float) -> bool:
@@ -224,9 +213,9 @@ def task(trainer: str, declarations: Sequence[Mapping[str, Any]], *, of_sheet: b
     """Return the task of a trainer that declares these metrics. `of_sheet`: they are those of a
     sheet. A malformed declaration raises the errors of reading it."""
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
+    fields = {"of_shares": False} if of_sheet else {}
     metrics = []
     for declaration in declarations:
-        fields = {"of_shares": False, "may_miss": is_time(declaration)} if of_sheet else {}
         attributes = {"short": declaration["name"], **declaration}
         metrics.append(metric_of(declaration["key"], attributes, **fields))
     return TaskChoice(

@@ -98,8 +98,7 @@ def is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
-    metric_names = result.get("declared")  # by a trainer of the user's own, or by a sheet
-    if metric_names is not None:
+    if metric_names := result.get("declared"):  # by a trainer of the user's own
         return all(test.get(name) is not None for name in metric_names)
     return any(all(test.get(name) is not None for name in names) for names in _MEASURED)
 
@@ -118,6 +117,7 @@ RANK_KILLED = "rank killed"  # by a signal, as of a kernel that lacks memory
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 DATA_DAMAGED = "data damaged"
 FAILED = "failed"  # an exception
+WRONG_UNIT = "wrong unit"  # an exception, too: a metric's declaration is wrong, for every run
 NO_WORD = "its worker died without an error message"  # where no note says why
 CHECK_PHASE = (
     "check"  # the phase in which a worker looks at its data once more, its device left free

@@ -52,7 +52,6 @@ class Metric:
     own: str = ""  # the version of the user's function that it is made by; "" of a declared one
     right_within: int = 0  # it is the share of examples whose true class has a rank below it; 0: no
     guessed: bool = True  # is there what guessing gets, which `chance` then says?
-    may_miss: bool = False  # of a sheet: a time until a target, which a run may never reach
     of_shares: bool = False  # raw values are shares (0 to 1), though no range was declared
 
     def text(self, value: float, sign: bool = False) -> str:
