@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablate.audit.sheet_files import file_within
 from ablate.audit.sheet_forms import (
+    RUN,
     Line,
     check_shallow,
     decoded_text,
     flat,
     read_content,
     read_lines,
+    with_column,
 )
 from ablate.audit.sheet_values import value_text
 from ablate.planning import SheetKeys
@@ -32,7 +35,7 @@ from ablate.shared import MOST_BYTES, UserError
 
 OVERRIDES = Path(".hydra", "overrides.yaml")
 HYPERPARAMETERS = "hparams.yaml"  # as Lightning's loggers write them
-RUN = "run"  # the column of a job's folder
+_DIGITS = re.compile(r"([0-9]+)")
 MOST_JOB_BYTES = 1 << 20  # of a yaml of a job: numbers by name, and words
 
 
@@ -73,12 +76,15 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
             results = read_lines(content, name, keys)
         for line_place, values in results:
             whole_place = f"{place}: {line_place}" if len(results) > 1 else place
-            lines.append((whole_place, {RUN: run, **values, **settings}))
+            lines.append((whole_place, with_column({**values, **settings}, RUN, run, whole_place)))
     return lines, hashed.hexdigest()
 
 
 def _jobs(folder: Path, result: str) -> Iterator[Path]:
-    """Return the folders of the jobs, numbers in their order. Raises UserError for none."""
+    """Return the folders of the jobs by name, numbers in their order: version_2 before version_10.
+
+    Raises UserError for none.
+    """
     jobs = {path.parent.parent for path in folder.rglob(str(OVERRIDES))}
     if not jobs:
         depth = len(Path(result).parts)
@@ -87,7 +93,8 @@ def _jobs(folder: Path, result: str) -> Iterator[Path]:
         raise UserError(f"--result {result}: no folder below {folder} has such a file")
 
     def order(job: Path) -> list[tuple[int, str]]:
-        return [(len(part), part) for part in job.relative_to(folder).parts]
+        parts = _DIGITS.split(job.relative_to(folder).as_posix())  # text, digits, text, ...
+        return [(int(part) if part.isdecimal() else 0, part) for part in parts]
 
     return iter(sorted(jobs, key=order))
 

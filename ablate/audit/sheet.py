@@ -18,6 +18,8 @@ import itertools
 import json
 import math
 import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,18 +27,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.job_folders import RUN, is_multirun, read_jobs
+from ablate.audit.job_folders import is_multirun, read_jobs
 from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
-from ablate.audit.sheet_forms import Line, check_columns, read_content, read_lines
+from ablate.audit.sheet_forms import RUN, Line, check_columns, read_content, read_lines, with_column
 from ablate.audit.sheet_lines import shape_lines
 from ablate.audit.sheet_values import UNNAMED, decimals_of, read_label, read_number, read_seed
 from ablate.audit.trackers import RUN_NAME, is_mlflow, is_tensorboard, read_mlflow, read_tensorboard
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
-from ablate.shared import MOST_BYTES, UserError, sha256_of, unknown_value
+from ablate.shared import MOST_BYTES, UserError, expected_words, sha256_of
 
 FRAME = "a pandas frame"
 FILE = "file"  # the column of the name of a file, where a sheet is several
 MOST_LISTED = 3  # columns that an error names
+_LAST_NUMBER = re.compile(r"[0-9]+$")
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,11 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     """
     source = sources[0]
     if len(sources) > 1:
-        source = Path(os.path.commonpath([path.absolute().parent for path in sources]))
-        files = tuple(path.absolute().relative_to(source).as_posix() for path in sources)
-        keys = replace(keys, files=files)
+        source = common_folder(sources)
+        names = [Path(os.path.relpath(path, source)).as_posix() for path in sources]
+        if twice := [name for name, often in Counter(names).items() if often > 1]:
+            raise UserError(f"{twice[0]}: was given twice")
+        keys = replace(keys, files=tuple(names))
     reader_columns: list[str] = []
     if keys.files:
         lines, sha256 = _read_files(source, keys)
@@ -129,6 +134,11 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     return _sheet(str(source), shaped, sha256, folder, keys, notes)
 
 
+def common_folder(files: Sequence[Path]) -> Path:
+    """Return the deepest folder that all files are in or below."""
+    return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
+
+
 def _read_files(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
     """Return the lines of the files of a folder, with the name of their file as a column, and a
     hash of all."""
@@ -141,8 +151,9 @@ def _read_files(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
         if size > MOST_BYTES:
             raise UserError(f"{folder}: its files have more than {MOST_BYTES:,} bytes")
         hashed.update(hashlib.sha256(content).digest())
-        for place, values in read_lines(content, name, keys):
-            lines.append((f"{name}: {place}", {FILE: name, **values}))
+        for line_place, values in read_lines(content, name, keys):
+            place = f"{name}: {line_place}"
+            lines.append((place, with_column(values, FILE, name, place)))
     return lines, hashed.hexdigest()
 
 
@@ -214,7 +225,8 @@ def runs_of(sheet: Sheet) -> list[SheetRun]:
     keys = sheet.keys
     for name in keys.used:
         if name not in sheet.columns:
-            raise unknown_value(f"{sheet.name}: columns", name, sheet.columns)
+            expectation = expected_words(name, sheet.columns)
+            raise UserError(f"{sheet.name}: columns: {expectation}{_remedy_of_wide(sheet, name)}")
     if twice := [name for name, often in Counter(keys.used).items() if often > 1]:
         raise UserError(f"{sheet.name}: {twice[0]}: was given for two things")
     numbers: Counter[tuple[str, str]] = Counter()
@@ -232,6 +244,15 @@ def runs_of(sheet: Sheet) -> list[SheetRun]:
         places[run_key] = place
         sheet_runs.append(run)
     return sheet_runs
+
+
+def _remedy_of_wide(sheet: Sheet, missing: str) -> str:
+    """Return the way out where a metric has no column, but numbered columns may hold a run each."""
+    if missing not in sheet.keys.metrics.values() or sheet.keys.wide:
+        return ""
+    patterns = Counter(_LAST_NUMBER.sub("*", name) for name in sheet.columns)
+    pattern, often = patterns.most_common(1)[0]
+    return f"; give --wide {shlex.quote(pattern)} if each such column is a run" if often > 1 else ""
 
 
 def _remedy_of_two(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:

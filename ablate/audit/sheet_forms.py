@@ -27,6 +27,7 @@ Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
 MOST_LINES = 1_000_000  # runs that a sheet may have
 BATCH = 256  # lines of a parquet file that are decoded at once
 FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an index without a name
+RUN = "run"  # the column of the folder of each job, or of the run of a tracker
 HISTORY = "log_history"  # the list of a trainer_state.json, as Hugging Face's Trainer writes it
 MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text" begins with one
 
@@ -63,6 +64,19 @@ def check_columns(columns: Sequence[str], place: str) -> None:
     """Raise UserError where two columns have the same name."""
     if twice := [name for name, often in Counter(columns).items() if often > 1]:
         raise UserError(f"{place}: two columns are named {twice[0]!r}; rename one of them")
+
+
+def with_column(values: Mapping[str, Any], name: str, value: str, place: str) -> dict[str, Any]:
+    """Add a column that the reader makes, such as the file of each line.
+
+    Raises UserError where the sheet has a column of this name itself.
+    """
+    if name in values:
+        raise UserError(
+            f"{place}: has a column {name!r}, as the one that tells its runs apart is called here; "
+            f"name it otherwise"
+        )
+    return {name: value, **values}
 
 
 # --- Text ---------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from ablate.audit.sheet_forms import Line
+from ablate.audit.sheet_forms import RUN, Line
 from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
 from ablate.planning import SheetKeys
 from ablate.shared import UserError, unknown_value
@@ -37,22 +38,26 @@ def shape_lines(
     """
     shaped, notes = list(lines), list[str]()
     if keys.wide:
-        shaped = list(_narrow(shaped, keys))
+        shaped = list(_to_long(shaped, keys))
     split_columns = []
     fields = list[str]()
     for text in keys.split:
         column, shaped, new_fields = _split(shaped, text)
         split_columns.append(column)
         fields += new_fields
+    total = len(shaped)
     for text in keys.where:
-        total = len(shaped)
-        shaped = _chosen(shaped, text)
-        notes.append(f"only the lines with {text} count, {len(shaped):,} of {total:,}")
+        shaped = _filter(shaped, text)
+    if keys.where:
+        conditions = " and ".join(keys.where)
+        notes.append(f"only the lines with {conditions} count, {len(shaped):,} of {total:,}")
     _check_fields(shaped, fields, keys.split)
     if keys.epochs is not None:
-        shaped, epoch_notes = _one_each(shaped, keys, reader_columns)
+        shaped, epoch_notes = _line_of_each_run(shaped, keys, reader_columns)
         notes += epoch_notes
-    hidden = {*reader_columns, *split_columns} - {*keys.used}
+    else:
+        _check_repeats(shaped, keys, reader_columns)
+    hidden = {*reader_columns, *split_columns, keys.run} - {*keys.used}
     return [
         (place, {key: value for key, value in values.items() if key not in hidden})
         for place, values in shaped
@@ -85,7 +90,7 @@ def _pattern(text: str, place: str, star: str) -> re.Pattern[str]:
     return pattern
 
 
-def _narrow(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
+def _to_long(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
     """Yield a line for each run of a line whose columns hold a run each.
 
     The n-th pattern is that of the n-th metric. A run without any value has no line.
@@ -161,7 +166,7 @@ def _check_fields(lines: Sequence[Line], fields: Sequence[str], texts: Sequence[
 # --- Lines by their values ------------------------------------------------------------------------
 
 
-def _chosen(lines: Sequence[Line], text: str) -> list[Line]:
+def _filter(lines: Sequence[Line], text: str) -> list[Line]:
     """Return the lines that "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" chooses.
 
     Raises UserError where there are none.
@@ -189,7 +194,22 @@ def _chosen(lines: Sequence[Line], text: str) -> list[Line]:
 # --- Lines of epochs ------------------------------------------------------------------------------
 
 
-def _one_each(
+def _check_repeats(lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]) -> None:
+    """Raise UserError where lines without --epochs may be of one run and would count as repeats."""
+    if keys.run is not None:
+        raise UserError(f"--run {keys.run}: give --epochs last, or best:COLUMN, which it serves")
+    if RUN not in reader_columns or keys.seed is not None:
+        return
+    jobs = Counter(values[RUN] for _, values in lines)
+    for job, often in jobs.items():
+        if often > 1:
+            raise UserError(
+                f"run {job}: has {often:,} lines: give --epochs last, or best:COLUMN, if they are "
+                f"of one run, and --seed COLUMN if each is a run"
+            )
+
+
+def _line_of_each_run(
     lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
 ) -> tuple[list[Line], list[str]]:
     """Return one line for each run, which has several, and a sentence on how it was chosen."""

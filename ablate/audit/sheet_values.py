@@ -60,8 +60,8 @@ def read_number(value: Any, place: str, decimal: str = ".") -> float:
     if is_missing(value):
         raise UserError(
             f"{place}: is empty: leave the line of a run without a result out "
-            f"({_without(place, '')}); of one that diverged write nan, or inf where nan is stored "
-            f"as a null (pandas)"
+            f"({_where_option(place, '')}); of one that diverged write nan, or inf where nan is "
+            f"stored as a null (pandas)"
         )
     if isinstance(value, float):
         return value
@@ -101,7 +101,8 @@ def read_seed(value: Any, place: str) -> int:
 def read_label(value: Any, place: str) -> str:
     """Read the name of a row, a column or a file. Raises UserError."""
     if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
-        raise UserError(f"{place}: expected a name, got nothing")
+        remedy = f"{_where_option(place, '')} leaves such lines out"
+        raise UserError(f"{place}: expected a name, got nothing; {remedy}")
     is_integral = isinstance(value, float) and value.is_integer()
     text = str(int(value) if is_integral else value)
     kinds = (str, int, float, Decimal, datetime.date)
@@ -124,7 +125,7 @@ def _with_point(value: Any, decimal: str) -> Any:
     return value.replace(".", " ").replace(decimal, ".", 1)
 
 
-def _without(place: str, text: str) -> str:
+def _where_option(place: str, text: str) -> str:
     """Return the option that leaves out lines whose cell has this text."""
     return f"--where {shlex.quote(place.rpartition(': ')[2] + '!=' + text)}"
 
@@ -145,7 +146,7 @@ def _remedy(value: Any, place: str) -> str:
     if _SEPARATED.fullmatch(value):
         return "; write it without marks between thousands"
     if not any(letter.isdecimal() for letter in value):
-        return f"; {_without(place, value)} leaves such lines out"
+        return f"; {_where_option(place, value)} leaves such lines out"
     return ""
 
 

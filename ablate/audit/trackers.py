@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.job_folders import RUN
-from ablate.audit.sheet_forms import Line
+from ablate.audit.sheet_forms import RUN, Line, with_column
 from ablate.shared import UserError
 
 RUN_NAME = "run_name"  # the column of the name of MLflow's run, which need not be unique
 EVENTS = "*tfevents*"  # the files of TensorBoard
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it MLflow refuses folders, and means new ones
-PAGE = 1000  # runs that MLflow hands out at once
+PAGE = 1000  # runs, or experiments, that MLflow hands out at once
 HPARAMS = "hparams"  # the plugin of TensorBoard that keeps settings
 
 
@@ -86,19 +86,22 @@ def read_mlflow(folder: Path, *, history: bool) -> list[Line]:
 def _runs_of(client: Any) -> Iterator[tuple[Any, str]]:
     """Yield the runs of all experiments, in the order in which they began, each with the name of
     its experiment."""
-    for experiment in sorted(client.search_experiments(), key=lambda each: each.creation_time or 0):
-        token = None
-        while True:
-            page = client.search_runs(
-                [experiment.experiment_id],
-                max_results=PAGE,
-                page_token=token,
-                order_by=["attributes.start_time ASC"],
-            )
-            for run in page:
-                yield run, experiment.name
-            if not (token := page.token):
-                break
+    experiments = list(_paged(client.search_experiments))
+    for experiment in sorted(experiments, key=lambda experiment: experiment.creation_time or 0):
+        search = partial(
+            client.search_runs, [experiment.experiment_id], order_by=["attributes.start_time ASC"]
+        )
+        for run in _paged(search):
+            yield run, experiment.name
+
+
+def _paged(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield all that a search of MLflow finds, which hands out PAGE at once."""
+    page = search(max_results=PAGE)
+    yield from page
+    while page.token:
+        page = search(max_results=PAGE, page_token=page.token)
+        yield from page
 
 
 @contextmanager
@@ -143,7 +146,7 @@ def read_tensorboard(folder: Path) -> list[Line]:
             if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
                 for event in events.Tensors(tag):
                     by_step[event.step][tag] = float(make_ndarray(event.tensor_proto))
-        settings = {RUN: run, **_hyperparameters(events)}
+        settings = with_column(_hyperparameters(events), RUN, run, f"run {run}")
         for step, values in sorted(by_step.items()):
             lines.append((f"run {run}: step {step}", {**settings, "step": step, **values}))
     return lines

@@ -34,7 +34,7 @@ MetricColumns = Annotated[
     ),
 ]
 SweepName = Annotated[
-    str | None, option("NAME", "Name for the sweep (default: the file's).", "--as")
+    str | None, option("NAME", "Name for the sweep (default: that of the file or folder).", "--as")
 ]
 ColumnColumn = Annotated[
     str | None, option("COLUMN", "Column whose values become columns of the table.")
@@ -59,7 +59,7 @@ Split = Annotated[
     list[str] | None,
     option(
         "COLUMN=PATTERN",
-        "Makes columns of a text, such as 'file={method}_{seed}.csv'; * stands for any text.",
+        "Makes columns of a text, such as 'run={model}/{seed}'; * stands for any text.",
     ),
 ]
 Where = Annotated[
@@ -115,7 +115,7 @@ def import_(
 
     Every number is kept with the hash of the sheet; a changed number is refused.
     """
-    from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
+    from ablate.audit import SheetDeclaration, common_folder, import_under_lock, read_sheet
     from ablate.planning import DeclaredImport, SheetKeys
 
     if decimal not in (POINT, ","):
@@ -147,8 +147,9 @@ def import_(
         ignore=tuple(ignore or ()),
     )
     first, *more = map(str, sources)
+    named_source = common_folder(sources) if more else sources[0]
     declaration = SheetDeclaration(
-        name if name is not None else sources[0].stem or sources[0].resolve().name,
+        name if name is not None else named_source.stem or named_source.resolve().name,
         metric,
         read,
         baseline,
@@ -157,6 +158,6 @@ def import_(
     sheet = read_sheet(sources, declaration.keys)
     report = import_under_lock(store_at(store), sheet, declaration)
     if format == "json":
-        print_json({"store": str(store), "source": first, **dataclasses.asdict(report)})
+        print_json({"store": str(store), "source": sheet.name, **dataclasses.asdict(report)})
         return
     print("\n".join(map(printable, report.lines())))
