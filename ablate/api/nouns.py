@@ -110,8 +110,8 @@ class Store:
         from ablate.planning import SheetKeys
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
-        read = SheetKeys(row, {}, column, seed, predictions, ignore=tuple(ignore))
-        declaration = SheetDeclaration(name, keys, read, baseline)
+        layout = SheetKeys(row, {}, column, seed, predictions, ignore=tuple(ignore))
+        declaration = SheetDeclaration(name, keys, layout, baseline)
         sheet = read_frame(frame, declaration.keys)
         import_under_lock(OpenStore(self.path), sheet, declaration)
         return self.sweep(name)

@@ -31,7 +31,6 @@ __all__ = [
     # Sheets and other stores
     "SheetDeclaration",  # what the user says of a sheet's columns
     "read_sheet",  # read files of results, or the folder of jobs or of a tracker
-    "common_folder",  # the folder of a sheet of several files
     "read_frame",  # read a pandas frame of results
     "import_under_lock",  # make a sweep of a sheet, under the driver's lock
     "read_merge_source",  # read what another store or bundle holds
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from ablate.audit.importing import SheetDeclaration, import_under_lock
     from ablate.audit.merge import MergeReport, merge_stores, read_merge_source
     from ablate.audit.rerun import SAME_BITS, RerunStopped, retrain
-    from ablate.audit.sheet import common_folder, read_frame, read_sheet
+    from ablate.audit.sheet import read_frame, read_sheet
     from ablate.audit.verify import verify_plan
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -97,12 +97,12 @@ class SheetDeclaration:
     """The user's declarations about a sheet: the sweep's name, and what the sheet has.
 
     `metrics`: "acc:more:%", or "acc=COLUMN:more:%" where the column has another name than the
-    metric. The first metric is the table's. `read`: the keys of the sheet but those of metrics.
+    metric. The first metric is the table's. `layout`: the keys of the sheet but those of metrics.
     """
 
     name: str
     metrics: Sequence[str]
-    read: SheetKeys
+    layout: SheetKeys
     baseline: str | None = None
     command: DeclaredImport | None = None  # None: a frame of Python, which no command reads
 
@@ -110,7 +110,7 @@ class SheetDeclaration:
     def keys(self) -> SheetKeys:
         """How to read the sheet. Raises UserError for a metric that can't be parsed."""
         metric_columns = {}
-        epochs = self.read.epochs
+        epochs = self.layout.epochs
         for text in self.metrics:
             key, column, options = _metric(text)
             metric_columns[key] = column
@@ -118,7 +118,7 @@ class SheetDeclaration:
                 epochs = f"{epochs}:{options['direction']}"
         if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
-        return replace(self.read, metrics=metric_columns, epochs=epochs)
+        return replace(self.layout, metrics=metric_columns, epochs=epochs)
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -152,7 +152,7 @@ def declare_plan(
     that differ from those of `old`.
     """
     metrics = _metrics(sheet, runs, declaration)
-    has_seeds = declaration.read.seed is not None
+    has_seeds = declaration.layout.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
     earlier_baseline = old.baseline if old is not None else runs[0].row
     baseline = declaration.baseline or earlier_baseline
@@ -187,7 +187,7 @@ def declare_plan(
     for column in column_labels:
         if (baseline, column) not in seeds:
             raise UserError(
-                f"{sheet.name}: {declaration.read.column} {column!r} has no run of the baseline "
+                f"{sheet.name}: {declaration.layout.column} {column!r} has no run of the baseline "
                 f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
                 f"--baseline"
             )
@@ -204,7 +204,7 @@ def declare_plan(
         declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
         rows=tuple(Row(label, {f"{TRAINER}.row": label}) for label in row_labels),
         columns=tuple(
-            Column(label, {f"{TRAINER}.column": label} if declaration.read.column else {})
+            Column(label, {f"{TRAINER}.column": label} if declaration.layout.column else {})
             for label in column_labels
         ),
         cells=tuple(cells),
@@ -224,7 +224,7 @@ def _source_of(
 ) -> SheetSource:
     """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
     hides = [*sheet.notes, *undeclared_differences(runs, baseline)]
-    if declaration.read.seed is None:
+    if declaration.layout.seed is None:
         hides += equal_lines(sheet)
     if predicts:
         hides += _unlike_their_share(runs, declaration)
@@ -355,8 +355,8 @@ def _check_same(
     }
     new_options = {
         "metric": _meanings(metrics),
-        "seed": declaration.read.seed is not None,
-        "column": declaration.read.column is not None,
+        "seed": declaration.layout.seed is not None,
+        "column": declaration.layout.column is not None,
     }
     for option in old_options:
         if old_options[option] != new_options[option]:

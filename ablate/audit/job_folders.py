@@ -11,9 +11,11 @@ verified.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,12 +85,17 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
 def _jobs(folder: Path, result: str) -> Iterator[Path]:
     """Return the folders of the jobs by name, numbers in their order: version_2 before version_10.
 
-    Raises UserError for none.
+    Raises UserError for none, and for a `result` that is no name of a file within a folder.
     """
     jobs = {path.parent.parent for path in folder.rglob(str(OVERRIDES))}
     if not jobs:
-        depth = len(Path(result).parts)
-        jobs = {path.parents[depth - 1] for path in folder.rglob(result)}
+        parts = Path(result).parts
+        if not parts or Path(result).is_absolute() or ".." in parts:
+            raise UserError(
+                f"--result {shlex.quote(result)}: expected a file in the folder of each job, such "
+                f"as metrics.csv"
+            )
+        jobs = {path.parents[len(parts) - 1] for path in folder.rglob(glob.escape(result))}
     if not jobs:
         raise UserError(f"--result {result}: no folder below {folder} has such a file")
 

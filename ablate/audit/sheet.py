@@ -58,6 +58,11 @@ class Sheet:
     keys: SheetKeys
     notes: tuple[str, ...] = ()
 
+    @property
+    def default_name(self) -> str:
+        """The name of its sweep where the user gives none: that of its file or folder."""
+        return Path(os.path.abspath(self.name)).stem
+
 
 @dataclass(frozen=True)
 class SheetRun:
@@ -111,7 +116,7 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     """
     source = sources[0]
     if len(sources) > 1:
-        source = common_folder(sources)
+        source = _common_folder(sources)
         names = [Path(os.path.relpath(path, source)).as_posix() for path in sources]
         if twice := [name for name, often in Counter(names).items() if often > 1]:
             raise UserError(f"{twice[0]}: was given twice")
@@ -123,7 +128,7 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     elif source.is_dir():
         lines, sha256 = _read_folder(source, keys)
         reader_columns = [RUN, RUN_NAME]
-    elif keys.result is not None:
+    elif keys.result is not None and source.exists():
         raise UserError(f"--result: is of a folder of jobs, and {source} is a file")
     else:
         content = read_content(source, str(source))
@@ -134,7 +139,7 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     return _sheet(str(source), shaped, sha256, folder, keys, notes)
 
 
-def common_folder(files: Sequence[Path]) -> Path:
+def _common_folder(files: Sequence[Path]) -> Path:
     """Return the deepest folder that all files are in or below."""
     return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
 
@@ -255,9 +260,9 @@ def _remedy_of_wide(sheet: Sheet, missing: str) -> str:
     return f"; give --wide {shlex.quote(pattern)} if each such column is a run" if often > 1 else ""
 
 
-def _remedy_of_two(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> str:
     """Return the way out where two lines are of one run."""
-    names = [name or UNNAMED for name in first if first[name] != second.get(name)]
+    names = [name or UNNAMED for name in earlier if earlier[name] != later.get(name)]
     if not names:
         return "leave one of them out"
     return (

@@ -173,13 +173,13 @@ def _read_json(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     """Read a list of objects; an object of columns, each a list or, as pandas writes them, an
     object by number; a trainer_state.json; or an object that is one line itself."""
     tree = read_tree(decoded_text(content, name, keys.encoding), name)
-    above = ""
+    list_name = ""
     if isinstance(tree, Mapping) and isinstance(tree.get(HISTORY), list):
-        tree, above = tree[HISTORY], HISTORY
+        tree, list_name = tree[HISTORY], HISTORY
     if isinstance(tree, Mapping) and (records := _records(tree, name)) is not None:
         tree = records
     if isinstance(tree, list):
-        places = (f"{above}[{number}]" for number in range(len(tree)))
+        places = (f"{list_name}[{number}]" for number in range(len(tree)))
         return [
             (place, _of_object(item, name, place)) for place, item in zip(places, tree, strict=True)
         ]

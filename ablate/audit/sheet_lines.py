@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.audit.sheet_forms import RUN, Line
@@ -21,7 +21,7 @@ from ablate.audit.sheet_values import is_missing, plain_text, read_number, value
 from ablate.planning import SheetKeys
 from ablate.shared import UserError, unknown_value
 
-LAST, BEST = "last", "best"
+LAST_LINE, BEST_LINE = "last", "best"
 SIGNS = {"more": 1, "less": -1}
 MOST_LISTED = 8  # columns or values that an error names
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}|\*")
@@ -90,43 +90,58 @@ def _pattern(text: str, place: str, star: str) -> re.Pattern[str]:
     return pattern
 
 
+@dataclass(frozen=True)
+class _RunColumn:
+    """A column that holds a run: the column of its metric, and the fields of its own name."""
+
+    metric_column: str
+    fields: Mapping[str, str]
+
+
 def _to_long(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
     """Yield a line for each run of a line whose columns hold a run each.
 
-    The n-th pattern is that of the n-th metric. A run without any value has no line.
+    A run without any value has no line. Raises UserError for a pattern that doesn't fit.
     """
+    run_columns = _run_columns(_columns_of(lines), keys)
+    for place, values in lines:
+        remaining = {key: value for key, value in values.items() if key not in run_columns}
+        runs: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+        places: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for column, run_column in run_columns.items():
+            if not is_missing(values.get(column)):
+                fields = tuple(run_column.fields.items())
+                runs.setdefault(fields, {})[run_column.metric_column] = values[column]
+                places.setdefault(fields, []).append(column)
+        for fields, metric_values in runs.items():
+            run_place = f"{place}, {', '.join(places[fields])}"
+            yield run_place, {**remaining, **dict(fields), **metric_values}
+
+
+def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColumn]:
+    """Return the columns that hold a run each. The n-th pattern is that of the n-th metric."""
     metric_columns = list(keys.metrics.values())
-    columns = _columns_of(lines)
     if len(keys.wide) > len(metric_columns):
         raise UserError(f"--wide {keys.wide[-1]}: give a --metric for each --wide, in their order")
-    patterns = [_pattern(text, f"--wide {text}", "(?P<seed>.+)") for text in keys.wide]
-    named_columns = {keys.row, keys.column, keys.predictions} - {None}
-    cells: dict[str, tuple[str, dict[str, str]]] = {}  # column -> metric's column, its fields
-    for text, pattern, metric_column in zip(keys.wide, patterns, metric_columns, strict=False):
-        matches = {
-            c: pattern.fullmatch(c) for c in columns if c not in named_columns and c not in cells
-        }
-        fitting = {c: match.groupdict() for c, match in matches.items() if match is not None}
-        if not fitting:
-            raise UserError(f"--wide {text}: fits none of the columns {_listed(columns)}")
+    declared_columns = {keys.row, keys.column, keys.predictions}
+    run_columns: dict[str, _RunColumn] = {}
+    for text, metric_column in zip(keys.wide, metric_columns, strict=False):
+        pattern = _pattern(text, f"--wide {text}", "(?P<seed>.+)")
+        fitting_columns = {}
+        for column in columns:
+            match = pattern.fullmatch(column)
+            if match is not None and column not in declared_columns and column not in run_columns:
+                fitting_columns[column] = _RunColumn(metric_column, match.groupdict())
+        if not fitting_columns:
+            raise UserError(f"--wide {text}: fits none of the columns {_quoted_list(columns)}")
         for new_column in (metric_column, *pattern.groupindex):
-            if new_column in columns and new_column not in fitting:
+            if new_column in columns and new_column not in fitting_columns:
                 raise UserError(
                     f"--wide {text}: the sheet has a column {new_column!r} already; name the "
                     f"field, or the metric, otherwise"
                 )
-        cells |= {column: (metric_column, fields) for column, fields in fitting.items()}
-    for place, values in lines:
-        remaining = {key: value for key, value in values.items() if key not in cells}
-        runs: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-        places: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for column, (metric_column, fields) in cells.items():
-            if not is_missing(values.get(column)):
-                run = tuple(fields.items())
-                runs.setdefault(run, {})[metric_column] = values[column]
-                places.setdefault(run, []).append(column)
-        for run, numbers in runs.items():
-            yield f"{place}, {', '.join(places[run])}", {**remaining, **dict(run), **numbers}
+        run_columns |= fitting_columns
+    return run_columns
 
 
 def _split(lines: Sequence[Line], text: str) -> tuple[str, list[Line], list[str]]:
@@ -187,7 +202,9 @@ def _filter(lines: Sequence[Line], text: str) -> list[Line]:
     ]
     if not chosen_lines:
         column_values = list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
-        raise UserError(f"--where {text}: chooses no line; {column} has {_listed(column_values)}")
+        raise UserError(
+            f"--where {text}: chooses no line; {column} has {_quoted_list(column_values)}"
+        )
     return chosen_lines
 
 
@@ -198,15 +215,25 @@ def _check_repeats(lines: Sequence[Line], keys: SheetKeys, reader_columns: Colle
     """Raise UserError where lines without --epochs may be of one run and would count as repeats."""
     if keys.run is not None:
         raise UserError(f"--run {keys.run}: give --epochs last, or best:COLUMN, which it serves")
-    if RUN not in reader_columns or keys.seed is not None:
+    if RUN not in reader_columns:
         return
-    jobs = Counter(values[RUN] for _, values in lines)
-    for job, often in jobs.items():
-        if often > 1:
+    seeds = f"--seed {keys.seed or 'COLUMN'}"
+    names = [name for name in (RUN, keys.row, keys.column, keys.seed) if name is not None]
+    for block in _blocks(lines, names).values():
+        if len(block) > 1:
+            _, values = block[0]
             raise UserError(
-                f"run {job}: has {often:,} lines: give --epochs last, or best:COLUMN, if they are "
-                f"of one run, and --seed COLUMN if each is a run"
+                f"run {values[RUN]}: has {len(block):,} lines: give --epochs last, or best:COLUMN, "
+                f"if they are of one run; {seeds} has to tell them apart if each is a run"
             )
+
+
+def _blocks(lines: Sequence[Line], names: Sequence[str]) -> dict[tuple[str, ...], list[Line]]:
+    """Group lines by the values of some columns."""
+    blocks: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        blocks.setdefault(tuple(plain_text(line[1].get(name)) for name in names), []).append(line)
+    return blocks
 
 
 def _line_of_each_run(
@@ -225,11 +252,8 @@ def _line_of_each_run(
             f"are no pairs"
         )
     names = [name for name in (keys.row, keys.column, *run_columns) if name is not None]
-    blocks: dict[tuple[str, ...], list[Line]] = {}
-    for line in lines:
-        blocks.setdefault(tuple(plain_text(line[1].get(name)) for name in names), []).append(line)
     choose, sentence = _chooser(keys, columns)
-    runs = [choose(block) for block in blocks.values()]
+    runs = [choose(block) for block in _blocks(lines, names).values()]
     return runs, [sentence] if len(runs) < len(lines) else []
 
 
@@ -239,13 +263,13 @@ def _chooser(
     """Return what chooses a line among those of a run, and the sentence that says how."""
     assert keys.epochs is not None
     place = f"--epochs {keys.epochs}"
-    if keys.epochs == LAST:
-        return _last, "a run has several lines, and the last value of each column counts"
+    if keys.epochs == LAST_LINE:
+        return _last_values, "a run has several lines, and the last value of each column counts"
     kind, _, rest = keys.epochs.partition(":")
     column, _, direction = rest.rpartition(":")
     if direction not in SIGNS:
         column, direction = rest, ""
-    if kind != BEST or not column:
+    if kind != BEST_LINE or not column:
         raise UserError(f"{place}: expected last, or best:COLUMN such as best:val_acc:more")
     if column not in columns:
         raise unknown_value(place, column, columns, "a column among")
@@ -254,7 +278,7 @@ def _chooser(
     metric_columns = list(keys.metrics.values())
 
     def choose(block: Sequence[Line]) -> Line:
-        return _best(block, column, SIGNS[direction], metric_columns, keys.decimal)
+        return _best_line(block, column, SIGNS[direction], metric_columns, keys.decimal)
 
     sentence = f"a run has several lines, and the one with the best {column} counts"
     if column in metric_columns:
@@ -262,17 +286,17 @@ def _chooser(
     return choose, sentence
 
 
-def _last(block: Sequence[Line]) -> Line:
+def _last_values(block: Sequence[Line]) -> Line:
     """Return the last value of each column. Loggers leave cells of other steps empty."""
-    last_values: dict[str, Any] = {}
+    merged_values: dict[str, Any] = {}
     for _, values in block:
         for key, value in values.items():
-            if key not in last_values or not is_missing(value):
-                last_values[key] = value
-    return block[-1][0], last_values
+            if key not in merged_values or not is_missing(value):
+                merged_values[key] = value
+    return block[-1][0], merged_values
 
 
-def _best(
+def _best_line(
     block: Sequence[Line], column: str, sign: int, metric_columns: Sequence[str], decimal: str
 ) -> Line:
     """Return the line with the best value of a column, the first of equal ones; that of a run
@@ -298,6 +322,6 @@ def _best(
     return place, chosen_values
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _quoted_list(texts: Sequence[str]) -> str:
     suffix = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
     return ", ".join(map(value_text, texts[:MOST_LISTED])) + suffix

@@ -107,15 +107,15 @@ def _paged(search: Callable[..., Any]) -> Iterator[Any]:
 @contextmanager
 def _file_store_allowed() -> Iterator[None]:
     """Let MLflow 3 open a folder, which it refuses to those who would write into it."""
-    before = os.environ.get(ALLOWED)
+    old_setting = os.environ.get(ALLOWED)
     os.environ[ALLOWED] = "true"
     try:
         yield
     finally:
-        if before is None:
+        if old_setting is None:
             del os.environ[ALLOWED]
         else:
-            os.environ[ALLOWED] = before
+            os.environ[ALLOWED] = old_setting
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def import_(
 
     Every number is kept with the hash of the sheet; a changed number is refused.
     """
-    from ablate.audit import SheetDeclaration, common_folder, import_under_lock, read_sheet
+    from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
     from ablate.planning import DeclaredImport, SheetKeys
 
     if decimal not in (POINT, ","):
@@ -130,7 +130,7 @@ def import_(
     listed_options["--ignore"] = ignore
     for key, texts in listed_options.items():
         arguments += [(key, text) for text in texts or ()]
-    read = SheetKeys(
+    layout = SheetKeys(
         row=row,
         column=column,
         seed=seed,
@@ -146,16 +146,17 @@ def import_(
         epochs=epochs,
         ignore=tuple(ignore or ()),
     )
-    first, *more = map(str, sources)
-    named_source = common_folder(sources) if more else sources[0]
+    first, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(
-        name if name is not None else named_source.stem or named_source.resolve().name,
+        name or "",
         metric,
-        read,
+        layout,
         baseline,
-        command=DeclaredImport(first, tuple(arguments), tuple(more)),
+        command=DeclaredImport(first, tuple(arguments), tuple(other_sheets)),
     )
     sheet = read_sheet(sources, declaration.keys)
+    if name is None:
+        declaration = dataclasses.replace(declaration, name=sheet.default_name)
     report = import_under_lock(store_at(store), sheet, declaration)
     if format == "json":
         print_json({"store": str(store), "source": sheet.name, **dataclasses.asdict(report)})
