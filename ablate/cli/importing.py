@@ -62,9 +62,9 @@ Split = Annotated[
         "Makes columns of a text, such as 'run={model}/{seed}'; * stands for any text.",
     ),
 ]
-Where = Annotated[
+Conditions = Annotated[
     list[str] | None,
-    option("COLUMN=VALUE", "Only the lines with this value count; != leaves them out."),
+    option("COLUMN=VALUE", "Only the lines with this value count; != leaves them out.", "--where"),
 ]
 Epochs = Annotated[
     str | None,
@@ -101,7 +101,7 @@ def import_(
     result: Result = None,
     wide: Wide = None,
     split: Split = None,
-    where: Where = None,
+    conditions: Conditions = None,
     epochs: Epochs = None,
     run: RunColumn = None,
     ignore: Ignore = None,
@@ -126,7 +126,7 @@ def import_(
     single_options["--decimal"] = None if decimal == POINT else decimal
     single_options["--encoding"] = None if encoding == UTF8 else encoding
     arguments = [(key, text) for key, text in single_options.items() if text is not None]
-    listed_options = {"--metric": metric, "--wide": wide, "--split": split, "--where": where}
+    listed_options = {"--metric": metric, "--wide": wide, "--split": split, "--where": conditions}
     listed_options["--ignore"] = ignore
     for key, texts in listed_options.items():
         arguments += [(key, text) for text in texts or ()]
@@ -142,17 +142,17 @@ def import_(
         comment=comment,
         wide=tuple(wide or ()),
         split=tuple(split or ()),
-        where=tuple(where or ()),
+        where=tuple(conditions or ()),
         epochs=epochs,
         ignore=tuple(ignore or ()),
     )
-    first, *other_sheets = map(str, sources)
+    sheet_file, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(
         name or "",
         metric,
         layout,
         baseline,
-        command=DeclaredImport(first, tuple(arguments), tuple(other_sheets)),
+        command=DeclaredImport(sheet_file, tuple(arguments), tuple(other_sheets)),
     )
     sheet = read_sheet(sources, declaration.keys)
     if name is None:
