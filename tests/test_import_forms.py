@@ -2,6 +2,7 @@
 sheets as programs export them. The oracle is the same results in a plain csv, and scipy."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -68,19 +69,24 @@ SHEET = ("sheet", "--store", "sheet")  # what `check` imports by default
 # --- Text -----------------------------------------------------------------------------------------
 
 COMMENTED = "# by harness 1.2, on a Tuesday\n# commit 3f2\n" + csv_text() + "# done\n"
-TEXTS = {  # name -> content, options
-    "plain.csv": (csv_text().encode(), ()),
-    "excel.txt": (csv_text("\t").encode("utf-16"), ("--encoding", "utf-16")),
-    "german.csv": (csv_text(";", ",").encode("latin-1"), ("--decimal", ",")),
-    "notes.csv": (COMMENTED.encode(), ("--comment", "#")),
+TEXTS = {  # name -> how pandas writes it, options
+    "plain.csv": ({}, ()),
+    "excel.txt": ({"sep": "\t", "encoding": "utf-16"}, ("--encoding", "utf-16")),
+    "german.csv": ({"sep": ";", "decimal": ",", "encoding": "latin-1"}, ("--decimal", ",")),
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_of_any_kind_is_the_plain_sheet(run, name):
-    content, options = TEXTS[name]
-    Path(name).write_bytes(content)
+    written, options = TEXTS[name]
+    pd.DataFrame(records()).to_csv(name, index=False, **written)
     check(run, name, (*OF, *options))
+
+
+def test_lines_of_comments_are_left_out(run):
+    Path("notes.csv").write_text(COMMENTED)
+    assert pd.read_csv("notes.csv", comment="#").to_dict("records") == records()
+    check(run, "notes.csv", (*OF, "--comment", "#"))
 
 
 def test_letters_of_latin_1_are_read_as_such(run):
@@ -146,6 +152,7 @@ def test_several_files_are_one_sheet_with_their_names_as_columns(run):
     check(run, files, (*OF, "--split", "file={m}_run.csv"))
     plan = Store(Path("sheet")).read_plan("sheet")
     assert plan.command[:3] == ("import", *files)
+    assert "logs: 2 rows" in run("import", *files, *OF, "--split", "file={m}_run.csv")
     Path(files[1]).write_text("seed,acc\n0,1\n")
     assert "another file" in run("verify", *SHEET)
 
@@ -159,6 +166,15 @@ def test_a_file_that_fits_no_pattern_is_named_with_the_option_that_leaves_it_out
     option = "file!=total.csv"
     assert f"--where '{option}'" in text
     assert "2 runs imported" in run("import", *files, *words, "--where", option)
+
+
+def test_a_file_is_not_given_twice_and_its_own_columns_are_not_hidden(run):
+    Path("logs").mkdir()
+    for name in ("a.csv", "b.csv"):
+        Path("logs", name).write_text("m,seed,acc,file\nbase,0,90,here\n")
+    assert "twice" in run("import", "logs/a.csv", "logs/../logs/a.csv", *OF, code=2)
+    text = run("import", "logs/a.csv", "logs/b.csv", *OF, code=2)
+    assert "a.csv: line 2: has a column 'file'" in text
 
 
 def write_lightning(folder="lightning_logs"):
@@ -222,8 +238,24 @@ def test_a_folder_of_no_kind_is_refused_with_the_options_that_take_it(run):
     Path("out/a").mkdir(parents=True)
     Path("out/a/log.csv").write_text(csv_text())
     assert "--result" in run("import", "out", *OF, code=2)
-    assert "--result none.csv" in run("import", "out", *OF, "--result", "none.csv", code=2)
+    for name in ("none.csv", "*.csv", "/log.csv", "../log.csv", ".", ""):
+        text = run("import", "out", *OF, "--result", name, code=2)
+        assert text.count("\n") == 1
+        assert f"--result {shlex.quote(name)}" in text
+    assert "no such file" in run("import", "gone", *OF, "--result", "log.csv", code=2)
     check(run, "out", (*OF, "--result", "log.csv"))
+
+
+def test_lines_of_one_job_are_no_runs_unless_they_are_declared(run):
+    Path("out/a").mkdir(parents=True)
+    Path("out/a/log.csv").write_text(f"{csv_text()}x,3,92.0\n")
+    words = ("--row", "m", "--metric", "acc:more:%", "--result", "log.csv")
+    for options, parts in ((words, ("--seed", "4 lines")), ((*OF, *words[4:]), ("2 lines",))):
+        text = run("import", "out", *options, code=2)
+        assert all(part in text for part in ("run a", "--epochs last", *parts))
+    run("import", "out", *OF, *words[4:], "--epochs", "last", "--as", "last")
+    mean = entries(run, "last")["x"]["accuracy"]["mean"]
+    assert mean == pytest.approx(np.mean([*ROWS["x"][:3], 92.0]))
 
 
 # --- Trackers -------------------------------------------------------------------------------------
@@ -282,6 +314,7 @@ def test_columns_that_hold_a_run_each_become_runs(run):
     check(run, "wide.csv", (*OF, "--wide", "seed_*"))
     apart = ("--row", "m", "--metric", "acc:more:%", "--wide", "seed_*")
     check(run, "wide.csv", apart, "apart")
+    assert "--wide 'seed_*'" in run("import", "wide.csv", *OF[:2], *OF[4:], code=2)
     frame.loc[1, "seed_3"] = np.nan  # a run that was not made
     frame.to_csv("gap.csv", index=False)
     assert "7 runs imported" in run("import", "gap.csv", *OF, "--wide", "seed_*")
@@ -325,7 +358,9 @@ def test_lines_are_chosen_by_their_values_and_the_table_says_how_many(run):
         "two": ("--where", "status!=crash", "--where", "status!=todo, later"),
         "cells": ("--where", "acc!=,-"),
     }.items():
-        assert "8 runs imported" in run("import", "log.csv", *OF, *wheres, "--as", name)
+        text = run("import", "log.csv", *OF, *wheres, "--as", name)
+        assert "8 runs imported" in text
+        assert text.count("8 of 11") == 1  # all conditions have one note
     assert "'crash'" in run("import", "log.csv", *OF, "--where", "status=kept", code=2)
 
 
@@ -337,7 +372,8 @@ def test_runs_of_a_row_are_told_apart_by_run_where_seeds_are_no_pairs(run):
     Path("log.csv").write_text("\n".join(lines) + "\n")
     words = ("--row", "m", "--metric", "acc:more:%", "--epochs", "last")
     assert "--run COLUMN" in run("import", "log.csv", *words, code=2)
-    check(run, "log.csv", (*words, "--run", "id"))
+    text = check(run, "log.csv", (*words, "--run", "id"))
+    assert " id" not in text  # it is declared, so that no note names it
     gain = entries(run, *SHEET)["x"]["gain"]
     welch = oracle.ttest_ind(ROWS["x"], ROWS["base"], equal_var=False).confidence_interval(0.95)
     assert (gain["low"], gain["high"]) == pytest.approx(tuple(welch), abs=2e-3)
@@ -386,6 +422,7 @@ REFUSED = {  # content, words, and the words that the refusal names, with which 
     "empty": (f"{csv_text()}x,9,\n".encode(), OF, ("--where", "acc!=")),
     "dash": (f"{csv_text()}x,9,-\n".encode(), OF, ("--where", "acc!=-")),
     "n/a": (f"{csv_text()}x,9,n/a\n".encode(), OF, ("--where", "acc!=n/a")),
+    "no row": (f"{csv_text()},9,90\n".encode(), OF, ("--where", "m!=")),
 }
 
 
@@ -432,6 +469,7 @@ def test_a_cell_that_is_no_number_is_refused_with_the_reason(run, cell, parts):
         (("--where", "n=1"), ("m, seed",)),
         (("--epochs", "first"), ("best:val_acc:more",)),
         (("--epochs", "best:loss:less"), ("m, seed",)),
+        (("--run", "m"), ("--epochs",)),
         (("--decimal", ";"), ("--decimal",)),
         (("--encoding", "utf-99"), ("latin-1",)),
         (("--result", "a.csv"), ("--result",)),

@@ -97,7 +97,7 @@ def _jobs(folder: Path, result: str) -> Iterator[Path]:
             )
         jobs = {path.parents[len(parts) - 1] for path in folder.rglob(glob.escape(result))}
     if not jobs:
-        raise UserError(f"--result {result}: no folder below {folder} has such a file")
+        raise UserError(f"--result {shlex.quote(result)}: no folder below {folder} has such a file")
 
     def order(job: Path) -> list[tuple[int, str]]:
         parts = _DIGITS.split(job.relative_to(folder).as_posix())  # text, digits, text, ...
