@@ -191,8 +191,8 @@ def test_wrong_words_are_named_with_the_choices():
     with pytest.raises(UserError, match="--style: expected one of page, paper, slides, got 'pap"):
         FigureForm("papers")
     for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):
-        with pytest.raises(UserError, match="--size: expected WIDTHxHEIGHT in inches, each from 1"):
-            read_figure_size(text)
+        with pytest.raises(UserError, match="--size: expected a width and a height from 1 to 40"):
+            FigureForm(size=read_figure_size(text))
     assert read_figure_size("3.3x2.4") == COLUMN
 
 
