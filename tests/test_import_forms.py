@@ -198,6 +198,11 @@ def test_jobs_of_lightning_have_their_settings_and_their_last_values(run):
     words = [word.replace("acc:", "acc=test_acc:") for word in LAST]
     text = check(run, "lightning_logs", (*words, "--result", "metrics.csv", "--ignore", "t*"))
     assert "train_loss" not in text
+    words = [word.replace("test_acc:", "val_acc:") for word in words]  # whose last cell is empty
+    run("import", "lightning_logs", *words, "--result", "metrics.csv", "--as", "validation")
+    for row, values in ROWS.items():
+        mean = entries(run, "validation")[row]["accuracy"]["mean"]
+        assert mean == pytest.approx(np.mean(values))
 
 
 def test_the_best_epoch_is_that_of_the_validation_and_the_test_is_of_the_whole_run(run):
@@ -339,6 +344,8 @@ def test_several_metrics_have_a_pattern_each(run):
     assert entries(run, "two")["x"]["accuracy"]["mean"] == pytest.approx(93)
     loss = entries(run, "two", "analysis.metric=loss")
     assert loss["x"]["accuracy"]["mean"] == pytest.approx(0.25)
+    text = run("import", "two.csv", *words, "--wide", "acc_*", "--wide", "*_1", code=2)
+    assert "--wide *_1: fits 'acc_1', as an earlier" in text
 
 
 # --- Which lines count ----------------------------------------------------------------------------

@@ -130,8 +130,14 @@ def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColum
         fitting_columns = {}
         for column in columns:
             match = pattern.fullmatch(column)
-            if match is not None and column not in declared_columns and column not in run_columns:
-                fitting_columns[column] = _RunColumn(metric_column, match.groupdict())
+            if match is None or column in declared_columns:
+                continue
+            if column in run_columns:
+                raise UserError(
+                    f"--wide {text}: fits {column!r}, as an earlier --wide does; give patterns "
+                    f"that fit different columns"
+                )
+            fitting_columns[column] = _RunColumn(metric_column, match.groupdict())
         if not fitting_columns:
             raise UserError(f"--wide {text}: fits none of the columns {_quoted_list(columns)}")
         for new_column in (metric_column, *pattern.groupindex):
