@@ -140,6 +140,15 @@ def test_json_that_is_no_sheet_is_refused(run, tree, parts):
     assert all(part in text for part in ("bad.json", *parts))
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("runs.xlsx", "CSV UTF-8"), ("mlflow.db", "mlflow experiments csv"), ("a.json", "--comment")],
+)
+def test_a_file_that_is_no_text_is_refused_with_the_way_out(run, name, part):
+    Path(name).write_text("[]")
+    assert part in run("import", name, *OF, "--comment", "#", code=2)
+
+
 # --- Several files, and folders of jobs -----------------------------------------------------------
 
 
@@ -164,7 +173,7 @@ def test_a_file_that_fits_no_pattern_is_named_with_the_option_that_leaves_it_out
     files = ("base_0.csv", "x_0.csv", "total.csv")
     text = run("import", *files, *words, code=2)
     option = "file!=total.csv"
-    assert f"--where '{option}'" in text
+    assert f"--where {shlex.quote(option)} " in text
     assert "2 runs imported" in run("import", *files, *words, "--where", option)
 
 
@@ -368,6 +377,8 @@ def test_lines_are_chosen_by_their_values_and_the_table_says_how_many(run):
         text = run("import", "log.csv", *OF, *wheres, "--as", name)
         assert "8 runs imported" in text
         assert text.count("8 of 11") == 1  # all conditions have one note
+    Path("plain.csv").write_text(csv_text())
+    assert "note" not in run("import", "plain.csv", *OF, "--where", "m=base,x")
     assert "'crash'" in run("import", "log.csv", *OF, "--where", "status=kept", code=2)
 
 
@@ -479,6 +490,7 @@ def test_a_cell_that_is_no_number_is_refused_with_the_reason(run, cell, parts):
         (("--run", "m"), ("--epochs",)),
         (("--decimal", ";"), ("--decimal",)),
         (("--encoding", "utf-99"), ("latin-1",)),
+        (("--encoding", "undefined"), ("latin-1",)),
         (("--result", "a.csv"), ("--result",)),
     ],
 )

@@ -52,11 +52,12 @@ def read_lines(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     """
     suffix = Path(name).suffix.lower()
     if suffix not in FORMS:
-        remedy = "; save a workbook as CSV UTF-8" if suffix in (".xlsx", ".xls", ".ods") else ""
         raise UserError(
-            f"{name}: expected a file {', '.join(FORMS)}, or the folder of a Hydra multirun, of "
-            f"MLflow or of TensorBoard{remedy}"
+            f"{name}: expected a file {', '.join(FORMS)}, or the folder of jobs, of MLflow or of "
+            f"TensorBoard{EXPORTS.get(suffix, '')}"
         )
+    if keys.comment is not None and FORMS[suffix] is not _read_csv:
+        raise UserError(f"--comment: {name} has no lines that are comments; leave the option out")
     return FORMS[suffix](content, name, keys)
 
 
@@ -92,7 +93,7 @@ def decoded_text(content: bytes, name: str, encoding: str = "utf-8") -> str:
         raise UserError(
             f"{name}: byte {error.start} is no {encoding.upper()}; {_other_encoding(content)}"
         ) from error
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:  # unknown, or no encoding of files
         raise UserError(
             f"--encoding {encoding}: expected one such as utf-16, latin-1 or cp1252"
         ) from error
@@ -300,6 +301,12 @@ def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
             yield f"row {number}", record
             number += 1
 
+
+# By suffix: how a file of another form becomes a sheet.
+EXPORTS: Mapping[str, str] = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "; save a workbook as CSV UTF-8"),
+    ".db": "; of MLflow's database `mlflow experiments csv -x ID -o runs.csv` makes one",
+}
 
 # By suffix: reads the lines of a file from its bytes, its name and the keys of the sheet.
 FORMS: Mapping[str, Callable[[bytes, str, SheetKeys], list[Line]]] = {

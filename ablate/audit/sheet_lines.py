@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,10 @@ from typing import Any
 from ablate.audit.sheet_forms import RUN, Line
 from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
 from ablate.planning import SheetKeys
+from ablate.run import DIRECTIONS
 from ablate.shared import UserError, unknown_value
 
 LAST_LINE, BEST_LINE = "last", "best"
-SIGNS = {"more": 1, "less": -1}
 MOST_LISTED = 8  # columns or values that an error names
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}|\*")
 
@@ -39,25 +40,23 @@ def shape_lines(
     shaped, notes = list(lines), list[str]()
     if keys.wide:
         shaped = list(_to_long(shaped, keys))
-    split_columns = []
-    fields = list[str]()
-    for text in keys.split:
-        column, shaped, new_fields = _split(shaped, text)
-        split_columns.append(column)
-        fields += new_fields
+    splits = [_Split.parse(text) for text in keys.split]
+    for split in splits:
+        shaped = split.lines(shaped)
     total = len(shaped)
     for text in keys.where:
         shaped = _filter(shaped, text)
-    if keys.where:
+    if len(shaped) < total:
         conditions = " and ".join(keys.where)
         notes.append(f"only the lines with {conditions} count, {len(shaped):,} of {total:,}")
-    _check_fields(shaped, fields, keys.split)
+    for split in splits:
+        split.check(shaped)
     if keys.epochs is not None:
         shaped, epoch_notes = _line_of_each_run(shaped, keys, reader_columns)
         notes += epoch_notes
     else:
         _check_repeats(shaped, keys, reader_columns)
-    hidden = {*reader_columns, *split_columns, keys.run} - {*keys.used}
+    hidden = {*reader_columns, *(split.column for split in splits), keys.run} - {*keys.used}
     return [
         (place, {key: value for key, value in values.items() if key not in hidden})
         for place, values in shaped
@@ -150,37 +149,48 @@ def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColum
     return run_columns
 
 
-def _split(lines: Sequence[Line], text: str) -> tuple[str, list[Line], list[str]]:
-    """Return the column that "COLUMN=PATTERN" names, the lines with the fields of its pattern as
-    columns, and the names of these. A field is None in a line that the pattern doesn't fit."""
-    place = f"--split {text}"
-    column, _, pattern_text = text.partition("=")
-    pattern = _pattern(pattern_text, place, ".*")
-    columns = _columns_of(lines)
-    if column not in columns:
-        raise unknown_value(place, column, columns, "a column among")
-    for field in pattern.groupindex:
-        if field in columns:
-            raise UserError(f"{place}: the sheet has a column {field!r} already; name it otherwise")
-    nothing: dict[str, str | None] = dict.fromkeys(pattern.groupindex)
-    split_lines = list[Line]()
-    for line_place, values in lines:
-        match = pattern.fullmatch(plain_text(values.get(column)))
-        fields = nothing if match is None else match.groupdict()
-        split_lines.append((line_place, {**values, **fields}))
-    return column, split_lines, list(pattern.groupindex)
+@dataclass(frozen=True)
+class _Split:
+    """A "COLUMN=PATTERN" of --split."""
 
+    text: str
+    column: str
+    pattern: re.Pattern[str]
 
-def _check_fields(lines: Sequence[Line], fields: Sequence[str], texts: Sequence[str]) -> None:
-    """Raise UserError for a line that a pattern of --split doesn't fit."""
-    for place, values in lines:
-        for text in texts:
-            column, _, pattern_text = text.partition("=")
-            if any(values[f] is None for f in fields if f"{{{f}}}" in pattern_text):
-                value = plain_text(values.get(column))
+    @classmethod
+    def parse(cls, text: str) -> _Split:
+        """Raises UserError for a malformed pattern."""
+        column, _, pattern_text = text.partition("=")
+        return cls(text, column, _pattern(pattern_text, f"--split {text}", ".*"))
+
+    def lines(self, lines: Sequence[Line]) -> list[Line]:
+        """Return the lines with the fields of the pattern as columns, None in those that it doesn't
+        fit. Raises UserError for a column that isn't there, and for a field that is one already."""
+        columns = _columns_of(lines)
+        if self.column not in columns:
+            raise unknown_value(f"--split {self.text}", self.column, columns, "a column among")
+        for field in self.pattern.groupindex:
+            if field in columns:
                 raise UserError(
-                    f"--split {text}: {place}: doesn't fit {value!r}; change the pattern, or give "
-                    f"--where '{column}!={value}' to leave it out"
+                    f"--split {self.text}: the sheet has a column {field!r} already; name it "
+                    f"otherwise"
+                )
+        nothing: dict[str, str | None] = dict.fromkeys(self.pattern.groupindex)
+        split_lines = list[Line]()
+        for place, values in lines:
+            match = self.pattern.fullmatch(plain_text(values.get(self.column)))
+            split_lines.append((place, {**values, **(match.groupdict() if match else nothing)}))
+        return split_lines
+
+    def check(self, lines: Sequence[Line]) -> None:
+        """Raise UserError for a line that the pattern didn't fit."""
+        for place, values in lines:
+            if any(values[field] is None for field in self.pattern.groupindex):
+                value = plain_text(values.get(self.column))
+                condition = shlex.quote(f"{self.column}!={value}")
+                raise UserError(
+                    f"--split {self.text}: {place}: doesn't fit {value!r}; change the pattern, or "
+                    f"give --where {condition} to leave it out"
                 )
 
 
@@ -273,7 +283,7 @@ def _chooser(
         return _last_values, "a run has several lines, and the last value of each column counts"
     kind, _, rest = keys.epochs.partition(":")
     column, _, direction = rest.rpartition(":")
-    if direction not in SIGNS:
+    if direction not in DIRECTIONS:
         column, direction = rest, ""
     if kind != BEST_LINE or not column:
         raise UserError(f"{place}: expected last, or best:COLUMN such as best:val_acc:more")
@@ -284,7 +294,7 @@ def _chooser(
     metric_columns = list(keys.metrics.values())
 
     def choose(block: Sequence[Line]) -> Line:
-        return _best_line(block, column, SIGNS[direction], metric_columns, keys.decimal)
+        return _best_line(block, column, DIRECTIONS[direction], metric_columns, keys.decimal)
 
     sentence = f"a run has several lines, and the one with the best {column} counts"
     if column in metric_columns:
