@@ -11,6 +11,7 @@ import pytest
 from support.svg import marks, texts
 from support.tables import finished, make_plan, note, plant, tabulate
 
+from ablate.planning import read_labels
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
@@ -18,7 +19,6 @@ from ablate.report.plot.across import across
 from ablate.report.plot.form import inks, read_figure_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
-from ablate.report.selection import read_labels
 from ablate.report.watch.curves import on_dark
 from ablate.shared.errors import UserError
 

@@ -265,7 +265,7 @@ def plot(
 
 def _with_rows(form: FigureForm, plan: Plan, rows: str | None) -> FigureForm:
     """Return the form with the rows that the option names."""
-    from ablate.report import read_labels
+    from ablate.planning import read_labels
 
     if rows is None:
         return form
