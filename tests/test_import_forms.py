@@ -166,6 +166,21 @@ def test_several_files_are_one_sheet_with_their_names_as_columns(run):
     assert "another file" in run("verify", *SHEET)
 
 
+def test_an_anonymous_bundle_of_several_files_names_no_folder(run):
+    for row, values in ROWS.items():
+        Path("secretive", row).mkdir(parents=True)
+        text = "".join(f"{seed},{value}\n" for seed, value in enumerate(values))
+        Path("secretive", row, f"{row}.csv").write_text(f"seed,acc\n{text}")
+    files = ("secretive/base/base.csv", "secretive/x/x.csv")
+    words = (*OF, "--split", "file=*/{m}.csv", "--as", "sheet")
+    run("import", *files, *words)
+    run("export", "sheet", "out", "--anonymous")
+    assert "nothing wrong" in run("verify", "out")
+    texts = [path.read_bytes() for path in Path("out").rglob("*") if path.is_file()]
+    assert any(b"x.csv" in text for text in texts)
+    assert not any(b"secretive" in text or b"base/base" in text for text in texts)
+
+
 def test_a_file_that_fits_no_pattern_is_named_with_the_option_that_leaves_it_out(run):
     for name in ("base_0.csv", "x_0.csv", "total.csv"):
         Path(name).write_text("acc\n90\n")
@@ -183,7 +198,7 @@ def test_a_file_is_not_given_twice_and_its_own_columns_are_not_hidden(run):
         Path("logs", name).write_text("m,seed,acc,file\nbase,0,90,here\n")
     assert "twice" in run("import", "logs/a.csv", "logs/../logs/a.csv", *OF, code=2)
     text = run("import", "logs/a.csv", "logs/b.csv", *OF, code=2)
-    assert "a.csv: line 2: has a column 'file'" in text
+    assert all(part in text for part in ("a.csv: ", "'file'"))
 
 
 def write_lightning(folder="lightning_logs"):
@@ -256,7 +271,7 @@ def test_a_folder_of_no_kind_is_refused_with_the_options_that_take_it(run):
         text = run("import", "out", *OF, "--result", name, code=2)
         assert text.count("\n") == 1
         assert f"--result {shlex.quote(name)}" in text
-    assert "no such file" in run("import", "gone", *OF, "--result", "log.csv", code=2)
+    assert "gone: no" in run("import", "gone", *OF, "--result", "log.csv", code=2)
     check(run, "out", (*OF, "--result", "log.csv"))
 
 
@@ -354,7 +369,7 @@ def test_several_metrics_have_a_pattern_each(run):
     loss = entries(run, "two", "analysis.metric=loss")
     assert loss["x"]["accuracy"]["mean"] == pytest.approx(0.25)
     text = run("import", "two.csv", *words, "--wide", "acc_*", "--wide", "*_1", code=2)
-    assert "--wide *_1: fits 'acc_1', as an earlier" in text
+    assert all(part in text for part in ("--wide *_1: ", "'acc_1'"))
 
 
 # --- Which lines count ----------------------------------------------------------------------------

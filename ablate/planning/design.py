@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
@@ -356,6 +357,12 @@ class SheetSource:
     lines: int
     read: SheetKeys
     hides: tuple[str, ...] = ()
+
+    def placeless(self) -> SheetSource:
+        """Return the source without folders."""
+        names = tuple(Path(name).name for name in self.read.files)
+        file = f"{len(names)} files" if names else Path(self.file).name
+        return replace(self, file=file, read=replace(self.read, files=names))
 
 
 @dataclass(frozen=True)
