@@ -39,6 +39,10 @@ class TableView:
     where: Annotated[
         list[str], option("KEY=VALUE", "Show only cells whose row or column has this setting.")
     ] = field(default_factory=list)
+    contrast: Annotated[
+        list[str],
+        option("'A - B'", "Also compare two rows: A minus B; can be repeated."),
+    ] = field(default_factory=list)
     sort: Annotated[str | None, option("gain", "Order of the rows: the best gain first.")] = None
     format: TableFormat = None
     show: Annotated[
@@ -169,9 +173,11 @@ def _read_table(
 ) -> tuple[Table, tuple[str, ...]]:
     """Read the table of a sweep, which is a look; return it with the parts that `--show` names."""
     from ablate.analysis import Extras, published_figures, read_verdicts
+    from ablate.planning import with_contrasts
     from ablate.report import DEFAULT_SHOW, SHOW, check_show
     from ablate.running import estimate_sizes
 
+    plan = with_contrasts(plan, view.contrast, "--contrast")
     if view.against not in (None, "paper"):
         raise unknown_value("--against", view.against, ("paper",))
     parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT_SHOW

@@ -215,9 +215,9 @@ def planned(
         plan = without_skipped(unedited_plan(store, plan), ledger)
         for note in edit_notes(plan, store.command):
             announce(note)
-    changed = change_analysis(plan.analysis, analysis)
+    changed_plan = change_analysis(plan, analysis)
     for key in analysis:
-        if getattr(changed, key) == getattr(plan.analysis, key):
+        if getattr(changed_plan.analysis, key) == getattr(plan.analysis, key):
             continue
         if not is_look:
             raise UserError(
@@ -225,7 +225,7 @@ def planned(
                 f"`report`, `plot` and `export` take a new one"
             )
         plan.design.check_change(plan, key)
-    plan = replace(plan, analysis=changed).with_own()
+    plan = changed_plan.with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 

@@ -260,5 +260,6 @@ class Analysis:
         Literal["omit", "chance"], Key("a diverged run is left out, or scored at chance")
     ] = "omit"
     contrasts: Annotated[
-        Mapping[str, Mapping[str, Any]], Key("by how much gains change between columns")
+        Mapping[str, Mapping[str, Any]],
+        Key("differences of two rows, and by how much gains change between two columns"),
     ] = field(default_factory=dict)

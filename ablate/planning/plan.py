@@ -30,6 +30,7 @@ from ablate.planning.cell import (
     lineage,
 )
 from ablate.planning.changes import NO_CHANGE, Changes
+from ablate.planning.contrasts import ACROSS_COLUMNS, BETWEEN_ROWS
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
@@ -533,7 +534,7 @@ def _check(plan: Plan) -> None:
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
     for name, contrast in plan.analysis.contrasts.items():
-        if set(contrast) != {"across", "from", "to"}:
+        if set(contrast) not in (ACROSS_COLUMNS, BETWEEN_ROWS):
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 

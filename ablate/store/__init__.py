@@ -74,6 +74,7 @@ __all__ = [
     "PastLooks",  # the earlier looks that bear upon a table
     "SeedCounts",  # numbers of seeds at which runs were read before
     "FEWEST_FOR_SPREAD",  # the fewest seeds that show a spread
+    "contrasts_of",  # the contrasts between rows that a column has
     "look_changes",  # in what two looks differ
     "renamed_labels",  # labels that differ between two drives
     "trained_identity",  # what is trained for each row and column
@@ -147,13 +148,13 @@ if TYPE_CHECKING:
         other_ledger_error,
         result_detail,
     )
+    from ablate.store.look_differences import look_changes, renamed_labels
     from ablate.store.looks import (
         FEWEST_FOR_SPREAD,
         InterimLook,
         PastLooks,
         SeedCounts,
-        look_changes,
-        renamed_labels,
+        contrasts_of,
         trained_identity,
     )
     from ablate.store.pilots import (

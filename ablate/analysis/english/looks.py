@@ -41,6 +41,20 @@ def looks_among_variants(
     )
 
 
+@writes("looks.among-comparisons")
+def looks_among_comparisons(
+    columns: Sequence[str], sweeps: Sequence[str], read: int, contrasts: int
+) -> str:
+    """`read`: the number of comparisons that were read of these runs, contrasts between rows among
+    them; `contrasts`: as many as share the error now."""
+    return _of_columns(
+        columns,
+        f"These runs were also read in {first_few(sweeps)}, in {count_text(read, 'comparison')} "
+        f"with those here, so intervals here are as wide as for "
+        f"{count_text(contrasts, 'comparison')}.",
+    )
+
+
 @writes("looks.other-readings")
 def looks_other_readings(
     columns: Sequence[str],
@@ -100,8 +114,9 @@ def looks_changed(
     one; `changes`: each "WHAT: HOW", of which many are only named; `counts_all`: whether all
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
+    counted = "variants" if all(change.startswith("rows") for change in changes) else "comparisons"
     consequence = (
-        "all variants that were read are counted"
+        f"all {counted} that were read are counted"
         if counts_all
         else "they were changed with results in view, so the error of the table is unknown"
     )
