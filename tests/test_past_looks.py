@@ -408,7 +408,7 @@ def test_what_changed_is_told_in_the_same_words_by_every_process():
     """A column became two rows: which of them it is called depends on nothing but the labels."""
     was = {"column": {"cell 1", "cell 2", "cell 3"}}
     now = {str(i): {f"cell {i}"} for i in (1, 2, 3)}
-    code = f"from ablate.store.looks import _matched; print(_matched({was}, {now}))"
+    code = f"from ablate.store.look_differences import _matched; print(_matched({was}, {now}))"
     for seed in range(6):
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
         told = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)

@@ -24,7 +24,7 @@ from ablate.analysis.judging import (
     verdict_words,
 )
 from ablate.analysis.summary import Summary, SummaryLine, p_values
-from ablate.planning import Column, Plan, column_contrasts, wide_places
+from ablate.planning import Column, Plan, wide_places
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
     import numpy as np
 
     plan = arrays.plan
-    for name, contrast in column_contrasts(plan.analysis.contrasts).items():
+    for name, contrast in plan.analysis.column_contrasts.items():
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))

@@ -396,7 +396,11 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
         return None
     sweeps = [*past.other_sweeps(column)]
     if past.counts_row_contrasts(column):
-        return "looks.among-comparisons", {"sweeps": sweeps, "read": count, "contrasts": contrasts}
+        return "looks.among-comparisons", {
+            "sweeps": sweeps,
+            "comparisons": count,
+            "contrasts": contrasts,
+        }
     return "looks.among-variants", {"sweeps": sweeps, "variants": count, "contrasts": contrasts}
 
 

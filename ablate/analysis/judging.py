@@ -15,7 +15,7 @@ from ablate.analysis import stats
 from ablate.analysis.scores import Scores, sets_of
 from ablate.planning import Analysis, Imported, Plan
 from ablate.run import Metric
-from ablate.store import PastLooks, contrasts_of
+from ablate.store import PastLooks
 
 
 class Detail(enum.IntEnum):
@@ -38,7 +38,7 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.M
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
     for label in contrasts:
         rows = [cell.row for cell in plan.cells if cell.column == label]
-        contrasts[label] += len(contrasts_of(plan, rows))
+        contrasts[label] += len(plan.contrasts_in(rows))
     if (changes := plan.changes) is not None:  # cells have no verdicts
         contrasts = Counter(dict.fromkeys(contrasts, changes.contrasts))
     comparisons = max(1, contrasts[column])

@@ -15,15 +15,14 @@ from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.judging import Detail, is_partial, method_of, shown_gain, verdict_of
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary, SummaryLine, p_values
-from ablate.planning import RowContrast
-from ablate.store import PastLooks, contrasts_of
+from ablate.store import PastLooks
 
 
 class JudgedContrast(NamedTuple):
     """A contrast in a column. `gain`: of its first row over its second; `judgeable`: it may have a
     verdict."""
 
-    contrast: RowContrast
+    label: str
     column: str
     gain: stats.RowGain
     judgeable: bool
@@ -41,30 +40,30 @@ def contrast_blocks(
     `reads_images`: whether to read which images runs get right."""
     plan = evidence.plan
     words = stats.NEUTRAL if plan.metric.neutral else stats.COMPARED
-    judged, comparisons = list[JudgedContrast](), 1
+    judgements, comparisons = list[JudgedContrast](), 1
     for column in evidence.columns:
         method = method_of(plan, column.column.label, past)
         comparisons = max(comparisons, method.contrasts)
         course = courses.get(column.column.label)
-        judged += _judge(column, method, course, reads_images and not courses)
+        judgements += _judge(column, method, course, reads_images and not courses)
     lines = tuple(
         SummaryLine(
             label=contrast.label,
-            column=column_label,
-            gain=shown_gain(gain, plan.metric),
+            column=contrast.column,
+            gain=shown_gain(contrast.gain, plan.metric),
             verdict=verdict_of(
-                gain.gain,
+                contrast.gain.gain,
                 plan.analysis.margin,
-                judgeable and detail is Detail.VERDICTS,
+                contrast.judgeable and detail is Detail.VERDICTS,
                 words,
             ),
-            p_values=p_values(gain),
+            p_values=p_values(contrast.gain),
         )
-        for contrast, column_label, gain, judgeable in judged
+        for contrast in judgements
     )
     if not lines:
         return ()
-    gains = {f"{one.contrast.label} {one.column}".strip(): one.gain for one in judged}
+    gains = {f"{line.label} {line.column}".strip(): line.gain for line in judgements}
     return (
         Summary(
             kind="row_contrast",
@@ -87,7 +86,7 @@ def _judge(
     """Yield the contrasts of a column whose rows share a run: as its looks judged them, with means
     alone before these did, in a sweep that has looks."""
     plan, scores = column.plan, {scores.cell.row: scores for scores in column.scores}
-    labels, contrasts = [*scores], contrasts_of(plan, scores)
+    labels, contrasts = [*scores], plan.contrasts_in(scores)
     if not contrasts:
         return
     right = column.images.right if reads_images else None
@@ -100,5 +99,6 @@ def _judge(
             alone = stats.RowGain(stats.Estimate(gain.gain.mean, None, None, gain.gain.n))
             gain = course.contrasts.get(contrast.difference, alone)
         if gain is not None:
-            partial = any(is_partial(plan, scores[label]) for label in contrast[1:])
-            yield JudgedContrast(contrast, column.column.label, gain, not partial)
+            compared = scores[contrast.row], scores[contrast.base]
+            partial = any(is_partial(plan, row_scores) for row_scores in compared)
+            yield JudgedContrast(contrast.label, column.column.label, gain, not partial)

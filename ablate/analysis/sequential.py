@@ -22,7 +22,7 @@ from ablate.analysis.judging import sequential_of
 from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import Correct, Results
 from ablate.planning import Changes, Plan, Standing, effect_label
-from ablate.store import InterimLook, PastLooks, contrasts_of, looks
+from ablate.store import InterimLook, PastLooks, looks
 
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
@@ -236,7 +236,7 @@ def _contrasts(
     right = evidence.right().right if method.spread == "images" else None
     flips = None if right is None else stats.Flips((right[:, :n],))
     gains = {}
-    for contrast in contrasts_of(evidence.plan, evidence.rows):
+    for contrast in evidence.plan.contrasts_in(evidence.rows):
         rows = evidence.rows.index(contrast.row), evidence.rows.index(contrast.base)
         before = earlier.get(contrast.difference)
         is_decided = before is not None and not before.holds_zero

@@ -11,7 +11,7 @@ import html
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,7 +247,8 @@ class Sweep:
         from ablate.planning import change_analysis
 
         plan, store, events = self._opened_look()
-        plan = change_analysis(plan, analysis).with_own()
+        plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
+        plan.check_contrasts("analysis.contrasts.")
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

@@ -173,11 +173,10 @@ def _read_table(
 ) -> tuple[Table, tuple[str, ...]]:
     """Read the table of a sweep, which is a look; return it with the parts that `--show` names."""
     from ablate.analysis import Extras, published_figures, read_verdicts
-    from ablate.planning import with_contrasts
     from ablate.report import DEFAULT_SHOW, SHOW, check_show
     from ablate.running import estimate_sizes
 
-    plan = with_contrasts(plan, view.contrast, "--contrast")
+    plan = plan.with_contrasts(view.contrast, "--contrast")
     if view.against not in (None, "paper"):
         raise unknown_value("--against", view.against, ("paper",))
     parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT_SHOW

@@ -215,9 +215,9 @@ def planned(
         plan = without_skipped(unedited_plan(store, plan), ledger)
         for note in edit_notes(plan, store.command):
             announce(note)
-    changed_plan = change_analysis(plan, analysis)
+    changed = change_analysis(plan.analysis, analysis)
     for key in analysis:
-        if getattr(changed_plan.analysis, key) == getattr(plan.analysis, key):
+        if getattr(changed, key) == getattr(plan.analysis, key):
             continue
         if not is_look:
             raise UserError(
@@ -225,7 +225,8 @@ def planned(
                 f"`report`, `plot` and `export` take a new one"
             )
         plan.design.check_change(plan, key)
-    plan = changed_plan.with_own()
+    plan = replace(plan, analysis=changed).with_own()
+    plan.check_contrasts("analysis.contrasts.")
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 

@@ -47,11 +47,7 @@ __all__ = [
     "METRICS",  # the metrics of every task
     "is_metric",  # is this the name of a metric?
     "read_own_metric",  # read what a function of the user's says of its metric
-    "change_analysis",  # a driven sweep with keys of its analysis replaced
-    "column_contrasts",  # the contrasts between columns of an analysis
-    "RowContrast",  # the difference of two rows
-    "row_contrasts",  # the contrasts between rows of an analysis
-    "with_contrasts",  # a plan whose table has more contrasts between rows
+    "change_analysis",  # a driven sweep's analysis, with keys replaced
     "split_analysis_words",  # separate the words `analysis.KEY=VALUE`
     "matches_value",  # is a value the expected one, or one of a list?
     # Searches
@@ -132,12 +128,6 @@ if TYPE_CHECKING:
     )
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
-    from ablate.planning.contrasts import (
-        RowContrast,
-        column_contrasts,
-        row_contrasts,
-        with_contrasts,
-    )
     from ablate.planning.declaration import change_analysis, matches_value
     from ablate.planning.declared import Declared, DeclaredImport
     from ablate.planning.design import (

@@ -15,7 +15,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, PlannedRun, Row, Tune
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
-from ablate.planning.contrasts import BETWEEN_ROWS, check_plan_contrasts
+from ablate.planning.contrasts import BETWEEN_ROWS
 from ablate.planning.data_section import NOT_SEEN
 from ablate.planning.declaration import (
     CellRule,
@@ -194,7 +194,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         changes=sweep.changes,
     )
     plan.design.check_plan(plan, place)
-    check_plan_contrasts(plan, f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
+    plan.check_contrasts(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
     return _metric_said(plan, place)
 
 

@@ -74,7 +74,6 @@ __all__ = [
     "PastLooks",  # the earlier looks that bear upon a table
     "SeedCounts",  # numbers of seeds at which runs were read before
     "FEWEST_FOR_SPREAD",  # the fewest seeds that show a spread
-    "contrasts_of",  # the contrasts between rows that a column has
     "look_changes",  # in what two looks differ
     "renamed_labels",  # labels that differ between two drives
     "trained_identity",  # what is trained for each row and column
@@ -154,7 +153,6 @@ if TYPE_CHECKING:
         InterimLook,
         PastLooks,
         SeedCounts,
-        contrasts_of,
         trained_identity,
     )
     from ablate.store.pilots import (

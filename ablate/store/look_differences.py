@@ -1,4 +1,4 @@
-"""What differs between two looks: rows, columns, seeds, metric and analysis, in words, and labels
+"""Differences between two looks: rows, columns, seeds, metric and analysis, in words, and labels
 that were renamed.
 
 Used by analysis/captions.py (`ablate table`), through `look_changes`, and by api/training.py and
@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.planning import column_contrasts, row_contrasts
-from ablate.store.looks import CODE, CONTRASTS, SKIPPED, TUNE, UNTIL, InterimLook
+from ablate.store.looks import CODE, CONTRASTS, MINUS, SKIPPED, TUNE, UNTIL, InterimLook
 
 MOST_SHOWN = 8  # values of a list in a note
 
@@ -104,7 +103,7 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
         if earlier == value or (key == CODE and old_look.metric != new_look.metric):
             continue
         if key == CONTRASTS:
-            parts += _contrast_changes(earlier or {}, value or {})
+            parts += _contrast_changes(old_look, new_look)
         elif key == TUNE and None not in (earlier, value):
             parts.append("tune: other searches")
         else:
@@ -113,14 +112,20 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     return parts
 
 
-def _contrast_changes(was: Mapping[str, Any], is_: Mapping[str, Any]) -> list[str]:
+def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line on the contrasts between rows that were added or removed, and one on contrasts
     between columns that changed."""
-    old_labels, labels = ({c.difference for c in row_contrasts(some)} for some in (was, is_))
-    signs = [f"+({label})" for label in sorted(labels - old_labels)]
-    signs += [f"-({label})" for label in sorted(old_labels - labels)]
+    was, is_ = (
+        {f"({MINUS.join(labels)})" for labels in look.row_contrasts}
+        for look in (old_look, new_look)
+    )
+    signs = [f"+{label}" for label in sorted(is_ - was)]
+    signs += [f"-{label}" for label in sorted(was - is_)]
     parts = [f"{CONTRASTS}: {', '.join(signs)}"] if signs else []
-    old_columns, columns = column_contrasts(was), column_contrasts(is_)
+    old_columns, columns = (
+        {name: c for name, c in look.analysis.get(CONTRASTS, {}).items() if "across" in c}
+        for look in (old_look, new_look)
+    )
     if old_columns != columns:
         parts.append(f"analysis.{CONTRASTS}: {_value_text(old_columns)} -> {_value_text(columns)}")
     return parts

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ablate.planning import Cell, Plan, RowContrast, row_contrasts
+from ablate.planning import Cell, Plan
 from ablate.run import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
@@ -90,15 +90,22 @@ class InterimLook:
     def n(self) -> int:
         return max((column.n for column in self.columns.values()), default=0)
 
+    @property
+    def row_contrasts(self) -> list[tuple[str, str]]:
+        """The contrasts between rows, as labels: of a row, and of the row that it is compared
+        with."""
+        contrasts = self.analysis.get(CONTRASTS, {}).values()
+        return [(c["to"], c["from"]) for c in contrasts if "across" not in c]
+
     def comparisons(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of all comparisons that were read in one of the look's columns: its gains,
         and its contrasts between rows, whose names are both specs in either order."""
         contrasts = set()
-        for contrast in row_contrasts(self.analysis.get(CONTRASTS, {})):
-            rows = [column.rows.get(label) for label in (contrast.row, contrast.base)]
-            pair = [row.spec for row in rows if row is not None and (row.runs or include_unread)]
-            if len(pair) == len(rows):
-                contrasts.add(MINUS.join(sorted(pair)))
+        for labels in self.row_contrasts:
+            rows = [column.rows[label] for label in labels if label in column.rows]
+            specs = sorted(row.spec for row in rows if row.runs or include_unread)
+            if len(specs) == len(labels):
+                contrasts.add(MINUS.join(specs))
         return self.gains(column, include_unread) | contrasts
 
     def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
@@ -235,14 +242,9 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
             counted_runs = runs(cell)
             marks = result_marks(plan, cell, counted_runs, results)
             rows[cell.row] = ReadRow(specs[cell.row][label], counted_runs, marks)
-        contrasts = len(cells) - 1 + len(contrasts_of(plan, rows))
+        contrasts = len(cells) - 1 + len(plan.contrasts_in(rows))
         columns[label] = ReadColumn(len(plan.counted_seeds), contrasts, {}, rows)
     return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
-
-
-def contrasts_of(plan: Plan, rows: Collection[str]) -> list[RowContrast]:
-    """List the plan's contrasts between rows both of which are among `rows`."""
-    return [c for c in row_contrasts(plan.analysis.contrasts) if {c.row, c.base} <= {*rows}]
 
 
 def trained_identity(plan: Plan) -> dict[str, Any]:
@@ -449,7 +451,7 @@ class PastLooks:
         return self.present.comparisons(self.present.columns[column], include_unread=True)
 
     def _our_gains(self, column: str) -> set[str]:
-        """Return the names of those over the baseline."""
+        """Return the names of the gains that it gives over the baseline."""
         return self.present.gains(self.present.columns[column], include_unread=True)
 
     def _family(self, column: str) -> list[ReadAt]:

@@ -43,15 +43,15 @@ def looks_among_variants(
 
 @writes("looks.among-comparisons")
 def looks_among_comparisons(
-    columns: Sequence[str], sweeps: Sequence[str], read: int, contrasts: int
+    columns: Sequence[str], sweeps: Sequence[str], comparisons: int, contrasts: int
 ) -> str:
-    """`read`: the number of comparisons that were read of these runs, contrasts between rows among
-    them; `contrasts`: as many as share the error now."""
+    """`comparisons`: those read of these runs, with the contrasts between rows; `contrasts`: as
+    many as share the error now."""
+    count = count_text(comparisons, "comparison")
     return _of_columns(
         columns,
-        f"These runs were also read in {first_few(sweeps)}, in {count_text(read, 'comparison')} "
-        f"with those here, so intervals here are as wide as for "
-        f"{count_text(contrasts, 'comparison')}.",
+        f"These runs were also read in {first_few(sweeps)}, in {count} with those here, so "
+        f"intervals here are as wide as for {count_text(contrasts, 'comparison')}.",
     )
 
 
@@ -114,9 +114,10 @@ def looks_changed(
     one; `changes`: each "WHAT: HOW", of which many are only named; `counts_all`: whether all
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
-    counted = "variants" if all(change.startswith("rows") for change in changes) else "comparisons"
+    compares_rows = any(change.startswith("contrasts: ") for change in changes)
+    noun = "comparisons" if compares_rows else "variants"
     consequence = (
-        f"all {counted} that were read are counted"
+        f"all {noun} that were read are counted"
         if counts_all
         else "they were changed with results in view, so the error of the table is unknown"
     )

@@ -273,11 +273,11 @@ def column_gains(
     method: Method,
     unstable: Bools | None = None,
     flips: Flips | None = None,
-    judged: Collection[int] | None = None,
+    judged_rows: Collection[int] | None = None,
 ) -> ColumnGains:
     """Compute the gains of the rows of y (R, S), NaN where a result is missing, over the row
     `baseline`. `flips`: which images the runs of y get right, where y is a share of images;
-    `judged`: the rows that get a gain, all by default; the others tell of the spread alone.
+    `judged_rows`: those that get a gain, all by default; the others tell of the spread alone.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together with
     the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed run,
@@ -320,7 +320,7 @@ def column_gains(
 
     def gain_of(row: int) -> RowGain | None:
         seeds = tuple(int(s) for s in np.flatnonzero(both_present[row]))
-        is_judged = row != baseline and (judged is None or row in judged)
+        is_judged = row != baseline and (judged_rows is None or row in judged_rows)
         if not is_judged or (pairs := pairs_of(row, seeds)) is None:
             return None
         if void or pairs.n < 2:
@@ -375,11 +375,11 @@ def contrast_gain(
     the rows share no seed. Other arguments: see `column_gains`.
     """
     first, second = rows
-    gain = column_gains(y, second, method, unstable, flips, judged=(first,)).rows[first]
-    reverse = column_gains(y, first, method, unstable, flips, judged=(second,)).rows[second]
+    gain = column_gains(y, second, method, unstable, flips, judged_rows=(first,)).rows[first]
+    reverse = column_gains(y, first, method, unstable, flips, judged_rows=(second,)).rows[second]
     if gain is None or reverse is None:
         return None
-    wider = max(gain, reverse, key=lambda one: one.half)
+    wider = max(gain, reverse, key=lambda gain: gain.half)
     low, high = gain.gain.mean - wider.half, gain.gain.mean + wider.half
     has_interval = math.isfinite(wider.half)
     return dataclasses.replace(
