@@ -12,10 +12,10 @@ import sys
 import time
 
 import pytest
-from support.looks import contrasts, reading, spec
+from support.looks import contrasts, planned, reading, spec
 
 from ablate.analysis.captions import _changed
-from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.cell import Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
 from ablate.store import looks
@@ -240,19 +240,6 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
 
 
 # --- Kept ---------------------------------------------------------------------------------------
-
-
-def planned(
-    rows: tuple[str, ...] = ("b", "x", "y"), columns: tuple[str, ...] = ("",), seeds: int = 3
-) -> Plan:
-    """Runs that name their row, column and seed."""
-    cells = tuple(
-        Cell(row, at, spec(row, at), {s: f"{row}{at}{s}" for s in range(seeds)})
-        for row in rows
-        for at in columns
-    )
-    made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
-    return Plan("p", "p", *made, cells, rows[0], tuple(range(seeds)))
 
 
 def done(*runs: str) -> dict[str, dict]:

@@ -177,6 +177,10 @@ def table(
     if bundle is not None:
         if selection.words or selection.has_options:
             raise UserError("--from: an export holds one sweep; leave its name and words out")
+        if view.contrasts:
+            raise UserError(
+                "--from: an export has the comparisons of its table; leave --contrast out"
+            )
         from ablate.audit import Bundle
 
         exported = Bundle(bundle)

@@ -46,25 +46,25 @@ def check_row_contrasts(
     before a contrast's name; `rows`: None for a design, whose rows are not judged."""
     earlier_names: dict[frozenset[str], str] = {}
     for contrast in contrasts:
-        where = f"{place}{contrast.name}"
+        location = f"{place}{contrast.name}"
         if rows is None:
             raise UserError(
-                f"{where}: the table of a design judges changes and no rows; remove the contrast"
+                f"{location}: the table of a design judges changes and no rows; remove the contrast"
             )
         for label in (contrast.row, contrast.base):
             if label not in rows:
-                raise unknown_value(where, label, rows, "a row among")
+                raise unknown_value(location, label, rows, "a row among")
         if contrast.row == contrast.base:
-            raise UserError(f"{where}: {contrast.row} minus itself is 0; name two rows")
+            raise UserError(f"{location}: {contrast.row} minus itself is 0; name two rows")
         if baseline in (contrast.row, contrast.base):
             variant = contrast.base if contrast.row == baseline else contrast.row
             raise UserError(
-                f"{where}: {baseline} is the baseline, so this is the gain of {variant}, which the "
-                f"table has; name two other rows"
+                f"{location}: {baseline} is the baseline, so this is the gain of {variant}, which "
+                f"the table has; name two other rows"
             )
         earlier = earlier_names.setdefault(frozenset((contrast.row, contrast.base)), contrast.name)
         if earlier != contrast.name:
-            raise UserError(f"{where}: compares the rows of {earlier!r} again; remove one of them")
+            raise UserError(f"{location}: compares the rows of {earlier!r} again; remove one")
 
 
 def add_contrasts(
