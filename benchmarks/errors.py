@@ -1,7 +1,7 @@
-"""How often is some verdict wrong? Figures of docs/statistics.md: designs, pairs of rows,
-contrasts, looks.
+"""How often is some verdict wrong? Figures of docs/statistics.md: designs, pairs of rows, contrasts
+between rows, looks.
 
-    python benchmarks/errors.py [TABLES] [designs] [screen] [pairs] [contrasts] [looks]      (default 2,000)
+    python benchmarks/errors.py [TABLES] [PART ...]      (default 2,000, and all parts)
         15 minutes on one idle core
 
 Tables are resampled from 590 real trainings (tests/populations.npz) or drawn.
@@ -94,16 +94,13 @@ def contrasts(tables: int) -> None:
             for n in (3, 5, 10)
         ]
         print(f"{case}: error {said(errors)} at n = 3, 5, 10", flush=True)
-    for correlation, spread in itertools.product((0.0, 0.6), ("one way", "paired")):
+    for correlation, by in itertools.product((0.0, 0.6), ("one way", "paired")):
         errors = [
-            contrasts_error(
-                [simulate(np.random.default_rng(16), 5, n, correlation, tables)], spread
-            )
+            contrasts_error([simulate(np.random.default_rng(16), 5, n, correlation, tables)], by)
             for n in (3, 5, 10)
         ]
         print(
-            f"Gaussian, correlation {correlation:g}, {spread}: error {said(errors)} at n = 3, 5, "
-            f"10",
+            f"Gaussian, correlation {correlation:g}, {by}: error {said(errors)} at n = 3, 5, 10",
             flush=True,
         )
 

@@ -238,8 +238,8 @@ def _contrasts(
     gains = {}
     for contrast in evidence.plan.contrasts_in(evidence.rows):
         rows = evidence.rows.index(contrast.row), evidence.rows.index(contrast.base)
-        before = earlier.get(contrast.difference)
-        is_decided = before is not None and not before.holds_zero
+        earlier_gain = earlier.get(contrast.difference)
+        is_decided = earlier_gain is not None and not earlier_gain.holds_zero
         if is_decided or not evidence.ended[list(rows), :n].all():
             continue
         gain = stats.contrast_gain(evidence.y[:, :n], rows, method, shaky, flips)

@@ -150,10 +150,6 @@ TableFormat = Annotated[
 Rows = Annotated[
     str | None, option("A,B", "Rows to show; intervals stay those of the whole sweep.")
 ]
-Contrasts = Annotated[
-    list[str] | None,
-    option("'A - B'", "Also compare two rows: A minus B; can be repeated.", "--contrast"),
-]
 RunName = Annotated[str, argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")]
 Scale = Annotated[
     str | None,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.options import Contrasts, Rows, TableFormat, flag, option
+from ablate.cli.options import Rows, TableFormat, flag, option
 from ablate.shared import UserError, unknown_value
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ class TableView:
     where: Annotated[
         list[str], option("KEY=VALUE", "Show only cells whose row or column has this setting.")
     ] = field(default_factory=list)
-    contrasts: Contrasts = None
     sort: Annotated[str | None, option("gain", "Order of the rows: the best gain first.")] = None
     format: TableFormat = None
     show: Annotated[
@@ -173,7 +172,6 @@ def _read_table(
     from ablate.report import DEFAULT_SHOW, SHOW, check_show
     from ablate.running import estimate_sizes
 
-    plan = plan.with_contrasts(view.contrasts or (), "--contrast")
     if view.against not in (None, "paper"):
         raise unknown_value("--against", view.against, ("paper",))
     parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT_SHOW

@@ -11,17 +11,16 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from ablate.cli.options import Contrasts, argument, flag, option
+from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
-from ablate.cli.selection import Selection, planned, reading
+from ablate.cli.selection import ReadSelection, planned, reading
 from ablate.report import announce
 from ablate.shared import UserError, unknown_value
 
 
 def report(
-    selection: Selection,
+    selection: ReadSelection,
     out: Annotated[Path | None, option("FILE", "File to write (default: NAME.html).")] = None,
-    contrasts: Contrasts = None,
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.api import render_report
@@ -32,7 +31,6 @@ def report(
         check_out(out, ("html", "htm"))
     with selection.opened(is_look=True) as (store, ledger, plan):
         announce(f"reading the runs of {plan.name}")
-        plan = plan.with_contrasts(contrasts or (), "--contrast")
         histories = run_histories(plan, ledger)
     path = out or Path(f"{output_name(plan.name)}.html")
     if write_out(path, render_report(plan, store, histories).encode()):
@@ -40,7 +38,7 @@ def report(
 
 
 def export(
-    selection: Selection,
+    selection: ReadSelection,
     folder: Annotated[
         Path, argument("DIR", "New folder, or an earlier export; with --weights a file.")
     ],
@@ -60,7 +58,6 @@ def export(
     names: Annotated[
         str, option("ablate|timm", "Naming scheme of the tensors in --weights.")
     ] = "ablate",
-    contrasts: Contrasts = None,
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit import check_folder
@@ -83,7 +80,6 @@ def export(
                 f"{folder}: is a sweep; name a new folder, too: ablate export {folder} DIR"
             )
         plan = planned(store, ledger, selection, is_look=True)
-        plan = plan.with_contrasts(contrasts or (), "--contrast")
         announce(f"checking the runs of {plan.name}")
         events = run_histories(plan, ledger)
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)
