@@ -16,6 +16,7 @@ from ablate.analysis.stats import Flips, ImageFlips, Method
 from ablate.audit.bundle import Bundle
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.design import Looks
+from ablate.planning.expand import plan_from_words
 from ablate.store import looks
 from ablate.store.looks import PastLooks
 
@@ -328,6 +329,13 @@ def test_a_sweep_file_declares_contrasts_between_rows(run, here):
     assert [part for part in ("contrasts.late", "did you mean 'short'?") if part not in line] == []
     (here / "u.yaml").write_text(FILE % ("none", "post"))
     assert "is the baseline" in run("plan", "u.yaml", code=2)
+
+
+def test_a_part_of_a_sweep_file_has_the_contrasts_of_its_rows(here):
+    (here / "s.yaml").write_text(FILE % ("short", "post"))
+    for words, names in (([], ["late"]), (["rows=post"], []), (["rows=post,short"], ["late"])):
+        plan, _ = plan_from_words(["s.yaml", *words], store=here / "runs", allow_missing=True)
+        assert [contrast.name for contrast in plan.analysis.row_contrasts] == names
 
 
 def test_images_judge_contrasts_where_they_judge_gains():
