@@ -39,31 +39,30 @@ def contrast_blocks(
     them; `past`: the looks before; `courses`: the looks of each column, in a sweep that has them;
     `reads_images`: whether to read which images runs get right."""
     plan = evidence.plan
-    words = stats.NEUTRAL if plan.metric.neutral else stats.COMPARED
+    words = stats.COMPARED
+    if plan.metric.neutral:
+        words = stats.NEUTRAL
     judgements, comparisons = list[JudgedContrast](), 1
     for column in evidence.columns:
         method = method_of(plan, column.column.label, past)
         comparisons = max(comparisons, method.contrasts)
         course = courses.get(column.column.label)
         judgements += _judge(column, method, course, reads_images and not courses)
-    lines = tuple(
-        SummaryLine(
+    lines, gains = list[SummaryLine](), dict[str, stats.RowGain]()
+    for contrast in judgements:
+        judgeable = contrast.judgeable and detail is Detail.VERDICTS
+        margin, gain = plan.analysis.margin, contrast.gain
+        line = SummaryLine(
             label=contrast.label,
             column=contrast.column,
-            gain=shown_gain(contrast.gain, plan.metric),
-            verdict=verdict_of(
-                contrast.gain.gain,
-                plan.analysis.margin,
-                contrast.judgeable and detail is Detail.VERDICTS,
-                words,
-            ),
-            p_values=p_values(contrast.gain),
+            gain=shown_gain(gain, plan.metric),
+            verdict=verdict_of(gain.gain, margin, judgeable, words),
+            p_values=p_values(gain),
         )
-        for contrast in judgements
-    )
+        lines.append(line)
+        gains[f"{line.label} {line.column}".strip()] = gain
     if not lines:
         return ()
-    gains = {f"{line.label} {line.column}".strip(): line.gain for line in judgements}
     return (
         Summary(
             kind="row_contrast",
@@ -74,7 +73,7 @@ def contrast_blocks(
                 hidden_intervals(plan, gains),
             ),
             contrasts=comparisons,
-            lines=lines,
+            lines=tuple(lines),
             basis=own_reasons(plan, gains),
         ),
     )
@@ -86,11 +85,12 @@ def _judge(
     """Yield the contrasts of a column whose rows share a run: as its looks judged them, with means
     alone before these did, in a sweep that has looks."""
     plan, scores = column.plan, {scores.cell.row: scores for scores in column.scores}
-    labels, contrasts = [*scores], plan.contrasts_in(scores)
+    labels, contrasts = list(scores), plan.contrasts_in(scores)
     if not contrasts:
         return
-    right = column.images.right if reads_images else None
-    flips = None if right is None else stats.Flips((right,))
+    flips = None
+    if reads_images and column.images.right is not None:
+        flips = stats.Flips((column.images.right,))
     y = column.means(plan)
     for contrast in contrasts:
         rows = labels.index(contrast.row), labels.index(contrast.base)
@@ -99,6 +99,6 @@ def _judge(
             alone = stats.RowGain(stats.Estimate(gain.gain.mean, None, None, gain.gain.n))
             gain = course.contrasts.get(contrast.difference, alone)
         if gain is not None:
-            compared = scores[contrast.row], scores[contrast.base]
-            partial = any(is_partial(plan, row_scores) for row_scores in compared)
+            partial = is_partial(plan, scores[contrast.row])
+            partial = partial or is_partial(plan, scores[contrast.base])
             yield JudgedContrast(contrast.label, column.column.label, gain, not partial)

@@ -233,8 +233,9 @@ def _contrasts(
 ) -> dict[str, stats.RowGain]:
     """Judge the contrasts between rows that have all seeds of a look at n seeds, and that no
     `earlier` look decided. `method`: of this look; `shaky` (R,): the rows that are unstable."""
-    right = evidence.right().right if method.spread == "images" else None
-    flips = None if right is None else stats.Flips((right[:, :n],))
+    flips = None
+    if method.spread == "images" and (right := evidence.right().right) is not None:
+        flips = stats.Flips((right[:, :n],))
     gains = {}
     for contrast in evidence.plan.contrasts_in(evidence.rows):
         rows = evidence.rows.index(contrast.row), evidence.rows.index(contrast.base)

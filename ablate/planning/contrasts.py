@@ -34,8 +34,9 @@ class RowContrast(NamedTuple):
     @property
     def label(self) -> str:
         """The difference, after its name where that is another."""
-        is_named = self.name != self.difference
-        return f"{self.name}: {self.difference}" if is_named else self.difference
+        if self.name == self.difference:
+            return self.name
+        return f"{self.name}: {self.difference}"
 
 
 def check_row_contrasts(
@@ -57,7 +58,9 @@ def check_row_contrasts(
         if contrast.row == contrast.base:
             raise UserError(f"{location}: {contrast.row} minus itself is 0; name two rows")
         if baseline in (contrast.row, contrast.base):
-            variant = contrast.base if contrast.row == baseline else contrast.row
+            variant = contrast.row
+            if variant == baseline:
+                variant = contrast.base
             raise UserError(
                 f"{location}: {baseline} is the baseline, so this is the gain of {variant}, which "
                 f"the table has; name two other rows"
@@ -76,7 +79,7 @@ def add_contrasts(
     """Return the contrasts of an analysis with further ones, each as "ROW - ROW"; one that is there
     stays as it is. `labels`: of rows, by label and alias; `option`: that has the texts. Raises
     UserError for a text without " - "."""
-    present = [dict(contrast) for contrast in contrasts.values()]
+    present = list(contrasts.values())
     extended = dict(contrasts)
     for text in texts:
         row, base = _split(text, labels, option)
@@ -92,8 +95,11 @@ def _split(text: str, labels: Mapping[str, str], option: str) -> tuple[str, str]
     if not splits:
         rows = ", ".join(labels)
         raise UserError(f"{option}: expected {FORM}, two rows among {rows}, got {text!r}")
-    fitting = [sum(part in labels for part in parts) for parts in splits]
-    row, base = splits[fitting.index(max(fitting))]
+
+    def fitting(parts: tuple[str, str]) -> int:
+        return (parts[0] in labels) + (parts[1] in labels)
+
+    row, base = max(splits, key=fitting)
     return labels.get(row, row), labels.get(base, base)
 
 

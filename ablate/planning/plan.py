@@ -258,18 +258,22 @@ class Plan:
 
     def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
-        return [c for c in self.analysis.row_contrasts if {c.row, c.base} <= {*rows}]
+        return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
 
     def check_contrasts(self, place: str) -> None:
         """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
         error says before a contrast's name."""
-        rows = [row.label for row in self.rows] if self.changes is None else None
+        rows = None
+        if self.changes is None:
+            rows = [row.label for row in self.rows]
         check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
 
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
         them. Raises UserError for those that it can't have."""
-        labels = {alias: row.label for row in self.rows for alias in (row.label, *row.aliases)}
+        labels: dict[str, str] = {}
+        for row in self.rows:
+            labels |= dict.fromkeys((row.label, *row.aliases), row.label)
         contrasts = add_contrasts(self.analysis.contrasts, texts, labels, option)
         changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
         changed_plan.check_contrasts(f"{option} ")

@@ -115,20 +115,27 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
 def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line on the contrasts between rows that were added or removed, and one on contrasts
     between columns that changed."""
-    was, is_ = (
-        {f"({MINUS.join(labels)})" for labels in look.row_contrasts}
-        for look in (old_look, new_look)
-    )
-    signs = [f"+{label}" for label in sorted(is_ - was)]
-    signs += [f"-{label}" for label in sorted(was - is_)]
-    parts = [f"{CONTRASTS}: {', '.join(signs)}"] if signs else []
-    old_columns, columns = (
-        {name: c for name, c in look.analysis.get(CONTRASTS, {}).items() if "across" in c}
-        for look in (old_look, new_look)
-    )
+    (was, old_columns), (is_, columns) = _contrasts_of(old_look), _contrasts_of(new_look)
+    signs = _signs(was, is_)
+    parts = []
+    if signs:
+        parts.append(f"{CONTRASTS}: {', '.join(signs)}")
     if old_columns != columns:
         parts.append(f"analysis.{CONTRASTS}: {_value_text(old_columns)} -> {_value_text(columns)}")
     return parts
+
+
+def _contrasts_of(look: InterimLook) -> tuple[set[str], dict[str, Any]]:
+    """Return the contrasts of a look between rows, each as "(A - B)", and those between columns."""
+    rows = {f"({MINUS.join(labels)})" for labels in look.row_contrasts}
+    contrasts = look.analysis.get(CONTRASTS, {}).items()
+    return rows, {name: contrast for name, contrast in contrasts if "across" in contrast}
+
+
+def _signs(was: set[str], is_: set[str]) -> list[str]:
+    """List what is new with a plus, and then what is gone with a minus."""
+    new = [f"+{label}" for label in sorted(is_ - was)]
+    return new + [f"-{label}" for label in sorted(was - is_)]
 
 
 def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:

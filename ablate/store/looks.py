@@ -100,13 +100,12 @@ class InterimLook:
     def comparisons(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of all comparisons that were read in one of the look's columns: its gains,
         and its contrasts between rows, whose names are both specs in either order."""
-        contrasts = set()
-        for labels in self.row_contrasts:
-            rows = [column.rows[label] for label in labels if label in column.rows]
-            specs = sorted(row.spec for row in rows if row.runs or include_unread)
-            if len(specs) == len(labels):
-                contrasts.add(MINUS.join(specs))
-        return self.gains(column, include_unread) | contrasts
+        comparisons = self.gains(column, include_unread)
+        for label, base_label in self.row_contrasts:
+            row, base = column.rows.get(label), column.rows.get(base_label)
+            if row and base and (include_unread or (row.runs and base.runs)):
+                comparisons.add(MINUS.join(sorted((row.spec, base.spec))))
+        return comparisons
 
     def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of the gains that were read over the baseline of one of the look's columns.

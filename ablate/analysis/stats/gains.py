@@ -230,7 +230,9 @@ class RowGain:
     def half(self) -> float:
         """The half-width of the interval, infinite without one."""
         low, high = self.gain.low, self.gain.high
-        return math.inf if low is None or high is None else (high - low) / 2
+        if low is None or high is None:
+            return math.inf
+        return (high - low) / 2
 
     @property
     def holds_zero(self) -> bool:
@@ -380,19 +382,13 @@ def contrast_gain(
     if gain is None or reverse is None:
         return None
     wider = max(gain, reverse, key=lambda gain: gain.half)
-    low, high = gain.gain.mean - wider.half, gain.gain.mean + wider.half
-    has_interval = math.isfinite(wider.half)
-    return dataclasses.replace(
-        wider,
-        gain=dataclasses.replace(
-            wider.gain,
-            mean=gain.gain.mean,
-            low=low if has_interval else None,
-            high=high if has_interval else None,
-        ),
-        # Holm's p is of all gains over one baseline.
-        p=None if wider.raw_p is None else min(1.0, wider.raw_p * method.contrasts),
-    )
+    mean, low, high, p = gain.gain.mean, None, None, None
+    if math.isfinite(wider.half):
+        low, high = mean - wider.half, mean + wider.half
+    if wider.raw_p is not None:  # `p` may be Holm's, which is of all gains over one baseline
+        p = min(1.0, wider.raw_p * method.contrasts)
+    estimate = dataclasses.replace(wider.gain, mean=mean, low=low, high=high)
+    return dataclasses.replace(wider, gain=estimate, p=p)
 
 
 class _Pairs(NamedTuple):
