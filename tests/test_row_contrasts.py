@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 from scipy import stats as oracle
 from simulation import contrasts_error, resampled, simulate
 from support.looks import planned
@@ -109,6 +110,16 @@ def test_a_row_with_an_unstable_run_has_a_contrast_without_interval():
         assert stats.contrast_gain(y, (1, 2), Method(), shaky).gain.low is None
     kept = stats.contrast_gain(y, (1, 2), Method(), np.arange(4) == 0)  # the baseline's is no part
     assert kept.gain.low < kept.gain.mean < kept.gain.high
+
+
+def test_the_example_of_the_page_is_scipys():
+    page = (REPOSITORY / "docs" / "statistics.md").read_text()
+    example = page.partition("### Contrasts between two rows")[2].partition("###")[0]
+    differences = [
+        float(x) for x in example.partition("minus random | ")[2].split(" |")[0].split(",")
+    ]
+    low, high = oracle.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / 4)
+    assert f"[{low:+.2f}, {high:+.2f}]" in example
 
 
 # --- Errors -------------------------------------------------------------------------------------
