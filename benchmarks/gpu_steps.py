@@ -5,6 +5,7 @@ For `gpu.py`, whose part `steps` it is. A case is a run's words; its images are 
 
 from __future__ import annotations
 
+import gc
 import platform
 import statistics
 import time
@@ -89,6 +90,7 @@ def step_costs(device: torch.device, tiny: bool) -> Iterator[str]:
             continue
         finally:
             if device.type == "cuda":
+                gc.collect()  # a training is in cycles, and would be in the next one's peak
                 torch.cuda.empty_cache()
         line = f"{name}, batch {cost.images}: {cost}"
         if other in costs:
