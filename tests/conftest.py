@@ -24,7 +24,6 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-import torch
 import typer.main
 from browser import Browser, installed_axe
 from nursery import Nursery
@@ -35,6 +34,11 @@ from ablate.running.launchers import fork
 from ablate.shared.errors import UserError
 from ablate.shared.system import ENDING_SIGNALS
 from ablate.store.store import Store
+
+try:
+    import torch
+except ImportError:  # .ci/control_half.py
+    torch = None
 
 pytest.register_assert_rewrite("support")  # its asserts say what they compared, as those of tests
 
@@ -90,7 +94,8 @@ def seeded():
     """What draws without a seed of its own draws the same, whichever tests came before it."""
     random.seed(0)
     np.random.seed(0)
-    torch.default_generator.manual_seed(0)
+    if torch is not None:
+        torch.default_generator.manual_seed(0)
 
 
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,11 +53,13 @@ IMAGENET = f"data=imagenet1k {WHOLE}"
 
 HEADER = """\
 A step of every part on a null GPU (tests/null_gpu): kernels, products of matrices, waits for the GPU,
-copies from or to the host, and the peak of memory beside the images, of the training's first steps.
-torch {torch}, as for an H100; a mean of {steps} steps after {warm}, whole numbers where nothing happens now
-and then. These are exact, for kernels are launched and memory is allocated by torch itself, but for
-convolutions and batch norms, which take torch's own kernels here and cuDNN's, with their workspaces,
-on a GPU. Dropout's Triton kernel is counted as one launch, as a GPU does.
+copies from or to the host, and the peak of memory beside the images, from before the first step on.
+torch {torch}, as for an H100; the mean of {steps} steps after {warm}. An evaluation is counted as a whole.
+
+All of it is exact, because torch itself launches the kernels and allocates the memory: peaks of
+benchmarks/gpu.py are here what an H100 had (gpu.txt). Other on a GPU are convolutions and batch norms,
+which take cuDNN's kernels and workspaces there and torch's own here. Dropout's Triton kernel is counted
+as the one launch that it is, although it can't run here.
 Written by tests/null_gpu/launches.py --reprint; `make null-gpu` compares it.
 """
 
