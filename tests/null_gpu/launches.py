@@ -27,7 +27,7 @@ from ablate.run.run import Run
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.numerics import choose
-from ablate.training.training import DTYPES, Training
+from ablate.training.training import Training
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGE = REPOSITORY / "benchmarks" / "results" / "launches.txt"
@@ -52,15 +52,15 @@ CIFAR = f"recipe=cifar data=cifar10 {WHOLE}"
 IMAGENET = f"data=imagenet1k {WHOLE}"
 
 HEADER = """\
-A step of every part on a null GPU (tests/null_gpu): kernels, products of matrices, waits for the GPU,
-copies from or to the host, and the peak of memory beside the images, from before the first step on.
-torch {torch}, as for an H100; the mean of {steps} steps after {warm}. An evaluation is counted as a whole.
+A step of every part on a null GPU (tests/null_gpu): kernels, products of matrices, waits for the
+GPU, copies from or to the host, and the peak of memory beside the images, from before the first
+step on. torch {torch}, as for an H100; the mean of {steps} steps after {warm}. An evaluation is
+counted as a whole.
 
-All of it is exact, because torch itself launches the kernels and allocates the memory: peaks of
-benchmarks/gpu.py are here what an H100 had (gpu.txt). Other on a GPU are convolutions and batch norms,
-which take cuDNN's kernels and workspaces there and torch's own here. Dropout's Triton kernel is counted
-as the one launch that it is, although it can't run here.
-Written by tests/null_gpu/launches.py --reprint; `make null-gpu` compares it.
+All of it is exact, because torch itself launches the kernels and allocates the memory. Other on a
+GPU are convolutions and batch norms, which take cuDNN's kernels and workspaces there and torch's
+own here. Dropout's Triton kernel is counted as the one launch that it is, although it can't run
+here. Written by tests/null_gpu/launches.py --reprint; `make null-gpu` compares it.
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import counters
 import launches
@@ -14,7 +13,9 @@ import torch
 
 from ablate.data import draws
 
-FIGURES = re.compile(r"(.{26,}?) +([\d.]+) kernels +([\d.]+) products +([\d.]+) waits +([\d.]+) copies")
+FIGURES = re.compile(
+    r"(.{26,}?) +([\d.]+) kernels +([\d.]+) products +([\d.]+) waits +([\d.]+) copies"
+)
 WAITING = {"adafactor": 64}  # torch's reads two numbers of each tensor; documented
 
 

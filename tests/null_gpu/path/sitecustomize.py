@@ -17,7 +17,7 @@ def use_no_cudnn(cudnn):
 
 
 def accept_any_product(answers):
-    """Have the check of a device accept whatever a product is there. Errors of the device remain."""
+    """Have the check of a device accept any product. Errors of the device remain."""
     check = answers.ANSWERS["kernel"]
 
     def check_without_product(question, progress):
