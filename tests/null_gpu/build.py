@@ -41,7 +41,8 @@ export LD_LIBRARY_PATH={folder}/lib
 export PYTHONPATH="{here}/path:{repository}${{PYTHONPATH:+:$PYTHONPATH}}"
 export PATH="{here}/path:{folder}/venv/bin:$PATH"
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-unset CUDA_VISIBLE_DEVICES
+export PYTHONPYCACHEPREFIX={folder}/bytecode # or each process compiles torch's modules: seconds
+unset CUDA_VISIBLE_DEVICES PYTHONDONTWRITEBYTECODE
 exec "$@"
 """
 

@@ -152,6 +152,7 @@ def begin(words: str, place: torch.device) -> tuple[Training, int]:
     """Begin to train the run of these words, as a worker would. `place`: where its images are; the
     bytes that they take of the GPU's memory are returned, too."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # of the labels, of which shots are drawn
     device = device_of("cuda")
     run = build_run(resolve_run(words.split(), Path("runs"))[0])
     choose(run, device).use()

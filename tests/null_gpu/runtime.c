@@ -3,7 +3,7 @@
 //
 // The environment describes the device:
 //   NULL_GPU_COUNT=2          devices (1)
-//   NULL_GPU_GB=24            memory of each in GiB (79.2, an H100's)
+//   NULL_GPU_GB=24            memory of each in GB of 1e9 bytes, as ablate prints it (85.0, an H100's)
 //   NULL_GPU_FAULT=214        every call that could report it answers with this cudaError_t
 //   NULL_GPU_FAULT=719@50     ... from the process's 50th launch on
 //   NULL_GPU_FAULTY=GPU-1     ... on the devices whose names in CUDA_VISIBLE_DEVICES begin so
@@ -91,8 +91,8 @@ static int number_of_devices(void) {
 }
 
 static unsigned long long memory_bytes(void) {
-    const char *gib = getenv("NULL_GPU_GB");
-    return (unsigned long long)((gib ? atof(gib) : 79.2) * (1ull << 30));
+    const char *gigabytes = getenv("NULL_GPU_GB");
+    return (unsigned long long)((gigabytes ? atof(gigabytes) : 85.0) * 1e9);
 }
 
 // The error of a device that has one by now, else cudaSuccess.

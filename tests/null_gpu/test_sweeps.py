@@ -10,8 +10,8 @@ from conftest import Folder
 
 ROWS = ("stem=none,dpn", "seeds=1", "--yes")
 SMALL = ("recipe=quick", "data=digits", "model.arch=mu/4", *ROWS)
-# 35 GB in float32 at once.
-LARGE = ("recipe=quick", "data=digits", "data.size=32", "model.arch=B/4", "train.batch=1024")
+# 41 GB in float32 at once.
+LARGE = ("recipe=quick", "data=digits", "data.size=64", "model.arch=S/4", "train.batch=512")
 LARGE += ("train.steps=2", *ROWS)
 
 
@@ -27,16 +27,17 @@ def test_the_quick_start_comes_to_its_table(folder: Folder):
     assert rows == dict.fromkeys(names, 2)
 
 
-def test_two_ranks_train_up_to_their_first_comparison(folder: Folder):
-    """Their weights are whatever lay in memory, so that comparison ends the run."""
-    words = (*SMALL, "train.steps=60", "launcher.gpus_per_run=2", "train.micro_batch=32")
-    folder.ablate("sweep", *words, code=1, NULL_GPU_COUNT="2")
-    assert folder.states == ["failed"] * 2
-    for log in folder.path.glob("runs/runs/*/log.txt"):
-        text = log.read_text()
-        assert "weights differ at step 18" in text  # of an epoch, which is evaluated
-        assert "thread pool" not in text
-        assert "died" not in text
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_train_up_to_their_first_comparison(folder: Folder, ranks: int):
+    """At the end of an epoch. Weights are whatever lay in memory, so they may be found to differ."""
+    words = (*SMALL, "train.steps=20", "launcher.attempts=1", "train.micro_batch=8")
+    variables = {"NULL_GPU_COUNT": str(ranks)}
+    done = folder.ablate("sweep", *words, f"launcher.gpus_per_run={ranks}", code=None, **variables)
+    logs = [log.read_text() for log in folder.path.glob("runs/runs/*/log.txt")]
+    assert len(logs) == 2
+    for log in logs:
+        assert "epoch 1, step 18" in log or "weights differ from the others' at step 18" in log
+    assert "died" not in done.out
 
 
 def test_two_runs_share_a_gpu(folder: Folder):
@@ -46,13 +47,15 @@ def test_two_runs_share_a_gpu(folder: Folder):
     assert sorted(slots) == ["gpu:0.0", "gpu:0.1"]
 
 
-@pytest.mark.parametrize(("gigabytes", "images"), [("24", 512), ("80", 1024)])
-def test_micro_batches_are_settled_by_what_fits(folder: Folder, gigabytes: str, images: int):
-    folder.ablate("sweep", *LARGE, "train.micro_batch=auto", NULL_GPU_GB=gigabytes)
+@pytest.mark.parametrize(("gigabytes", "images"), [(24, 256), (80, 512)])
+def test_micro_batches_are_settled_by_what_fits(folder: Folder, gigabytes: int, images: int):
+    words = (*LARGE, "train.micro_batch=auto")
+    done = folder.ablate("sweep", *words, NULL_GPU_GB=str(gigabytes))
+    assert f"is {images} on gpu:0, where {gigabytes - 0.5} of {gigabytes}.0 GB" in done.out
     assert folder.states == ["finished"] * 2
     assert {result["micro_batch"] for result in folder.results} == {images}
     for result in folder.results:
-        assert 0.5 < result["peak_bytes"] / (int(gigabytes) << 30) < 1 or images == 1024
+        assert gigabytes / 2 < result["peak_bytes"] / 1e9 < gigabytes
 
 
 def test_a_batch_that_does_not_fit_is_tried_once_more_alone(folder: Folder):
