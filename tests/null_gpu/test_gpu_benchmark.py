@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "gpu.py"
 # torch.profiler has no counters here, and a compiled step no Triton.
 NOT_DONE = {"launches", "compiled", "several"}
 
 
+@pytest.mark.timeout(600)
 def test_every_part_runs(tmp_path: Path):
     words = [sys.executable, str(SCRIPT), "--tiny", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
@@ -24,3 +28,6 @@ def test_every_part_runs(tmp_path: Path):
     }
     assert skipped == NOT_DONE
     assert not [line for line in parts["steps"]["lines"] if "FAILED" in line]
+    rates = [line for line in parts["packing"]["lines"] if "steps/s" in line]
+    assert len(rates) == 2
+    assert all(re.search(r"; \d+ s beside the training$", line) for line in rates)

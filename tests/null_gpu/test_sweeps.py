@@ -4,6 +4,7 @@ figure in their tables means anything."""
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from conftest import Folder
@@ -36,7 +37,7 @@ def test_ranks_train_up_to_their_first_comparison(folder: Folder, ranks: int):
     logs = [log.read_text() for log in folder.path.glob("runs/runs/*/log.txt")]
     assert len(logs) == 2
     for log in logs:
-        assert "epoch 1, step 18" in log or "weights differ from the others' at step 18" in log
+        assert re.search("epoch 1, step 18|weights differ .*at step 18", log)
     assert "died" not in done.out
 
 
@@ -51,7 +52,8 @@ def test_two_runs_share_a_gpu(folder: Folder):
 def test_micro_batches_are_settled_by_what_fits(folder: Folder, gigabytes: int, images: int):
     words = (*LARGE, "train.micro_batch=auto")
     done = folder.ablate("sweep", *words, NULL_GPU_GB=str(gigabytes))
-    assert f"is {images} on gpu:0, where {gigabytes - 0.5} of {gigabytes}.0 GB" in done.out
+    line = rf"auto is {images} on gpu:0, where [\d.]+ of {gigabytes}\.0 GB were free"
+    assert re.search(line, done.out)
     assert folder.states == ["finished"] * 2
     assert {result["micro_batch"] for result in folder.results} == {images}
     for result in folder.results:
