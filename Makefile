@@ -33,7 +33,7 @@ PYTHON312 ?= $(shell .ci/python 3.12)
 NULL_GPU := build/null-gpu/null
 
 null-gpu: $(NULL_GPU)
-	$(NULL_GPU) python -m pytest tests/null_gpu
+	$(NULL_GPU) python -m pytest -n 2 --dist worksteal tests/null_gpu
 
 $(NULL_GPU): tests/null_gpu/build.py tests/null_gpu/stand_ins.py tests/null_gpu/runtime.c pyproject.toml constraints.txt
 	@test -n "$(PYTHON312)" || { echo "no Python 3.12; give PYTHON312=PATH"; exit 1; }

@@ -1,6 +1,7 @@
 """Build a null GPU: the CUDA build of torch, without a GPU, in an environment of its own.
 
     python3.12 tests/null_gpu/build.py FOLDER
+    python3.12 tests/null_gpu/build.py --fetch   # nothing but its wheels; exit code 1: there is none
 
 About two minutes and 2.5 GB; needs gcc, nm and pip. FOLDER/null COMMAND then runs a command with a
 null GPU: dispatch, autograd, autocast, the allocator, the choice of an attention kernel, forks and
@@ -9,7 +10,9 @@ copies, peaks of memory, start-up, control flow and crashes are those of a GPU, 
 number that a kernel computes means anything. cuDNN's engines, NCCL, torch.profiler and compiled
 steps are not there.
 
-The wheel of torch is kept in ~/.cache/ablate-null-gpu. Used by `make null-gpu`.
+The wheels of torch and of CUDA's headers are kept in ~/.cache/ablate-null-gpu.
+
+Used by `make null-gpu` and .ci/run.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ OF_TORCH = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fss
 OF_TORCH += ["setuptools<82"]
 HEADERS = ["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88"]
 TESTS = ["pytest", "pytest-timeout", "pytest-xdist"]
+PIP = ["-m", "pip", "--disable-pip-version-check"]
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "ablate-null-gpu")
@@ -60,32 +64,38 @@ def constraints() -> Iterator[str]:
             yield line
 
 
-def torch_wheel(pip: list[str]) -> Path:
-    """Return the wheel of torch for this Python, fetched where the cache has none."""
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    pattern = f"torch-{TORCH}-{python}-*.whl"
+def wheels() -> list[str]:
+    """Return the paths of the wheels of torch and of CUDA's headers for this Python, in this order.
+    Those that the cache lacks are fetched; raises CalledProcessError where that can't be."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    if not [*CACHE.glob(pattern)]:
-        fetch = ["download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(CACHE)]
-        subprocess.run([*pip, *fetch, f"torch=={TORCH}"], check=True)
-    [wheel] = CACHE.glob(pattern)
-    return wheel
+    paths = []
+    for need in (f"torch=={TORCH}", *HEADERS):
+        name, _, version = need.replace("-", "_").partition("==")
+        tag = (
+            f"cp{sys.version_info.major}{sys.version_info.minor}-*" if name == "torch" else "py3-*"
+        )
+        pattern = f"{name}-{version}-{tag}.whl"
+        if not [*CACHE.glob(pattern)]:
+            fetch = ["download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(CACHE), need]
+            subprocess.run([sys.executable, *PIP, *fetch], check=True)
+        paths += map(str, CACHE.glob(pattern))
+    return paths
 
 
 def build(folder: Path) -> None:
     """Build the environment, the stand-ins of CUDA's libraries, and the command `null`."""
+    torch_wheel, *header_wheels = wheels()
     venv.create(folder / "venv", with_pip=True, clear=True)
     python = str(folder / "venv" / "bin" / "python")
-    pip = [python, "-m", "pip", "--disable-pip-version-check"]
     limits = folder / "constraints.txt"
     limits.write_text("\n".join(constraints()) + "\n")
-    install = [*pip, "install", "-q", "--no-compile"]
+    install = [python, *PIP, "install", "-q", "--no-compile"]
     headers = folder / "headers"
-    subprocess.run([*install, "--no-deps", "--target", str(headers), *HEADERS], check=True)
+    subprocess.run([*install, "--no-deps", "--target", str(headers), *header_wheels], check=True)
     needed = [*OF_TORCH, *requirements(), *TESTS]
     subprocess.run([*install, "-c", str(limits), *needed], check=True)
-    wheel = str(torch_wheel(pip))  # the last, or pip remarks on what it needs of NVIDIA's
-    subprocess.run([*install, "--no-deps", wheel], check=True)
+    # The last, or pip remarks on what it needs of NVIDIA's.
+    subprocess.run([*install, "--no-deps", torch_wheel], check=True)
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True)
     torch_folder = Path(packages.stdout.strip(), "torch", "lib")
@@ -98,8 +108,16 @@ def build(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    build(parser.parse_args().folder.resolve())
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("folder", nargs="?", type=Path)
+    place.add_argument("--fetch", action="store_true", help="fetch the wheels, and build nothing")
+    arguments = parser.parse_args()
+    if arguments.folder:
+        return build(arguments.folder.resolve())
+    try:
+        wheels()
+    except subprocess.CalledProcessError:  # pip has said why
+        sys.exit(f"no wheel of torch {TORCH} and of CUDA's headers for {sys.executable}")
 
 
 if __name__ == "__main__":
