@@ -1,7 +1,7 @@
 """Build a null GPU: the CUDA build of torch, without a GPU, in an environment of its own.
 
     python3.12 tests/null_gpu/build.py FOLDER
-    python3.12 tests/null_gpu/build.py --fetch   # nothing but its wheels; exit code 1: there is none
+    python3.12 tests/null_gpu/build.py --fetch   # its wheels alone; exit code 1: there is none
 
 About two minutes and 2.5 GB; needs gcc, nm and pip. FOLDER/null COMMAND then runs a command with a
 null GPU: dispatch, autograd, autocast, the allocator, the choice of an attention kernel, forks and
@@ -68,13 +68,12 @@ def wheels() -> list[str]:
     """Return the paths of the wheels of torch and of CUDA's headers for this Python, in this order.
     Those that the cache lacks are fetched; raises CalledProcessError where that can't be."""
     CACHE.mkdir(parents=True, exist_ok=True)
+    tags = {f"torch=={TORCH}": f"cp{sys.version_info.major}{sys.version_info.minor}"}
+    tags |= dict.fromkeys(HEADERS, "py3")
     paths = []
-    for need in (f"torch=={TORCH}", *HEADERS):
+    for need, tag in tags.items():
         name, _, version = need.replace("-", "_").partition("==")
-        tag = (
-            f"cp{sys.version_info.major}{sys.version_info.minor}-*" if name == "torch" else "py3-*"
-        )
-        pattern = f"{name}-{version}-{tag}.whl"
+        pattern = f"{name}-{version}-{tag}-*.whl"
         if not [*CACHE.glob(pattern)]:
             fetch = ["download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(CACHE), need]
             subprocess.run([sys.executable, *PIP, *fetch], check=True)

