@@ -40,7 +40,20 @@ try:
 except ImportError:  # .ci/control_half.py
     torch = None
 
+collect_ignore = ["null_gpu"]  # `make null-gpu`
 pytest.register_assert_rewrite("support")  # its asserts say what they compared, as those of tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip a test of the training half where there is no torch, as .ci/control_half.py has it."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if torch is None and error.name == "torch":
+            pytest.skip("no torch")
+        raise
+
 
 # The same examples every time, however long a busy machine takes to make them.
 SLOW = [hypothesis.HealthCheck.too_slow]

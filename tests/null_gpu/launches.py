@@ -68,7 +68,8 @@ The waits of adafactor are torch's: its optimiser reads two norms of each parame
 An H100 (gpu.txt) has the same peaks: 3.1 GB for Ti/4, 16.5 GB for S/16 dtn. Others are larger
 there by what the case before had left, since memory was not freed between cases.
 
-Written by tests/null_gpu/launches.py --reprint; `make null-gpu` compares it.
+Written by `build/null-gpu/null python tests/null_gpu/launches.py --reprint`; `make null-gpu`
+compares it.
 """
 
 
