@@ -20,7 +20,7 @@ def test_the_quick_start_comes_to_its_table(folder: Folder):
     """NVRTC compiles nothing here, and whatever needs it fails: no run may."""
     folder.ablate("sweep", "quickstart", "seeds=2", "train.steps=10", "--yes")
     assert folder.states == ["finished"] * 8
-    assert {result["device"] for result in folder.results} == {"NVIDIA H100 80GB HBM3"}
+    assert all(result["device"].startswith("NVIDIA H100") for result in folder.results)
     table = folder.ablate("table", "quickstart+train.steps=10", "--format", "json").out
     [column] = json.loads(table)["columns"]
     rows = {entry["row"]: entry["accuracy"]["n"] for entry in column["entries"]}
