@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 
 import counters
 import launches
-import pytest
 import torch
 
 from ablate.data import draws
@@ -55,9 +55,10 @@ def test_dropout_is_one_launch_each_way_and_falls_back_where_its_bits_differ():
     counters.reset()
     draw.lanes("mask", 1, range(8), 4096)
     by_kernel = counters.read()["launches"]
-    with pytest.warns(UserWarning) as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         assert draws.kernel_on.checked(device) is None
-    assert "triton" in str(warned[0].message)
+    assert any("triton" in str(warning.message) for warning in warned)
     counters.reset()
     step, numbers = torch.full((), 1, device=device), torch.arange(8, device=device)
     counters.reset()
