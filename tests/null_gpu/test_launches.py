@@ -9,6 +9,7 @@ import warnings
 
 import counters
 import launches
+import pytest
 import torch
 
 from ablate.data import draws
@@ -31,6 +32,7 @@ def rows(text: str) -> dict[tuple[str, str], tuple[float, ...]]:
     return figures
 
 
+@pytest.mark.timeout(600)
 def test_a_step_launches_what_the_page_says():
     """In a process of its own, which forks one a run before it uses the GPU."""
     words = [sys.executable, launches.__file__]
