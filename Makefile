@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test whole faults soak lint format bench docs pictures clean
+.PHONY: sweep test whole faults null-gpu soak lint format bench docs pictures clean
 
 sweep: $(TOOL)
 	$(BIN)/ablate sweep quickstart
@@ -26,6 +26,18 @@ whole: $(STAMP)
 # lost: ten to twenty minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
+
+# Tests on a null GPU, the CUDA build of torch without a GPU (tests/null_gpu/build.py): two minutes to
+# build it the first time, five to run. Needs Python 3.12, gcc and binutils.
+PYTHON312 ?= $(shell .ci/python 3.12)
+NULL_GPU := build/null-gpu/null
+
+null-gpu: $(NULL_GPU)
+	$(NULL_GPU) python -m pytest -n 2 --dist worksteal tests/null_gpu
+
+$(NULL_GPU): tests/null_gpu/build.py tests/null_gpu/stand_ins.py tests/null_gpu/runtime.c pyproject.toml constraints.txt
+	@test -n "$(PYTHON312)" || { echo "no Python 3.12; give PYTHON312=PATH"; exit 1; }
+	$(PYTHON312) tests/null_gpu/build.py build/null-gpu
 
 # What takes long: whole-length fault tests, simulations, trainings to an accuracy.
 soak: $(STAMP)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,14 @@ def test_what_is_not_finite_is_null(capsys):
 
 def test_status(ask):
     found = of(ask, "status")
-    with sqlite3.connect("runs/ledger.db") as ledger:
+    with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:
         told = dict(ledger.execute("SELECT status, count(*) FROM run GROUP BY status"))
     assert found["states"] == told == {"finished": found["total"]}
     assert (found["driven"], found["running"], found["failed"]) == (False, [], [])
 
 
 def test_a_run_that_failed_is_in_the_status_with_its_error(ask):
-    with sqlite3.connect("runs/ledger.db") as ledger:
+    with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:
         [run] = ledger.execute("SELECT id FROM run LIMIT 1").fetchone()
         ledger.execute("UPDATE run SET status = 'failed' WHERE id = ?", (run,))
     (Path("runs/runs") / run / "lock").write_text('{"error": "OSError: no disk"}')

@@ -4,6 +4,7 @@ nobody sees is no look. `--format json`: one document on standard output."""
 import json
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def here(tmp_path, monkeypatch):
 
 
 def looks():
-    with sqlite3.connect("runs/ledger.db") as ledger:
+    with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:
         return ledger.execute("SELECT count(*) FROM event WHERE kind = 'look'").fetchone()[0]
 
 
@@ -32,7 +33,7 @@ def test_a_quiet_sweep_trains_and_prints_nothing(ask):
     assert code == 0
     assert "| dpn |" in text
     assert looks() == 1
-    with sqlite3.connect("runs/ledger.db") as ledger:
+    with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:
         ledger.execute("UPDATE run SET status = 'failed'")
     for path in Path("runs/runs").glob("*/result.json"):
         path.unlink()
@@ -66,7 +67,7 @@ def test_standard_output_of_a_sweep_is_one_json_document(ask):
 
 def test_a_sweep_with_failed_runs_prints_its_unfinished_table_as_json(ask):
     assert ask(*LEAST, "--quiet")[0] == 0
-    with sqlite3.connect("runs/ledger.db") as ledger:
+    with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:
         ledger.execute("UPDATE run SET status = 'failed'")
     for path in Path("runs/runs").glob("*/result.json"):
         path.unlink()
