@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test faults soak lint format bench docs pictures clean
+.PHONY: sweep test whole faults soak lint format bench docs pictures clean
 
 sweep: $(TOOL)
 	$(BIN)/ablate sweep quickstart
@@ -14,8 +14,13 @@ sweep: $(TOOL)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
+# What is over in a moment, and all rules of statistics: five minutes.
 test: $(STAMP)
-	$(PYTEST) -m "not slow and not faults and not cluster and not tour" $(SPREAD)
+	$(PYTEST) -m "not whole and not slow and not faults and not cluster and not tour" $(SPREAD)
+
+# Whole sweeps, programs, terminals and browsers: seconds each, five to ten minutes.
+whole: $(STAMP)
+	$(PYTEST) -m "whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
 # Sweeps and commands that are killed, files that are damaged, disks that are full, devices that are
 # lost: ten to twenty minutes.

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ablate.api import Design, Run, Store, Sweep, Table
     from ablate.shared import Failure, UserError
 
-ERRORS = ["Failure", "UserError"]
+_ERRORS = ["Failure", "UserError"]
 __all__ = ["Design", "Failure", "Run", "Store", "Sweep", "Table", "UserError"]
 
 
 def __getattr__(name: str) -> Any:
     """The nouns, imported once they are asked for: `import ablate` takes no time."""
-    if name in ERRORS:
+    if name in _ERRORS:
         from ablate import shared
 
         return getattr(shared, name)

@@ -5,7 +5,8 @@ python tests/docs_pictures.py [--check]
   by which `--check` (and a test) finds pictures that no longer show what the command prints.
 - The live page and the report, as PNG: a browser. The live page watches a quick start that is
   trained for it, so its numbers and times differ from time to time.
-- Figures are those of the bundles in docs/studies, which are drawn anew.
+- Figures are those of the bundles in docs/studies, which are drawn anew; those of probes that no
+  bundle has, of a small sweep on digits, which is trained for them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import html
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -229,6 +231,23 @@ def is_shown(path: Path, svg: str) -> bool:
     return path.exists() and described(path.read_text()) == described(svg)
 
 
+# --- Figures ------------------------------------------------------------------------------------
+
+PROBED = (
+    *("stem=none,dpn", "model.patch=2,4", "--across", "model.patch"),
+    *("data=digits", "recipe=quick", "probe=[scales,tokens]", "seeds=2", "--as", "probed"),
+)
+
+
+def draw_probed(folder: Path) -> None:
+    """Train a small sweep, and draw the figures of probes that no bundle has."""
+    environment = {**os.environ, "ABLATE_STORE": str(folder / "runs")}
+    kinds = ("scales", "tokens")
+    plots = (("plot", "probed", kind, "--out", str(PICTURES / f"{kind}.svg")) for kind in kinds)
+    for words in (("sweep", *PROBED), *plots):
+        subprocess.run([ABLATE, *words], cwd=folder, env=environment, check=True)
+
+
 # --- Pages in a browser -------------------------------------------------------------------------
 
 
@@ -287,19 +306,19 @@ def finished(folder: Path) -> int:
 
 def shoot_live_page(browser: Browser, folder: Path) -> None:
     """Train a quick start, and picture its live page halfway and at the end."""
-    with (
-        running("sweep", "quickstart", cwd=folder) as sweep,
-        running("watch", "quickstart", cwd=folder) as watch,
-    ):
-        assert watch.stdout is not None
-        url = watch.stdout.readline().strip()
-        while finished(folder) < 20:
+    with running("sweep", "quickstart", cwd=folder) as sweep:
+        while not finished(folder):  # until then there may be no sweep to watch
             time.sleep(1)
-        ready = "document.body.innerText.includes('patch whitening')"
-        shoot(browser, url, PICTURES / "live.png", ready)
-        shoot(browser, url, PICTURES / "live-dark.png", ready, dark=True)
-        sweep.communicate()
-        shoot(browser, url, PICTURES / "live-finished.png", ready)
+        with running("watch", "quickstart", cwd=folder) as watch:
+            assert watch.stdout is not None
+            url = watch.stdout.readline().strip()
+            while finished(folder) < 20:
+                time.sleep(1)
+            ready = "document.body.innerText.includes('patch whitening')"
+            shoot(browser, url, PICTURES / "live.png", ready)
+            shoot(browser, url, PICTURES / "live-dark.png", ready, dark=True)
+            sweep.communicate()
+            shoot(browser, url, PICTURES / "live-finished.png", ready)
 
 
 def main() -> None:
@@ -317,6 +336,8 @@ def main() -> None:
     if options.only in (None, "figures"):
         for bundle in (QUICK_START, *(study_page.FOLDER / part for part in study_page.PARTS)):
             study_page.reprint(bundle)
+        with tempfile.TemporaryDirectory() as name:
+            draw_probed(Path(name))
     if options.only in (None, "terminals"):
         for path, svg in draw_terminals():
             if not is_shown(path, svg):  # else only times would change

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pages import PAGES
 from scipy import stats
 
 import ablate
+from ablate.api.errors import in_python
 from ablate.report.formats.layout import UNFINISHED
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store as OpenStore
@@ -75,6 +77,7 @@ def cells_of(noun: Any) -> list[str]:
     return re.findall(r"<t[hd]>(.*?)</t[hd]>", noun._repr_html_())
 
 
+@pytest.mark.whole
 def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     """What IPython and jedi, which complete and show things in notebooks, make of the nouns."""
     import jedi
@@ -182,6 +185,7 @@ def words_of(text: str) -> list[list[str]]:
     return [[w for w in line if w not in ("h", "min", "s")] for line in words if line]
 
 
+@pytest.mark.whole
 def test_the_page_shows_what_its_code_prints(here):
     names: dict[str, Any] = {}
     page = PAGES["docs/python.md"]
@@ -205,7 +209,7 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     words = ("stem=none,dpn", "probe=[gradnorm]", "block.attn=pre,post")
     plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k)._plan for w, k in (((), keys), (words, {})))
     assert (plan.cells, plan.seeds) == (same.cells, (3, 5))
-    assert [row.label for row in plan.rows][:2] == ["none · pre", "none · post"]
+    assert [row.label for row in plan.rows][:2] == ["stem=none · attn=pre", "stem=none · attn=post"]
     with pytest.raises(UserError, match="did you mean"):
         ablate.Sweep("stem=none,dpm")
     with pytest.raises(UserError, match=r"train\.stepz"):
@@ -277,7 +281,7 @@ def test_changes_of_python_are_values(users, shell):
         with pytest.raises(UserError) as caught:
             ablate.Sweep("trainer=parrot", changes={**changes, name: {"trainer.lr": 1}})
         (line,) = str(caught.value).splitlines()
-        assert line.startswith("--change: ")
+        assert line.startswith("changes: ")
         assert repr(name) in line
         assert "rename" in line
 
@@ -291,15 +295,17 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     third = ablate.Sweep("odd", seeds=3)
     assert ids(third._plan) > ids(first._plan)
     assert len(ids(third._plan)) == 3 * len(NOTES)
-    assert (third.name, third._plan.declared.name) == ("odd", first._plan.declared.name)
+    assert (third.name, third._plan.declared.identity) == ("odd", first._plan.declared.identity)
 
     # The name takes no other settings: the line names the place, the value and the command.
     with pytest.raises(UserError) as caught:
         ablate.Sweep("odd", trainer={"note": "a b"})
     (line,) = str(caught.value).splitlines()
     assert line.startswith("trainer.note='a b': odd ")
-    assert "--as NAME" in line
-    assert shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip().endswith(line)
+    assert line.endswith("name=NAME")
+    said = shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip()
+    assert said.removeprefix("ablate: ").partition("--until")[0] == line.partition("until")[0]
+    assert said.endswith("--as NAME")
     [command] = re.findall("`ablate sweep (.*)`", line)
     planned = json.loads(shell("plan", *shlex.split(command), "--format", "json").out)
     runs = {run for row in planned["variants"] for run in row["runs"].values()}
@@ -347,22 +353,74 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
         (lambda: table.render(note="full"), "Table.render", "'notes'"),
         (lambda: table.render(show=("gain", "params")), "show", "'params'"),
         (lambda: ablate.Store().add_runs(1), "Store.add_runs", "metrics"),
-        (lambda: sweep.train(retry="fail"), "--retry", "'failed'"),
+        (lambda: sweep.train(retry="fail"), "retry: ", "'failed'"),
+        (lambda: sweep.status(1), "Sweep.status", "none"),
+        (lambda: sweep.table(1), "Sweep.table", "**analysis"),
+        (lambda: sweep.plot("curves").save(), "Figure.save", "'path'"),
+        (lambda: ablate.Sweep(*WORDS, name=5), "Sweep: name", "5"),
+        (lambda: ablate.Sweep(*WORDS, changes=["a"]), "Sweep: changes", "['a']"),
+        (lambda: ablate.Store(5), "Store: path", "5"),
+        (lambda: ablate.Store().sweep(5), "Store.sweep: name", "5"),
+        (lambda: sweep.plot(size=(3, "a")), "Sweep.plot: size", "(3, 'a')"),
+        (lambda: sweep.plot(size=3), "Sweep.plot: size", "3"),
+        (lambda: sweep.plot(rows=5), "Sweep.plot: rows", "5"),
+        (lambda: sweep.plot(rows=["a", 5]), "Sweep.plot: rows", "['a', 5]"),
+        (lambda: sweep.train(retry=5), "Sweep.train: retry", "5"),
+        (lambda: sweep.to_pandas(curves="yes"), "Sweep.to_pandas: curves", "'yes'"),
     ):
         with pytest.raises(UserError) as caught:
             call()
         (line,) = str(caught.value).splitlines()
         assert line.startswith(place)
         assert value in line
+    rows = iter(["dpn"])
+    sweep.plot("curves", rows=rows, size=[4, 3.5])
+    sweep.plot("curves", rows=("dpn",), size=(np.float32(4), np.int64(3)))
     (here / "file").touch()
     with pytest.raises(Failure) as caught:
         ablate.Sweep(*WORDS, store="file", **SHORT).train()
     assert str(caught.value).startswith("file")
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--as: expected a name, got ''", "name: expected a name, got ''"),
+        (
+            "--design x: of which? give --change 'NAME: key=value ...'",
+            "design=x: of which? give changes={NAME: {KEY: VALUE}}",
+        ),
+        ("`sweep --as b` or --as NAME", "`sweep --as b` or name=NAME"),
+        ("--until 3: --each, --replace", "until=3: each=True, replace=True"),
+        ("a.flag: 'a--b'", "a.flag: 'a--b'"),
+    ],
+)
+def test_python_hears_of_arguments_and_no_options(line, text):
+    assert in_python(line) == text
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"stem": ("none", "dpn"), "across": "norm"}, "across=norm: "),
+        ({"stem": ("none", "dpn"), "design": "factorial"}, "design=factorial: "),
+        ({"stem": ("none", "dpn"), "margin": 1.0}, "margin: "),
+        ({"stem": ("none", "dpn"), "until": 3}, "until: "),
+        ({"changes": {"a": {"stem": "dpn"}}}, "changes: "),
+        ({"stem": ("none", "dpn"), "name": ""}, "name: "),
+    ],
+)
+def test_a_mistake_in_an_argument_names_the_argument(here, keys, place):
+    with pytest.raises(UserError) as caught:
+        ablate.Sweep(**keys)
+    assert str(caught.value).startswith(place)
+    assert "--" not in re.sub("`.*?`", "", str(caught.value))
+
+
 SWEEP = f"import ablate; sweep = ablate.Sweep({', '.join(map(repr, WORDS))}, seeds=1, **{SHORT})"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "out", "err"),
     [
@@ -382,16 +440,51 @@ def test_a_script_ends_by_one_line(here, way, code, out, err):
     assert done.returncode == bool(err)
 
 
-def test_runs_that_fail_are_a_failure(users):
-    users(
-        {
-            "conf/trainer/bad.yaml": "name: bad:main\nkeys: {lr: 0.1}\n"
-            "metrics: {accuracy: {direction: more}}\n",
-            "bad.py": "def main(settings, run):\n    raise RuntimeError('no')\n",
-        }
-    )
-    with pytest.raises(Failure, match="failed of 2 runs"):
+HOOK = """
+import sys
+
+def hook(kind, error, frames):
+    print("hooked", kind.__name__, frames is not None)
+
+before, after = {before}, {after}
+if before:
+    sys.excepthook = hook
+import ablate
+ablate.Sweep
+if after:
+    sys.excepthook = hook
+{error}
+"""
+
+
+@pytest.mark.parametrize("error", ["ablate.Store('no').sweep()", "1 / 0"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_hook_of_the_programs_own_gets_every_error(here, before, error):
+    code = HOOK.format(before=before, after=not before, error=error)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert re.fullmatch(r"hooked (NotThere|ZeroDivisionError) True\n", done.stdout)
+    assert done.stderr == ""
+
+
+BAD = {
+    "conf/trainer/bad.yaml": "name: bad:main\nkeys: {lr: 0.1}\n"
+    "metrics: {accuracy: {direction: more}}\n",
+    "bad.py": "def main(settings, run):\n"
+    "    if settings['lr'] == 0.1:\n"
+    "        raise RuntimeError('no')\n"
+    "    run.result(accuracy=0.5)\n",
+}
+
+
+def test_runs_that_fail_are_a_failure_and_named_on_standard_error(users, capsys):
+    users(BAD)
+    with pytest.raises(Failure) as caught:
         ablate.Sweep("trainer=bad", "trainer.lr=0.1,0.2", seeds=1, launcher="inline").train()
+    assert "1 failed of 2 runs" in str(caught.value)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line for line in err.splitlines() if line.startswith("failed: ") and "0.1" in line]
+    assert "finished: " not in err
 
 
 def test_import_ablate_takes_nothing_along():

@@ -68,18 +68,19 @@ def told(shell) -> dict[tuple[str, int], float]:
 # --- A sweep of it ------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3")
     assert f"Trained by {COMMAND}" in done.out
     assert told(shell) == {
-        (str(rate), seed): expected_loss(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
+        (f"lr={rate}", seed): expected_loss(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
     }
     (path, *_) = toy.glob("runs/runs/*/metrics.jsonl")
     lines = curve(path)
     assert [line["step"] for line in lines] == [1, 2, 3, 3]
     assert all(line["val_loss"] == line["train_loss"] + 1 for line in lines[:3])
     assert "nothing wrong" in shell("verify").out
-    assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    assert "the same bits" in shell("verify", "--rerun", "lr=0.1#0", INLINE).out
     shell("export", "bundle")
     assert "nothing wrong" in shell("verify", "bundle").out
     shell("table", "--strict")
@@ -90,6 +91,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     assert "metrics.jsonl" in shell("verify", code=1).out
 
 
+@pytest.mark.whole
 def test_a_search_is_judged_by_the_curves(toy, shell):
     sweep = {
         "base": {"trainer": "toy", "trainer.steps": 2},
@@ -141,6 +143,7 @@ json.dump({"accuracy": right.mean().item(), "n": 400}, open(f"{folder}/result.js
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["marks", "classes"])
 def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how):
     """As by the images of our own runs, which the reference of the statistics judges; other
@@ -724,7 +727,7 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
     driver.wait(240)
     shell(*words)
     assert told(shell) == {
-        (str(lr), s): expected_loss(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)
+        (f"lr={lr}", s): expected_loss(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)
     }
     assert "nothing wrong" in shell("verify").out
     for path in toy.glob("runs/runs/*/metrics.jsonl"):
@@ -774,6 +777,7 @@ def app(toy) -> Path:
     return toy
 
 
+@pytest.mark.whole
 def test_a_hydra_application_runs_as_it_is(app, shell):
     """With a folder conf of its own, whose configs are none of ours: its own composition says what
     each run had."""
@@ -798,6 +802,7 @@ def test_a_hydra_application_runs_as_it_is(app, shell):
     assert "dpn" in shell("plan", "stem=none,dpn", "recipe=quick").out  # ours are composed as ever
 
 
+@pytest.mark.whole
 def test_unlike_failures_of_an_application_are_told_apart_and_end_no_sweep(app, shell):
     """Hydra ends each with the same hint. Three that fail alike would end the sweep."""
     raises = {8: "KeyError('no layer')", 9: "ValueError('odd')", 5: "RuntimeError('other')"}
@@ -905,7 +910,7 @@ def test_the_command_of_a_stranger_is_printed_and_not_started(toy, shell, tmp_pa
     (toy / "train.py").write_text("open('owned', 'w')\n" + TRAIN)
     stranger = Shell(tmp_path / "stranger")
     stranger.folder.mkdir()
-    bundle, rerun = str(toy / "bundle"), ("verify", "--rerun", "0.1#0", INLINE)
+    bundle, rerun = str(toy / "bundle"), ("verify", "--rerun", "lr=0.1#0", INLINE)
     for words in (("verify", bundle), ("table", "--from", bundle), ("merge", bundle)):
         stranger(*words)
     stranger("table")

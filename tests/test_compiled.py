@@ -72,6 +72,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 EACH = [MIXED, *(pytest.param(changes, marks=pytest.mark.slow) for changes in CHOSEN)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", EACH, ids=tiny.names)
 def test_a_step_is_one_graph_which_no_later_step_changes(changes, captured):
     """Whatever is drawn, whichever rows a micro-batch has: `fullgraph` refuses a break."""

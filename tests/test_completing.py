@@ -105,6 +105,7 @@ def test_names_of_sweeps_and_scales(folder):
     assert tab("plan", "nope", "--scale", "") == []
 
 
+@pytest.mark.whole
 def test_keys_choices_and_kinds(folder):
     keys = {key.partition("=")[0] for key, *_ in key_lines(resolve_run([], Path("runs"))[0])}
     for section in ("optim.", "launcher.", "analysis.", "tune."):

@@ -120,6 +120,7 @@ def test_every_option_of_conf_composes_and_builds(group, name):
         assert tree["data"]["name"] == name
 
 
+@pytest.mark.whole
 def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it():
     composer = Composer(STORE)
     for kind, table in choices.CHOICES.items():

@@ -444,7 +444,7 @@ def test_all_of_them_stand_in_one_table(driven):
         assert float(told[row, "top1.run"]) == pytest.approx(100 * result["test"]["top1"])
         assert told[row, "own_metric:Part.run"] == told[row, "top1.run"]
     told = facts(driven, "trainer")
-    assert [float(told[row, "score.run"]) for row in ("1.0", "0.5")] == [1.0, 0.5]
+    assert [float(told[row, "score.run"]) for row in ("by=1.0", "by=0.5")] == [1.0, 0.5]
 
 
 def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(driven):
@@ -498,7 +498,7 @@ def test_an_exception_in_it_is_told_with_its_file_and_line_before_anything_train
     error = "AttributeError: 'int' object has no attribute 'nothing'"
     if new == "trainer":  # which plans nothing runs of
         done = shell("sweep", TRAINER, "trainer.by=1.0,0.5", "seeds=1", INLINE, code=1)
-        assert f"failed: 1.0#0: {file.name}:{number}: {error}" in done.out
+        assert f"failed: by=1.0#0: {file.name}:{number}: {error}" in done.out
     else:
         key = "own_metric:Part: base#0" if new == "metric" else f"{KINDS[new].key}: own_{new}:Part"
         assert told(shell, new).startswith(f"{key}: {error} ({file}, line {number})")

@@ -476,6 +476,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
     assert (cached.class_names[0], cached.class_names[65]) == ("a red zero", "an orange five")
 
 
+@pytest.mark.whole
 def test_a_sweep_from_parents_to_a_table(swept):
     values = [float(f["value"]) for f in swept.facts() if f["quantity"] == "zeroshot"]
     assert len(values) == 2

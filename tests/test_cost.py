@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from ablate.report.text import device_time, duration
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
 from ablate.running import estimate
+from ablate.running.decoding import decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
@@ -27,6 +30,7 @@ from ablate.store.store import Store
 from ablate.training.model.count import describe
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
+ENCODED = ["recipe=deit", "data=imagenet1k", "model.arch=Ti/16,S/16", "eval.every=1000"]
 # What 6 runs take on 2 slots at the rate that no core surpasses is a month at so many a forward.
 MONTH = 2 * 30 * 86400 * 1e12 / (6 * 3 * 64_000)
 
@@ -37,8 +41,9 @@ def told(tmp_path):
     store = Store(tmp_path)
     plan, _ = make_plan(WORDS, store=tmp_path)
     split, _ = make_plan([*WORDS, "train.micro_batch=8"], store=tmp_path)
+    encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
-    def find(multiply_adds: int, ranks: int = 1, slots: int = 2, **how):
+    def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
         timed = []
 
         def ask(verb, question):
@@ -54,14 +59,14 @@ def told(tmp_path):
             }
 
         (store.cache / "costs.json").unlink(missing_ok=True)
-        launcher = SimpleNamespace(device="cpu", most=slots, worlds=[ranks], remote=False, ask=ask)
+        launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
         launcher.devices = GpuSet()
-        of = split if ranks > 1 else plan
+        of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, {}, how.pop("finished", {}), **how
         ), timed
 
-    find.plan, find.split = plan, split
+    find.plan, find.split, find.encoded = plan, split, encoded
     return find
 
 
@@ -223,6 +228,31 @@ def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
         Devices.parse(text, mfu)
 
 
+def test_a_large_factorial_has_a_line_for_what_has_no_change_one_or_all(tmp_path):
+    """Its 2**5 combinations don't fit on a screen."""
+    settings = {"stem": "dpn", "norm": "rmsnorm", "optim.wd": 0.2, "model.act": "relu"}
+    settings |= {"optim.lr": 0.002}
+    changes = {f"c{key}": {key: value} for key, value in settings.items()}
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    text = json.dumps({"title": "x", "changes": changes, "design": "factorial", "seeds": 2})
+    (folder / "large.yaml").write_text(text)
+    plan, _ = make_plan([str(folder / "large.yaml")], store=tmp_path / "runs")
+    sizes = {"parameters": 5, "multiply_adds": 7}
+    costs = Costs(
+        described={(cell.row, cell.column): sizes for cell in plan.cells},
+        seconds={(cell.row, cell.column): 3.0 for cell in plan.cells},
+        **{"basis": "", "left_s": 1.0, "hardware": "", "wall_s": 1.0, "searches": []},
+        **{"seed_s": {}, "notes": [], "worlds": {}},
+    )
+    launcher = launcher_settings({"name": "local"})
+    _, lines = PlanForecast(plan, {}, costs, Rehearsals({}, []), launcher, []).grid()
+    labels = [label for label, *_ in lines]
+    assert labels == ["none", *changes, "all", "25 other combinations"]
+    assert lines[-1][-1] == "50 planned"
+    assert "factorial" in planned_runs(plan)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -269,6 +299,7 @@ def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(tmp_path, capsys, v
         assert re.split(r" {2,}", rows[2]) == of
 
 
+@pytest.mark.whole
 def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
     """Parents learn ImageNet-21k, which is fetched by hand; the other is fetched from the hub."""
     parents = ("recipe=finetune", "from.recipe=i21k", "from.data=imagenet21k", "data=imagenet1k")
@@ -292,6 +323,59 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 
+def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
+    """`--on` says how many GPUs there are; that this machine has none is no matter."""
+    words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=B/16", "stem=none,dpn")
+
+    def planned(*more: str) -> dict:
+        return json.loads(shell(*words, "--on", "h100:8", "--format", "json", *more).out)
+
+    alone, together = planned(), planned("launcher.gpus_per_run=8")
+    for one, eight in zip(alone["variants"], together["variants"], strict=True):
+        assert 6 < one["seconds"] / eight["seconds"] < 8  # the ranks exchange their gradients
+    assert "--on has 2" in shell(*words, "--on", "h100:2", "launcher.gpus_per_run=8", code=2).err
+
+
+def test_a_plan_names_the_cores_that_decode_what_a_gpu_reads(shell):
+    """By hand: images of a run, over its seconds, times the seconds of a core for each."""
+    words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=Ti/16", "stem=none,dpn")
+    planned = json.loads(shell(*words, "--on", "h100:8", "--format", "json").out)
+    fastest = min(variant["seconds"] for variant in planned["variants"])
+    epochs, train = 300, (14_197_122 - 51_200) // 4096 * 4096  # without its validation images
+    rate = epochs * train / fastest
+    (line,) = [note for note in planned["notes"] if "decoded" in note]
+    assert f"{rate:,.0f} images/s" in line
+    assert f"{0.66e-3 * rate:.1f} to {1.08e-3 * rate:.1f} cores" in line
+    resident = json.loads(shell("plan", "stem=none,dpn", "--on", "h100", "--format", "json").out)
+    assert not any("decoded" in note for note in resident["notes"])
+
+
+def test_gpus_here_share_the_cores_that_decode_for_them(told, monkeypatch):
+    """1,024 images in 2 s: 512 a second keep 0.55 of a core busy, and each GPU has half of one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(1))
+
+    def decoding(**how) -> list[str]:
+        costs, _ = told(10**9, of=told.encoded, slots=2, **how)
+        return [note for note in costs.notes if "decoded" in note]
+
+    (line,) = decoding(device="cuda")
+    assert "0.5 for each" in line
+    assert decoding() == []
+    runs = {run: {"seconds": 50} for cell in told.encoded.cells for run in cell.ids.values()}
+    assert decoding(device="cuda", finished=runs) == []
+
+
+def test_a_host_with_too_few_cores_is_named(tmp_path):
+    plan, _ = make_plan(["recipe=deit", "data=imagenet1k", "model.arch=Ti/16,S/16"], store=tmp_path)
+    work = CellWork(plan.cells[0], 1.0, images=1e6, seconds=100.0)  # 10,000 a second: 6.6 to 10.8
+    (line,) = decoding_lines([work], cores=4.0)
+    assert "2.7" in line  # 10.8 cores are wanted
+    (line,) = decoding_lines([work], cores=12.0)
+    assert "12" not in line
+    assert decoding_lines([replace(work, seconds=None)]) == []
+
+
+@pytest.mark.whole
 def test_trials_that_two_columns_share_are_counted_once(shell):
     """Both columns search at one weight decay: so the second adds its own runs alone."""
     searched = (

@@ -15,6 +15,8 @@ from ablate.shared.errors import Failure
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1")
 INLINE = (*SWEEP, "launcher=inline")
 LONG = (*INLINE, "train.epochs=100000000000", "--as", "long")

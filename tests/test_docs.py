@@ -67,6 +67,7 @@ def planned(words):
     return expand.plan_from_words(of_plan, store=Path("runs"), **options)[0]
 
 
+@pytest.mark.whole
 def test_every_command_of_the_pages_is_right(folder, monkeypatch):
     """In order, as a reader types them. `sweep` only plans and notes what it would drive; Ctrl-C
     ends `watch` at once.

@@ -170,6 +170,7 @@ TOO_WIDE = """[...document.querySelectorAll('article *')].filter(element => {
 }).map(element => element.outerHTML.slice(0, 80))"""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", ["README.md", "docs/statistics.md", "docs/json.md"])
 def test_wide_tables_and_terminals_scroll_within_themselves(browser, address, page):
     for width in (390, 1400):
@@ -180,6 +181,7 @@ def test_wide_tables_and_terminals_scroll_within_themselves(browser, address, pa
         tab.close()
 
 
+@pytest.mark.whole
 def test_it_is_light_in_the_light_and_dark_in_the_dark(browser, address):
     background = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3)"
     brightness = {}
@@ -200,6 +202,7 @@ CLICK = """if (Date.now() > (window.next ?? 0)) {  // a second click would close
 }"""
 
 
+@pytest.mark.whole
 def test_the_search_finds_a_page(browser, address):
     tab = browser.open(f"{address}/index.html", 1400)
     tab.until(f"{CLICK}; !!({DIALOG})")

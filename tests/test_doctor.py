@@ -202,6 +202,7 @@ def test_checkpoints_that_can_t_be_read_equal_nothing(tmp_path, legs):
     assert "which can't be read" in found["first"]
 
 
+@pytest.mark.whole
 def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(store, monkeypatch, users):
     """The questions are answered here, on the CPU: what is made of the answers is the same."""
     monkeypatch.setattr(training, "ROUNDS", 1)  # of timings: what they say is not judged
@@ -238,6 +239,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(store, monkeypatc
 READ_ONLY = 'mount --bind runs runs && mount -o remount,ro,bind runs && exec "$@"'
 
 
+@pytest.mark.whole
 def test_a_read_only_store_is_named_and_still_looked_at(store):
     shutil.rmtree(store.cache)
     enter = ["unshare", "-rm", "sh", "-ec", READ_ONLY, "sh"]

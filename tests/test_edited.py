@@ -389,6 +389,7 @@ def test_forged_json_is_a_line_in_every_command(store, ask):
     survive(store, ask, 1)
 
 
+@pytest.mark.whole
 def test_some_forged_json_is_a_line_in_every_command(store, ask):
     survive(store, ask, 23)
 

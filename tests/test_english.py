@@ -93,9 +93,9 @@ EXAMPLES = [
         ["better (bold)", "worse below 0", "±0.5 (analysis.margin)", "above -0.5"],
     ),
     (
-        "few-seeds.alone",
-        {"gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2},
-        ["depth [-50.13, +48.90]"],
+        "few-seeds",
+        {"n": 2, "gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2},
+        ["n = 2", "depth [-50.13, +48.90]"],
     ),
     (
         "void",
@@ -214,6 +214,22 @@ EXAMPLES = [
         ["one", "7 variants", "14 comparisons"],
     ),
     (
+        "looks.read-elsewhere",
+        {
+            **{"columns": [], "subject": "verdicts", "means": []},
+            "verdicts": [{"n": 3, "sweeps": ["one"]}],
+        },
+        ["sweep one (n = 3)"],
+    ),
+    (
+        "sheet.lacks-seeds",
+        {
+            "cells": [{"place": "a", "seeds": [5]}, {"place": "b", "seeds": [5]}],
+            "unpaired": [{"place": "c", "pairs": 5, "runs": 6}],
+        },
+        ["seed 5 of a and b", "c: 5 of 6 runs"],
+    ),
+    (
         "looks.shared-baseline",
         {"columns": ["Ti"], "variants": 7, "families": 3, "alpha": 0.05},
         ["Ti: ", "7 variants", "3 sweeps", ".05"],
@@ -224,11 +240,11 @@ EXAMPLES = [
             **{"subject": "intervals", "sweep": "one", "n": 3, "counts_all": True},
             "changes": ["rows: +a", "metric: loss -> top1"],
         },
-        ["intervals", " in one", "n = 3", "rows: +a; metric: loss -> top1", "All variants"],
+        ["intervals", " in one", "n = 3", "rows: +a; metric: loss -> top1", "all variants"],
     ),
     (
         "looks.next",
-        {"column": "64", "noun": "row", "undecided": 2, "seeds": 7, "more_runs": 12},
+        {"column": "64", "noun": "row", "going_on": 2, "seeds": 7, "more_runs": 12},
         ["64: ", "2 rows", "7 seeds", "12 more runs"],
     ),
     (

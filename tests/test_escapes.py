@@ -15,6 +15,8 @@ from conftest import Shell
 
 from ablate.analysis import english
 
+pytestmark = pytest.mark.whole
+
 TRAINER = """
 from pathlib import Path
 
@@ -47,7 +49,7 @@ EVERY = "trainer.level=0,1,2,3,4,5,6,7,8,9"
 BEST = "trainer.level=0,9"
 INLINE = "launcher=inline"
 ALSO = "Verdicts on these runs were also read in {}, so the chance of a false verdict on some "
-COUNTED = "All variants that were read are counted."
+COUNTED = "all variants that were read are counted."
 
 
 def also(sweep, n):
@@ -132,13 +134,14 @@ def test_the_best_row_alone_is_judged_among_nine(read):
     """Its interval is the t interval of the level that nine share, computed here."""
     alone = sweep(read, "best", BEST, seeds=5)
     assert among_nine("all") in alone
-    left_out = ", ".join(f"-{level}" for level in range(1, 9))
-    assert f" were first read in all, at n = 5: rows: {left_out}. {COUNTED}" in alone
+    left_out = ", ".join(f"-level={level}" for level in range(1, 9))
+    assert f" were first read in all, at n = 5: rows: {left_out}; {COUNTED}" in alone
     found = facts(read, "best", "--show", "accuracy")
-    gain = float(found["9", "gain"])
-    assert gain == pytest.approx(float(found["9", "score"]) - float(found["0", "score"]))
-    half = float(found["9", "gain.high"]) - gain
-    se = float(found["9", "gain.sd"]) / 5**0.5
+    gain = float(found["level=9", "gain"])
+    score, baseline_score = (float(found[f"level={level}", "score"]) for level in (9, 0))
+    assert gain == pytest.approx(score - baseline_score)
+    half = float(found["level=9", "gain.high"]) - gain
+    se = float(found["level=9", "gain.sd"]) / 5**0.5
     assert half / se == pytest.approx(scipy.stats.t.ppf(1 - 0.05 / 18, 4))
     assert found["", "contrasts"] == "9"
     assert verdicts(read, "best", "--strict") == set()
@@ -155,7 +158,7 @@ def test_a_row_that_was_not_read_before_is_a_family_of_its_own(read):
     shared = {"columns": [], "variants": 10, "families": 2, "alpha": 0.05}
     assert english.write("looks.shared-baseline", shared) in told
     assert "intervals here are as wide" not in told
-    assert verdicts(read, "other", "--strict") == {"20"}
+    assert verdicts(read, "other", "--strict") == {"level=20"}
     assert facts(read, "other")["", "contrasts"] == "1"
 
 
@@ -184,9 +187,9 @@ def test_an_edited_file(gauge):
     file.write_text(FILE)
     assert "also read" not in flat(gauge("sweep", "photos.yaml", INLINE).out)
     for old, new, note in (
-        ("  - low: {trainer.level: 1}\n", "", "rows: -low. All "),
-        ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1. "),
-        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other. "),
+        ("  - low: {trainer.level: 1}\n", "", "rows: -low; all "),
+        ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1; "),
+        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other; "),
         ("low:", "small:", ""),  # another label is no change
     ):
         file.write_text(FILE.replace(old, new))

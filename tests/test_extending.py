@@ -40,6 +40,7 @@ def check_gain(shell: Shell, table: str, row: str, baseline: str) -> Mapping[str
     return frame.groupby("row").parameters.first()
 
 
+@pytest.mark.whole
 def test_lion_against_adamw_each_at_its_own_rate(shell):
     text = blocks("file")["sweeps/lion.yaml"]
     (shell.folder / "sweeps").mkdir()
@@ -68,8 +69,8 @@ def test_a_gated_mlp_of_the_same_size(shell):
 
 def test_registers(shell):
     table = shell(*command("docs/placements.md", "sweep model.registers"), *BUDGET).out
-    size = check_gain(shell, table, "4", "0")
-    assert size["4"] - size["0"] == 4 * 32
+    size = check_gain(shell, table, "registers=4", "registers=0")
+    assert size["registers=4"] - size["registers=0"] == 4 * 32
 
 
 # --- A task, a design and a format, from files outside the package ----------------------------
@@ -202,6 +203,7 @@ def added(tmp_path_factory):
     return folder
 
 
+@pytest.mark.whole
 def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "again.yaml").write_text(SWEEP)
@@ -240,6 +242,7 @@ def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     assert not (shell.folder / "plain" / "table.org").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("file", "text", "why"),
     [

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablate.run.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM
+from ablate.run.own import WrongUnit
+from ablate.run.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM, WRONG_UNIT
 from ablate.shared.errors import Failure
 from ablate.training import answers, faults, worker
 from ablate.training.faults import FAULTS, line, reason_of
@@ -147,7 +148,7 @@ def test_a_question_that_a_device_fails_is_answered_by_its_first_line(monkeypatc
 
 def test_every_row_of_the_table_is_reached():
     texts = [f"CUDA error: {text}" for text, _ in CODES.values()] + [text for text, _ in TEXTS]
-    others = MemoryError(), torch.OutOfMemoryError("CUDA"), AssertionError(BUILT)
+    others = MemoryError(), torch.OutOfMemoryError("CUDA"), AssertionError(BUILT), WrongUnit("50")
     reached = {faults.fault(error) for error in (*map(RuntimeError, texts), *others)}
     assert reached - {None} == set(FAULTS)
-    assert {row.reason for row in FAULTS} == {OOM, DEVICE_LOST, NO_DEVICE, FAILED}
+    assert {row.reason for row in FAULTS} == {OOM, DEVICE_LOST, NO_DEVICE, WRONG_UNIT, FAILED}

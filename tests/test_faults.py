@@ -132,7 +132,7 @@ ALL = ("sweep", "norm=broken:Broken", "block.attn=pre,post", "seeds=2", *TINY)
 def test_every_device_lost_ends_the_sweep_and_the_same_command_goes_on(broken):
     (broken.folder / "fault").write_text("AcceleratorError any")
     done = broken(*ALL, code=1)
-    assert "no device is left (cpu); 0 of 4 runs are done, the same command goes on" in done.err
+    assert "no device is left (cpu); 0 of 4 runs done; the same command goes on" in done.err
     assert done.out.count("device lost: ") >= 2
     (broken.folder / "fault").unlink()
     assert broken(*ALL, "launcher=inline").out.count("finished:") == 4
@@ -155,7 +155,7 @@ def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_fail
     assert re.search(
         r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
         r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep .* "
-        r"--retry failed` goes on; 0 of 12 runs are done",
+        r"--retry failed` goes on; 0 of 12 runs done",
         broken(*words, code=1).err,
     )
     with Ledger.reading(Store(broken.folder / "runs")) as ledger:

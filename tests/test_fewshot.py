@@ -270,7 +270,7 @@ def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
     shell("sweep", "task=fewshot", start, "stem=dpn", "optim.lr=0.1,0.2", *common, "f")
     assert own["accuracy"].shape == (len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS))
     means = dict(zip((f"fewshot{k}" for k in own["shots"]), own["accuracy"].mean(1), strict=True))
-    told = folder(shell, "f", "0.1#0").read_result()["test"]
+    told = folder(shell, "f", "lr=0.1#0").read_result()["test"]
     assert {k: v for k, v in told.items() if k != "n"} == pytest.approx(means)
     assert "nothing wrong" in shell("verify", "p").out
 

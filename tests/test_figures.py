@@ -384,6 +384,7 @@ def trained(plan, epochs=4):
     return lambda run: SimpleNamespace(read_metrics=lambda: lines_by_run[run])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("columns", "grid"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (9, (3, 3))]
 )

@@ -394,7 +394,7 @@ def test_the_command_writes_what_is_asked_or_says_what_contradicts(shell):
     shell("sweep", *words, "--as", "two")
     done = shell("plot", "gain", "--style", "paper", "--rows", "dpn")
     assert done.out == "two-gain.pdf\n"
-    assert "for its caption: Gain over none: top-1 accuracy. " in done.err
+    assert "for its caption: Gain over stem=none: top-1 accuracy. " in done.err
     assert "Rows shown" not in done.err  # the baseline is, too
     shell("plot", "curves", "--rows", "dpn")
     told = [title for title, _ in marks((shell.folder / "two-curves.svg").read_text())]

@@ -20,7 +20,7 @@ from support.tables import entries, finished, make_plan, note, notes_of, tabulat
 from ablate.analysis import stats
 from ablate.analysis.note import FOOTNOTES
 from ablate.planning.cell import Column
-from ablate.report.formats import DEFAULT_SHOW, check_show, grid, render_table
+from ablate.report.formats import DEFAULT_SHOW, check_show, grid, latex, render_table
 from ablate.report.formats.latex import escape
 from ablate.run.metrics import TASKS
 from ablate.shared.errors import UserError
@@ -107,6 +107,29 @@ def test_the_report_folds_how_numbers_are_computed():
     for fact in table.notes:
         if fact.place in table.notes_by_place:
             assert (grid.prose(fact.text) in fragment) == fact.is_exact, fact.text
+
+
+def test_a_caption_of_the_users_own_is_the_whole_caption():
+    table = whole()
+    assert table.trained_on in text_of(table, "latex")
+    text = text_of(table, "latex", floated=latex.LatexFloat(caption="Mine."))
+    assert r"\caption{Mine." in text
+    assert table.trained_on not in text
+
+
+@pytest.mark.parametrize(
+    ("label", "source"),
+    [
+        ("val_loss", "val_loss"),
+        ("a__b", "a__b"),
+        ("_a_", r"\_a\_"),
+        ("a_ b", r"a\_ b"),
+        ("a_*b*", r"a\_\*b\*"),
+    ],
+)
+def test_an_underscore_within_a_word_stays_as_written(label, source):
+    """By CommonMark it opens and closes no emphasis there."""
+    assert grid._escape_markdown(label) == source
 
 
 # --- Each format --------------------------------------------------------------------------------
@@ -425,7 +448,7 @@ def test_a_metric_of_the_curve_is_an_analysis_and_is_verified(stored):
 def test_plan_forecasts_what_can_be_told(stored):
     stored("sweep", *SWEEP, *SHORT, "launcher=inline")
     text = stored("plan", *SWEEP, *SHORT, "launcher=inline", "--detect", "5").out
-    assert "to detect a gain of 5 points over pre with 80 % power" in text
+    assert "to detect a gain of 5 points over block.attn=pre with 80 % power" in text
     assert re.search(
         r"spread [\d.]+ points between seeds \[.*2 df, 6 finished runs\]: barely known", text
     )

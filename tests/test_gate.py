@@ -84,8 +84,12 @@ def test_a_strangers_bundle_is_printed_as_text(gauge, format):
 def test_a_label_that_is_a_key_stays_as_it_is(gauge):
     """Where a program reads, it reads what is there."""
     bundle = exported(gauge)
-    text = bundle.plan_path("").read_text().replace('"label": "1"', f'"label": {json.dumps(ODD)}')
-    bundle.plan_path("").write_text(text.replace('"row": "1"', f'"row": {json.dumps(ODD)}'))
+    text = (
+        bundle.plan_path("")
+        .read_text()
+        .replace('"label": "level=1"', f'"label": {json.dumps(ODD)}')
+    )
+    bundle.plan_path("").write_text(text.replace('"row": "level=1"', f'"row": {json.dumps(ODD)}'))
     bundle.write_manifest()
     tree = json.loads(gauge("table", "--from", "out", "--format", "json").out)
     assert ODD in {row["label"] for row in tree["rows"]}
@@ -96,7 +100,7 @@ def test_an_exception_of_own_code(gauge):
     done = gauge(*SWEEP, "trainer.level=0,9", code=1)
     assert r"ValueError: \x1b[31mred\x07" in plain(done.out)
     plain(done.err)
-    for words in (("status", "g"), ("show", "9#0")):
+    for words in (("status", "g"), ("show", "level=9#0")):
         assert r"ValueError: \x1b[31mred\x07" in plain(gauge(*words).out)
 
 

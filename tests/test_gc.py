@@ -170,9 +170,7 @@ def without_post(store: Store) -> str:
 def test_what_only_the_ledger_still_has_is_not_removed(store, shell):
     run = without_post(store)
     before = contents(store.root / "runs")
-    lacks = (
-        rf"right\.json: lacks 1 runs that the ledger has for 'right' \({run}\).*ablate gc right`"
-    )
+    lacks = rf"right\.json: lacks 1 run that the ledger has for 'right' \({run}\).*ablate gc right`"
     assert re.fullmatch(f".*{lacks}.*\n", shell("gc", "--yes", code=1).err)
     shell("gc", "left", "--yes", code=1)
     assert contents(store.root / "runs") == before

@@ -97,6 +97,7 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 LOST = "Unable to determine the device handle for GPU1: 0000:05:00.0: GPU is lost."
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("state", "line"),
     [
@@ -403,7 +404,7 @@ def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, 
     done = shell.process(*words, code=1, **nvidia.stand_in)
     assert "gpu:6:1 is given up: 2 runs lost their device there" in done.out
     assert re.search(
-        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs are done", done.err
+        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs done", done.err
     )
     assert record(shell)[0] == {"interrupted": 3, "planned": 1}
     nvidia.breaks({})
@@ -411,6 +412,7 @@ def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, 
     assert {gpu for _, gpu, _ in nvidia.touched()} == {UUID["0"], UUID["6:1"]}
 
 
+@pytest.mark.whole
 def test_a_plan_names_gpus_in_use_and_what_else_the_tool_says(shell, nvidia):
     nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)], strays=LOST)
     said = [f"nvidia-smi: {LOST}", "gpu:4 is in use by process 4242 (4 of 81559 MiB)"]

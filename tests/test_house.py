@@ -167,6 +167,7 @@ def imported_test_modules(tree: ast.Module) -> Iterator[str]:
             yield from IMPORTS_OF_TESTS.findall(node.value)
 
 
+@pytest.mark.whole
 def test_no_file_imports_a_test_module():
     """What several files share is in `tests/support`, in conftest, or in a module of its own."""
     imports = {

@@ -268,13 +268,13 @@ def test_what_a_sheet_hides_is_said(run, bring):
     imported, text = bring(some), run("table", "paper2")
     for said in (
         "30 runs imported, 1 of these diverged",
-        "note: lr differs in 10 of 30 runs (dpn), so a gain may come from lr",
-        "nearly every run has its own host",
+        "note: lr differs in 10 of 30 runs (dpn), which may cause or hide its gain",
+        "note: runs of one row differ in host, and count as repeats",
     ):
         assert said in imported
     for said in (
-        "In the sheet lr differs in 10 of 30 runs (dpn)",
-        "The sheet lacks wd@pets seed 3; one@pets seeds 0, 1, 3, 4; a gain is",
+        "In the sheet, lr differs in 10 of 30 runs (dpn)",
+        "The sheet lacks seed 3 of wd@pets; seeds 0, 1, 3, 4 of one@pets. A gain and its n are",
         english.write("sheet.single-runs", {"cells": ["one@pets"]}),
         "The sheet has no run of one@cars.",
     ):
@@ -292,11 +292,22 @@ def test_a_number_of_the_runs_of_a_row_is_no_confound(run, bring):
         line |= {"rep": line["seed"], "rate": 2 if line["method"] == "dpn" else line["seed"] % 2}
         line |= {"pred": f"{line['method']}{line['data']}{line['seed']}.npy"}
     said = bring(some, of=(*NAMED, "--column", "data", "--baseline", "base"))
-    (confound,) = [line for line in said.splitlines() if "a gain may come from" in line]
+    (confound,) = [line for line in said.splitlines() if "may cause or hide" in line]
     assert "rate differs in" in confound
-    (numbered,) = [line for line in said.splitlines() if "nearly every run of a row" in line]
-    assert numbered.endswith("its own seed, rep")
-    assert "nearly every run has its own pred" in said
+    assert "rep" in said.splitlines()[-1]
+
+
+def test_settings_that_differ_in_the_same_runs_share_a_note_and_notes_are_three_at_most(bring):
+    for line in (some := lines()):
+        line |= {"lr": 2.0 if line["method"] == "dpn" else 1.0, "act": line["method"] == "dpn"}
+        line |= {f"k{key}": line["method"] == "wd" and line["seed"] > key for key in range(4)}
+        line["epochs"] = 9 + (line["seed"] + len(line["method"])) % 3  # an outcome
+    said = bring(some, of=(*WORDS, "--baseline", "base")).splitlines()
+    notes = [line for line in said if "cause or hide" in line]
+    assert len(notes) == 3
+    assert "lr and act" in notes[0]
+    assert "3 more columns" in notes[2]
+    assert sum("epochs" in line for line in said) == 1
 
 
 def test_few_runs_beside_a_larger_baseline_have_welchs_interval(run, bring):
@@ -385,7 +396,7 @@ def test_a_wrong_option_is_refused(bring, words, says):
     ("name", "content", "says"),
     [
         ("runs.csv", b"a,a\n1,2\n", "two columns are named 'a'"),
-        ("runs.csv", b"method,acc\nbase\n", "line 2: has 1 values of 2 columns"),
+        ("runs.csv", b"method,acc\nbase\n", "line 2: has 1 value for 2 columns"),
         ("runs.csv", b"method,acc\n\xff,1\n", "byte 11 is no UTF-8"),
         ("runs.csv", b"", "has no line with values"),
         ("runs.jsonl", b'{"method": 1}\n[1]\n', "line 2: expected an object"),

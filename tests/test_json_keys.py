@@ -235,6 +235,7 @@ def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:
     return trees.of_status(SweepView(plan, [*plan.runs()], now, store, ()), ["a line"])
 
 
+@pytest.mark.whole
 def test_the_page_has_every_key_and_no_other(said, tmp_path):
     seen: Seen = set()
     for section, document in documents(said, tmp_path):

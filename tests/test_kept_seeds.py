@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Shell, wait_for
@@ -20,6 +21,8 @@ from ablate.store.gc import find_rubbish, kept_sweeps
 from ablate.store.ledger import Ledger
 from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
+
+pytestmark = pytest.mark.whole
 
 NOISY = """
 def main(settings, run):
@@ -212,7 +215,7 @@ def test_a_sweep_of_words_remembers_by_its_name(tmp_path):
     assert "note: seeds 3, 5, 7, as last time; the default is 3\n" in said
     assert "finished: " not in said
     refused = shell("sweep", *words, "seeds=[3,9]", code=2).err
-    assert refused.startswith("ablate: seeds=[3,9]: trainer.lr=0.1,0.2+trainer=noisy was driven ")
+    assert refused.startswith("ablate: seeds=[3,9]: lr-0.1-0.2 was driven ")
     assert "with seeds=[3,5,7]; `seeds=[3,5,7,9]` keeps all of these, --replace gives" in refused
     more = shell("sweep", *words, "seeds=[3,5,7,9]").out
     assert more.count("finished: ") == 2
@@ -229,7 +232,8 @@ def test_a_sweep_of_words_remembers_by_its_name(tmp_path):
 
 def planned(before: Plan | None, text: str, *words: str, **options) -> Plan:
     declare(Path(), text)
-    plan, _ = make_plan(["photos", *words], store=Path("runs"), recall=lambda *_: before, **options)
+    recall = SimpleNamespace(plan=lambda *_: before)
+    plan, _ = make_plan(["photos", *words], store=Path("runs"), recall=recall, **options)
     return plan
 
 

@@ -329,6 +329,7 @@ def test_ctrl_c_ends_the_process_that_answers(server, odd):
     until(lambda: not Path("/proc", pid).exists())  # reaped, too
 
 
+@pytest.mark.whole
 def test_a_server_that_is_killed_is_not_missed_by_who_answers_and_then_replaced(odd):
     with ForkServer() as server:
 

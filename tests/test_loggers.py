@@ -444,7 +444,7 @@ def test_the_end_is_told_with_the_verdicts_that_were_read(told):
     assert said["states"] == {"finished": 6}
     assert [verdict["row"] for verdict in said["verdicts"]] == ["post"]
     assert said["verdicts"][0]["verdict"] in told("table").out
-    assert said["line"].startswith(f"{said['sweep']}: 6 of 6 runs are done. On digits, against ")
+    assert said["line"].startswith(f"{said['sweep']}: 6 of 6 runs done. On digits, against ")
     with contextlib.closing(sqlite3.connect(told.folder / "runs" / "ledger.db")) as ledger:
         assert ledger.execute("SELECT count(*) FROM event WHERE kind = 'look'").fetchone() == (1,)
 
@@ -467,7 +467,7 @@ def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
     assert said.keys() == {"failure", "end"}
     assert [one["status"] for one in said["failure"]["lost"]] == ["failed"]
     assert (said["end"]["exit"], said["end"]["verdicts"]) == (1, [])
-    where, failed = f"{said['end']['sweep']}: 1 of 2 runs are done, 1 given up. ", "1 failed of 2"
+    where, failed = f"{said['end']['sweep']}: 1 of 2 runs done, 1 given up. ", "1 failed of 2"
     assert said["end"]["line"].startswith(f"{where}{failed}")
 
 

@@ -140,6 +140,7 @@ def test_a_sweep_that_ends_leaves_one_and_the_same_look_is_one(shell):
     assert len(told(store)) == 1
 
 
+@pytest.mark.whole
 def test_a_look_beside_a_running_driver(shell):
     store = unread(shell.folder)
     words = ("stem=none,dpn", *WORDS[1:], "train.epochs=5000", "seeds=1", "--as", "long")
@@ -202,6 +203,7 @@ def test_a_look_that_another_process_records_first_is_told(store):
 # --- Where none can be left ---------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_store_that_can_not_be_written_has_its_means_and_no_intervals(tmp_path):
     store = unread(tmp_path)
     with Ledger.reading(store):
@@ -263,7 +265,7 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, shown):
 def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, shown):
     assert "Changed after" not in shown("analysis.margin=0.3")
     changed = ("fixture", "analysis.metric=loss", "analysis.spread=paired")
-    said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none."
+    said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none; "
     printed = shown(*changed, "--notes", "full")
     assert f"Changed after verdicts were first read, at n = 3: {said}" in printed
     assert "paired t" in printed

@@ -28,6 +28,8 @@ from ablate.shared.files import read_sealed, write_sealed
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "launcher=inline", "--as", "tiny")
 SWEEP = ("sweep", "optim.lr=0.003,0.01", *TINY)
 FORMATS = tuple(("table", "tiny", "--format", format) for format in ("tidy", "md"))
@@ -132,7 +134,7 @@ def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole)
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
     assert read(shell, "one") == [*whole[:2], note + whole[2]]
     assert trained(shell, *SWEEP, "seeds=4", "--store", "one") == 0
-    rerun = shell("verify", "--rerun", "0.01#3", "launcher=inline", "--store", "one").out
+    rerun = shell("verify", "--rerun", "lr=0.01#3", "launcher=inline", "--store", "one").out
     assert "weights.safetensors: the same bits" in rerun
     assert "4 here already" in merge(shell, "two", "one")
     assert read(shell, "one") == whole
@@ -344,7 +346,7 @@ def test_another_sweep_of_that_name_is_named(tmp_path, shell):
     planted(tmp_path / "here", {0: 0.8})
     planted(tmp_path / "there", {0: 0.8}, "optim.lr=0.001,0.01")
     planted(tmp_path / "third", {0: 0.8}, "optim.lr=0.001,0.003", "analysis.margin=1")
-    said = "the sweep 'planted' of there is another one (rows: -0.003, +0.01)"
+    said = "the sweep 'planted' of there is another one (rows: -lr=0.003, +lr=0.01)"
     assert said in merge(shell, "there", "here", code=1)
     assert "(analysis)" in merge(shell, "third", "here", code=1)
 

@@ -36,6 +36,7 @@ SHORT = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SETS)
 def test_it_is_planned_without_its_data_and_its_header_has_the_hours(shell: Shell, name: str):
     said = shell("plan", name, "launcher=inline", "--scale", "cifar", "--on", "a100").out
@@ -95,6 +96,7 @@ def folders(place: Path, name: str) -> tuple[str, ...]:
     return (f"data.path={own.name}", "from.data.path=first")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SETS)
 def test_three_steps_of_parents_and_children_on_made_pictures(shell: Shell, name: str):
     """The shipped file, with a column or two; of what is searched, the ends."""

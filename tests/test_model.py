@@ -163,6 +163,7 @@ def test_a_shape_is_told_as_torch_tells_it_and_what_fits_nothing_is_torchs_to_re
     assert 0 < fitting < max(2, len(CALLS[operation]))
 
 
+@pytest.mark.whole
 def test_no_shipped_model_but_dtns_loads_torchs_compiler_to_be_described():
     """It takes as long as torch itself, in every run; DTN's own operations are many."""
     code = """

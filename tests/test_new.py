@@ -35,6 +35,7 @@ def test_what_it_writes_can_be_planned(folder, kind):
     assert expected.get(kind, "2 variants x 3 seeds") in out
 
 
+@pytest.mark.whole
 def test_what_it_writes_can_be_trained_and_measured(folder):
     """All parts at once, beside the shipped ones; then the metric and the probe's number."""
     for kind in ("norm", "stem", "block", "optimizer", "metric", "probe"):

@@ -111,10 +111,11 @@ class End(NamedTuple):
 
 
 WORDS = (rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.DEVICE_LOST, rundir.NO_DEVICE)
+OWN = (rundir.FAILED, rundir.WRONG_UNIT)
 RESULTS = (b"", b"[]", b'{"status": "done"}', b'{"status": "finished", "step": 1e999}')
 ENDS = st.builds(
     End,
-    exit=st.sampled_from([None, None, *WORDS, rundir.DATA_DAMAGED, rundir.FAILED, "unheard of"]),
+    exit=st.sampled_from([None, None, *WORDS, rundir.DATA_DAMAGED, *OWN, "unheard of"]),
     code=st.sampled_from([0, 1, -9, 74, rundir.EXIT_TAKEN, 79]),
     result=st.sampled_from([None, None, *RESULTS]),
     hangs=st.booleans(),
@@ -177,5 +178,5 @@ def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(en
             given = {"attempts": LIMIT, "hang_s": 0.0}
             outcome = Drive(small_plan(), store, ledger, launcher, given, told).run()
         counts = outcome.progress.counts
-        stopped = outcome.stopped or outcome.retired
+        stopped = outcome.stopped or outcome.retired or outcome.misread
         assert stopped or counts.keys() <= {"failed", "oom", "hung"}, (counts, told.lines)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser
+from support.planted_sweeps import golden
 
 from ablate.report import notebook
 from ablate.run import RunDir
@@ -157,3 +159,53 @@ def test_a_notebook_of_a_thousand_runs_is_drawn_twice_a_second_and_keeps_what_ma
     bar, event = screen.drawn[-1].splitlines()
     assert bar.count("1000") == 2
     assert event.startswith("failed: a#998")
+
+
+def test_what_matters_stays_however_early_it_was_and_much_of_it_is_counted(monkeypatch, capsys):
+    import IPython
+
+    screen, now = Display(), 0.0
+    monkeypatch.setattr(IPython, "display", screen)
+    monkeypatch.setattr(notebook.time, "monotonic", lambda: now)
+    view = notebook.NotebookView()
+    early = ("warning: a", "failed: b#1: no", "diverged at step 3: c#1", "died: d#1: no word")
+    for event in early:
+        view.say(event)
+    for run in range(100):
+        now += 1.0
+        view.say(f"finished: a#{run}")
+        view.say(f"pruned at step 10: a#{run}")
+        view.show(SweepProgress("s", 100, {"finished": run}, []))
+        assert set(early) <= set(screen.drawn[-1].splitlines())  # while it runs, too
+    view.close()
+    assert screen.drawn[-1].splitlines()[1:] == [*early]
+    for run in range(notebook.LASTING_EVENTS):
+        view.say(f"failed: e#{run}: no")
+    view.close()
+    events = screen.drawn[-1].splitlines()[1:]
+    assert len(events) == notebook.LASTING_EVENTS + 1
+    assert events[0].startswith(f"{len(early)} ")
+
+    script = notebook.ScriptView()
+    for event in (*early, "finished: a#1"):
+        script.say(event)
+    assert capsys.readouterr() == ("", "".join(f"{event}\n" for event in early))
+
+
+def test_cells_of_a_table_stay_aligned_under_the_rules_of_jupyterlab(tmp_path):
+    """Its rule has two classes, so it beats one of a class and an element."""
+    rule = ":not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(td, th) { text-align: right }"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><style>{rule}</style>"
+        f'<div class="jp-RenderedHTMLCommon">{golden("html")}<table><td id="any">a</table></div>'
+    )
+    browser = Browser(tmp_path / "chromium")
+    try:
+        tab = browser.open(page.as_uri(), width=1000)
+        aligned = "getComputedStyle(document.querySelector('{}')).textAlign"
+        assert tab.evaluate(aligned.format("#any")) == "right"
+        assert tab.evaluate(aligned.format(".gains th[scope=row]")) == "left"
+        assert tab.evaluate(aligned.format(".gains td.number")) == "right"
+    finally:
+        browser.close()

@@ -352,6 +352,7 @@ class Arrays(Probe):
 """
 
 
+@pytest.mark.whole
 def test_it_is_found_out_before_anything_trains(shell):
     bad = shell.folder / "bad.py"
     bad.write_text(BAD)

@@ -269,7 +269,8 @@ PARTS = ["stem", "posemb", "cls", "blocks", "norm", "head"]
         ({"lr_mult": {"head": -1}}, r"lr_mult\.head: .*at least 0"),
         ({"lr_mult": {"head": "x"}}, r"lr_mult\.head: .*expected a number"),
         ({"lr_mult": {"haed": 0}}, r"lr_mult\.haed: .*, expected a path of parameters .*of .*head"),
-        ({"lr_mult": {"blocks.9": 0}}, r"lr_mult\.blocks\.9: got 'blocks\.9' .*, expected"),
+        ({"lr_mult": {"blocks.9": 0}}, r"lr_mult\.blocks\.9: .* 0, got '9'$"),
+        ({"lr_mult": {"block.0": 0}}, r"lr_mult\.block\.0: .*'block' .*'blocks'"),
         ({"lr_mult": dict.fromkeys(PARTS, 0)}, "lr_mult: .*freezes every"),
     ],
 )

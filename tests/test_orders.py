@@ -348,6 +348,7 @@ def test_nothing_is_deleted_beside_a_driver(finished):
 # --- Real workers -------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_skipped_worker_leaves_a_checkpoint_under_a_driver_and_without_one(shell):
     """One of two endless runs is skipped while they are driven; the driver is killed; the other."""
     words = ("block.attn=pre,post", "model.depth=1", "train.steps=10000000", "seeds=1")

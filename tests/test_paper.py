@@ -43,8 +43,7 @@ def test_the_published_gains_come_out():
 
 def test_every_number_of_a_table_is_in_one_cell():
     with open(paper.FILE, newline="") as file:
-        metrics = (*paper.VALUES, *paper.GAINS)
-        printed = Counter(n["table"] for n in csv.DictReader(file) if n["metric"] in metrics)
+        printed = Counter(number["table"] for number in csv.DictReader(file))
     assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(printed)
     assert {name: len(table.cells) for name, table in paper.tables().items()} == printed
 

@@ -75,7 +75,7 @@ def test_parents_come_before_their_children_and_once(planned):
         if (parent := run.parent()) is not None:
             assert order.index(parent.id) < order.index(run.id)
             assert parent.seed == run.seed
-    assert [run.label for run in plan.runs()][:2] == ["0.001#0.from.from", "0.001#0.from"]
+    assert [run.label for run in plan.runs()][:2] == ["lr=0.001#0.from.from", "lr=0.001#0.from"]
 
 
 def test_one_parent_is_that_of_its_seed(planned):
@@ -108,7 +108,7 @@ def test_where_a_parent_s_data_lies_is_no_part_of_a_sweep_s_name(planned, here):
         (here / "d" / f"{split}.parquet").write_text(split)
     words = ("stem=none,dpn", "from.data=mnist", "model.arch=mu/4", "data=mnist")
     plan = planned(*words, f"data.path={here}/d", f"from.data.path={here}/d")
-    assert plan.name == "data=mnist+from.data=mnist+model.arch=mu/4+stem=none,dpn"
+    assert plan.name == "stem-none-dpn"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_file_of_the_parent_s_weights_is_as_good_as_the_parent(copy, monkeypat
     file = taken(copy, "dpn#1.from")
     words = ("stem=dpn", "from.weights=w.safetensors", *WEIGHTS)
     copy("sweep", *words, "--as", "file")
-    run = folder(copy, "0.05#1", "file")
+    run = folder(copy, "wd=0.05#1", "file")
     assert same(run, folder(copy, "dpn#1"))
     assert "the weights of a file" in copy("table", "file").out
     with open(file, "r+b") as content:  # another file is another run
@@ -285,6 +285,7 @@ def test_a_file_of_the_parent_s_weights_is_as_good_as_the_parent(copy, monkeypat
     assert run.id not in ids(make_plan(words, store=copy.folder / "runs")[0])
 
 
+@pytest.mark.whole
 def test_weights_go_to_timm_and_come_back(copy, oracle):
     """timm's own model with the exported weights says what ours says; a child that starts from the
     file is the child of the run, to the last bit."""
@@ -302,7 +303,7 @@ def test_weights_go_to_timm_and_come_back(copy, oracle):
         assert torch.allclose(theirs(images.permute(0, 3, 1, 2)), ours(images), atol=1e-5)
     words = ("from.weights=w.safetensors", "from.names=timm", *WEIGHTS)
     copy("sweep", *words, "--as", "back")
-    assert same(folder(copy, "0.05#1", "back"), folder(copy, "none#1"))
+    assert same(folder(copy, "wd=0.05#1", "back"), folder(copy, "none#1"))
 
 
 def test_weights_that_timm_has_not_are_refused(copy):

@@ -55,10 +55,10 @@ def one_line(err: str, *parts: str) -> None:
 def test_percents_where_shares_are_declared_stop_the_sweep_and_are_kept(shell, kind):
     declare(shell.folder, kind)
     done = shell(*WORDS, "launcher=inline", code=2)
-    one_line(done.err, "run 0#0: acc: 50 ", "`scale: 1`")
+    one_line(done.err, "run v=0#0: acc: 50 ", "`scale: 1`")
     first = trained(shell.folder)
     assert len(first) == 1
-    one_line(shell("table", code=2).err, "run 0#0: acc: 50 ", "`scale: 1`")
+    one_line(shell("table", code=2).err, "run v=0#0: acc: 50 ", "`scale: 1`")
     shell(*WORDS, "launcher=inline", code=2)  # nothing more is trained in vain
     assert trained(shell.folder) == first
     declare(shell.folder, kind, scale=1)
@@ -73,7 +73,7 @@ def test_percents_outside_a_declared_range_fail_the_first_run_and_stop_the_sweep
     declare(shell.folder, kind, range=[0, 1])
     done = shell(*WORDS, "launcher=inline", code=2)
     last = done.err.splitlines()[-1]  # after what the worker, in this process, logs of its error
-    one_line(last, "run 0#0: ", "acc: 50 lies outside its range [0.0, 1.0]", "`scale: 1`")
+    one_line(last, "run v=0#0: ", "acc: 50 lies outside its range [0.0, 1.0]", "`scale: 1`")
     assert done.out.count("failed: ") == 1
     assert not trained(shell.folder)
 

@@ -34,6 +34,8 @@ from ablate.store.ledger import Ledger
 from ablate.store.pilots import check_proof, read_beat, write_proof
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(autouse=True, scope="module")
 def quick():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 from support.declared import declare
 from support.plans import with_sections
 from support.svg import SVG, marks, texts
@@ -29,6 +31,7 @@ from ablate.report.plot import (
     draw_figure,
     draw_figures,
     figure,
+    probes,
 )
 from ablate.report.plot.form import cell_name
 from ablate.report.plot.gains import limits
@@ -243,7 +246,7 @@ def test_tokens_by_layer(drawn, plan, store):
 def test_a_figure_says_what_is_drawn_and_of_which_sweep(plan, drawn):
     headings = [texts(svg) for svg in drawn.values()]
     assert all("Sweep mine" in labels for labels in headings)
-    assert "Gain over none: top-1 accuracy" in texts(drawn["gain"])
+    assert "Gain over stem=none: top-1 accuracy" in texts(drawn["gain"])
     assert "Learning curves" in texts(drawn["curves"])
     for kind in ("gain", "forest", "curves", "gradnorm", "attention"):
         assert {"model.depth=1", "model.depth=2"} <= set(texts(drawn[kind])), kind
@@ -339,9 +342,62 @@ def test_labels_are_text_whatever_is_in_them(plan, table, store):
     odd = replace(plan, title="5 $ & <b> $x$")
     svg = figure(odd, table, "gain", store.rundir)
     assert "5 $ & <b> $x$" in texts(svg)
-    margin = replace(plan, analysis=Analysis(margin=0.3))
-    drawn = figure(margin, table, "forest", store.rundir)
-    assert "Shaded: the margin of 0.3 points." in texts(drawn)
+    for margin, words in ((0.3, "0.3 points"), (1.0, "1 point")):
+        judged = replace(plan, analysis=Analysis(margin=margin))
+        drawn = figure(judged, table, "forest", store.rundir)
+        assert f"Shaded: the margin of {words}." in texts(drawn)
+
+
+def has_white_edges(content: bytes) -> bool:
+    """Whether nothing that is drawn touches the edge of a PNG, where it would be cut."""
+    with Image.open(BytesIO(content)) as image:
+        pixels = np.asarray(image.convert("L"))
+    edges = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    return bool((edges == 255).all())
+
+
+@pytest.mark.parametrize("kind", UNTUNED)
+def test_no_letter_leaves_the_figure(plan, table, store, kind):
+    assert has_white_edges(draw_figure(plan, table, kind, store.rundir, "png").content)
+
+
+def test_the_name_of_a_colour_bar_stays_inside_whatever_its_ticks(plan, table, store, monkeypatch):
+    """By themselves they depend on a height that is laid out later: "10" becomes "10.0"."""
+    for high in (8.2, 10.3, 11.1, 12.6):
+        norms = np.linspace(5.05, high, 12).reshape(3, 2, 2)
+        cells = {(row, "1"): {1: {"norms": norms}} for row in ("none", "dpn", "pre", "post")}
+        monkeypatch.setattr(probes, "probed", lambda *_, cells=cells: cells)
+        assert has_white_edges(draw_figure(plan, table, "tokens", store.rundir, "png").content)
+
+
+def test_maps_are_titled_by_row_and_setting_and_are_equally_large(plan, table, store, drawn):
+    titles = [f"{row}, model.depth={depth}" for row in ("none", "dpn") for depth in (1, 2)]
+    assert set(titles[2:]) <= set(texts(drawn["scales"]))
+    assert set(titles) <= set(texts(drawn["tokens"]))
+    with styled("tokens"):
+        sheet = probes.tokens(plan, table, store.rundir, FigureForm())
+    widths = {image.get_array().shape for (axes,) in sheet.panels for image in axes.images}
+    assert len(widths) == 1  # of cells with 2 maps and with 3
+
+
+def test_means_without_a_bar_are_named_with_the_reason(plan, results, table, store):
+    def said(results):
+        return texts(figure(plan, tabulate(plan, results), "across", store.rundir))
+
+    def lines(results, word):
+        return [line for line in said(results) if line.startswith(word)]
+
+    assert lines(results, "Bars:")
+    assert not lines(results, "Without a bar")
+    diverged = {"status": "diverged", "step": 2, "device": "cpu"}
+    first_of_dpn = {plan.cell("dpn", "1").ids[1]: diverged}
+    assert lines({**results, **first_of_dpn}, "Bars:")
+    (line,) = lines({**results, **first_of_dpn}, "Without a bar")
+    assert "single seed" in line
+    assert line.endswith(": dpn, 1.")
+    second_of_all = {run: diverged for cell in plan.cells for s, run in cell.ids.items() if s == 7}
+    assert lines({**results, **second_of_all}, "No mean")
+    assert not lines({**results, **second_of_all}, "Bars:")
 
 
 # --- Files --------------------------------------------------------------------------------------

@@ -276,6 +276,7 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(here):
             resolve_data(name, words, Path("runs"))
 
 
+@pytest.mark.whole
 def test_ctrl_c_ends_it_in_a_line(shell, data_folder):
     words = ("data", "prepare", "imagenet1k", f"data.path={data_folder('imagenet_sample')}")
     out, err = shell.folder / "out", shell.folder / "err"

@@ -49,6 +49,7 @@ def test_a_quiet_sweep_asks_nothing(ask):
     assert (code, text.count("\n")) == (2, 1)
 
 
+@pytest.mark.whole
 def test_standard_output_of_a_sweep_is_one_json_document(ask):
     """In a process of its own, since workers and libraries may write, too."""
     command = [ABLATE, *LEAST, "--as", "small", "--format", "json"]

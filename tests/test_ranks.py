@@ -32,6 +32,8 @@ from ablate.training.model.norm import BatchNorm
 from ablate.training.ranks import unequal
 from ablate.training.training import Training
 
+pytestmark = pytest.mark.whole
+
 CPU = torch.device("cpu")
 
 
@@ -170,14 +172,14 @@ OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((TWO, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches of a step"),
-        ((*OF_SLURM, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches"),
+        ((TWO, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batch of a step"),
+        ((*OF_SLURM, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batch"),
         ((TWO, "train.batch=48", "train.micro_batch=16"), "a power of two of micro-batches"),
         ((TWO, "norm=layernorm,powernorm"), "powernorm reads in each micro-batch what"),
         (
             (TWO, "norm=layernorm,batchnorm", "train.micro_batch=32"),
             "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
-            "most 16, or one rank (batchnorm)",
+            "most 16, or one rank (row batchnorm)",
         ),
         ((THREE,), "launcher.cores_per_run: expected one of auto, 1, 2, 4, 8, got 3"),
         (("launcher=inline", TWO), "launcher.cores_per_run: is a setting of launcher=local"),

@@ -111,6 +111,7 @@ def sources(tmp_path_factory):
     return home
 
 
+@pytest.mark.whole
 def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources):
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
     short = ("train.steps=12", "seeds=2", "launcher=inline")
@@ -136,6 +137,7 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources
     assert "| mae classes [95 % CI] |" in regressed
 
 
+@pytest.mark.whole
 def test_how_to_add_a_launcher_that_prints_commands(sources, tmp_path):
     """One of two commands is started by who reads them; a Ctrl-C gives up the other."""
     here = {"cwd": tmp_path, "env": environment(sources), "text": True}

@@ -27,6 +27,8 @@ from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
 from ablate.training.rehearsal import compare_rows, rehearse
 
+pytestmark = pytest.mark.whole
+
 SOURCE = '''
 import torch
 import torch.nn.functional as F

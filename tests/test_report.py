@@ -292,7 +292,9 @@ def test_what_is_no_regular_file_is_written_through_and_a_link_is_kept(driven):
 def test_it_begins_with_the_headline_of_the_table_and_then_the_warnings(driven):
     whole, planted = (read(driven, name).text for name in ("whole", "planted"))
     table = driven("table", "whole", "--format", "md").out
-    [sentence] = [line for line in table.splitlines() if line.startswith("On digits, against none")]
+    [sentence] = [
+        line for line in table.splitlines() if line.startswith("On digits, against stem=none")
+    ]
     assert whole.count(tidy(sentence)) == 1
     assert whole.index(tidy(sentence)) < whole.index("whole: 2 variants x 3 seeds")
     assert planted.index("UNFINISHED") < planted.index("planted: 4 variants x 2 seeds")
@@ -363,6 +365,7 @@ FAR = """[...document.querySelectorAll('main *')].filter((part) => {
 }).length"""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "dark"), [("planted", False), ("whole", False), ("wide", True)])
 def test_a_browser_shows_it_at_desk_and_phone_width(served, browser, name, dark):
     address, asked = served
@@ -382,6 +385,7 @@ def test_a_browser_shows_it_at_desk_and_phone_width(served, browser, name, dark)
     assert not browser.complaints
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "dark"), [("planted", False), ("planted", True), ("whole", False)]
 )

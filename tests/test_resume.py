@@ -83,6 +83,7 @@ RESUMED = [  # each placement once in either sublayer; stopped at an epoch's end
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("settings", "stops"), RESUMED)
 def test_straight_equals_stopped_and_resumed(settings, stops, tmp_path, cache):
     run = digits(**settings)

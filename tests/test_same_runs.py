@@ -102,6 +102,7 @@ code: [prog.sh]
 """
 
 
+@pytest.mark.whole
 def test_a_program_that_trains_the_same_bits_again_keeps_the_family(run):
     Path("conf/trainer").mkdir(parents=True)
     Path("conf/trainer/prog.yaml").write_text(TRAINER)

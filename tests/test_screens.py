@@ -15,6 +15,8 @@ import pytest
 from conftest import ABLATE
 from screen import Screen, steady
 
+pytestmark = pytest.mark.whole
+
 GOLDEN = Path(__file__).parent / "golden" / "screens"
 COLOUR: Mapping[str, str] = {"FORCE_COLOR": "1"}
 PLAIN: Mapping[str, str] = {"NO_COLOR": "1"}
@@ -58,7 +60,7 @@ def let_end(folder: Path, *levels: int) -> None:
 
 def trains(level: int, lines: list[str]) -> bool:
     """Whether the run of a level is at its second step."""
-    return any(f" {level}#0 " in line and " 20 " in line for line in lines)
+    return any(f" level={level}#0 " in line and " 20 " in line for line in lines)
 
 
 def up_to_notes(lines: list[str]) -> list[str]:

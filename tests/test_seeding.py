@@ -1,4 +1,4 @@
-"""Sweeps with looks: seeds go to the rows that a look leaves undecided, the same after any kill;
+"""Sweeps with looks: seeds go to the rows that go on after a look, the same after any kill;
 looks are sealed once; tables, `status` and `plan` say what was decided; mistakes are one line."""
 
 import dataclasses
@@ -36,6 +36,8 @@ from ablate.store import looks
 from ablate.store.ledger import Ledger
 from ablate.store.looks import PastLooks, look
 from ablate.store.store import Store
+
+pytestmark = pytest.mark.whole
 
 DECIDED = {"DPN": "helps"}
 
@@ -203,7 +205,7 @@ def counts(plan):
 
 
 @pytest.mark.parametrize("first", [0, 100])
-def test_undecided_rows_get_seeds_and_their_baseline_all_of_them(planned, tmp_path, first):
+def test_rows_that_go_on_get_seeds_and_their_baseline_all_of_them(planned, tmp_path, first):
     """Against the pure function on the same arrays, column by column."""
     plan = planned(text=FILE.replace("margin: 2", f"margin: 2, first_seed: {first}"))
     rows, fewer = ("plain", "DPN", "asleep"), []
@@ -440,7 +442,7 @@ def test_a_crash_between_look_and_plan_changes_nothing(calm, tmp_path):
         store.write_plan(first)
         ledger.plan(first)
     table = shell("table", "few").out
-    assert "undecided; the next look is at 7 seeds" in table or before.seeds == first.seeds
+    assert "to the next look, at 7 seeds" in table or before.seeds == first.seeds
     shell("sweep", "few", "launcher=inline")
     assert driven(shell).cells == before.cells
     # The table was of seeds of which more were to come: a peek, beside the same looks.

@@ -381,6 +381,7 @@ def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(streets, 
     assert one == other
 
 
+@pytest.mark.whole
 def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell):
     """100 runs from 20 parents, of which those of seeds 0, 1 and 2 are runs of Table 1. The images
     of each share and the cost of a window are told before anything is fetched."""

@@ -74,6 +74,7 @@ def slots(shell: Shell) -> set[str]:
     return {json.loads(lock.read_text())["slot"] for lock in locks}
 
 
+@pytest.mark.whole
 def test_parquet_and_folders_give_one_table_whatever_path_cache_and_workers(tmp_path, data_folder):
     here, there = Shell(tmp_path / "here"), Shell(tmp_path / "there")
     here.folder.mkdir()

@@ -73,7 +73,10 @@ def test_nobody_here_is_asked_about_devices_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(Asked, "remote", True)
     asked = Asked()
     asked.slots = []  # no node is there yet
-    assert decided(Store(tmp_path), asked, "model.depth=1,2") == ({"1": {}, "2": {}}, [])
+    assert decided(Store(tmp_path), asked, "model.depth=1,2") == (
+        {"depth=1": {}, "depth=2": {}},
+        [],
+    )
 
 
 def test_rows_that_join_a_column_take_its_decision_or_lower_it(tmp_path):

@@ -45,6 +45,8 @@ from ablate.store.ledger import Ledger, result_detail
 from ablate.store.progress import observe_progress
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
 

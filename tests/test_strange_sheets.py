@@ -334,7 +334,7 @@ def test_runs_without_seeds_are_called_runs_and_columns_without_a_name_so(run):
     rows = [(number, *row) for number, row in enumerate(ROWS)]
     file = write_csv(rows, header=",m,seed,acc")
     words = ("--row", "m", "--metric", "acc:more:%", "--as", "sheet")
-    assert "nearly every run has its own the column without a name" in run("import", file, *words)
+    assert "differ in the column without a name and seed, and count" in run("import", file, *words)
     text = run("table", "sheet")
     assert "Against base, over 3 runs" in text
     assert "over 3 seeds" not in text

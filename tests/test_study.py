@@ -16,6 +16,7 @@ MOST = 1_200_000  # bytes, compressed
 DECIMAL = re.compile(r"[+-]?\d+\.\d+")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("part", PARTS)
 def test_a_bundle_verifies_and_prints_its_table_again(ask, part):
     code, text = ask("verify", str(FOLDER / part))

@@ -115,6 +115,7 @@ def folders(*words: str) -> tuple[str, ...]:
     return words
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", sorted(path.stem for path in shipped_folder("sweeps").glob("*.yaml"))
 )
@@ -368,7 +369,7 @@ def test_lists_of_values_are_rows_and_data_and_arch_are_columns():
     columns = [f"{data} · {arch}" for data in ("digits", "cifar10") for arch in ("mu/4", "mu/8")]
     assert [column.label for column in planned.columns] == columns
     assert (planned.baseline, count(planned)) == ("none", 16)
-    assert planned.name == "data=digits,cifar10+model.arch=mu/4,mu/8+stem=none,dpn"
+    assert planned.name == "stem-by-data-by-arch"
 
 
 def test_product_each_and_across():
@@ -380,7 +381,7 @@ def test_product_each_and_across():
     assert labels(each) == ["base", "block.attn=post", "block.mlp=post", "block.mlp=pre+post"]
     assert (each.baseline, each.cells[0].ids) == ("base", plan(*words[:2]).cells[0].ids)
     assert each.words == (words[0], "block.mlp=pre,post,pre+post", "--each")
-    assert len({plan(*words).name, beside.name, each.name}) == 3
+    assert len({p.declared.identity for p in (plan(*words), beside, each)}) == 3
 
 
 def test_only_columns_is_one_row():
@@ -415,10 +416,10 @@ def test_all_words_of_a_line_are_on_one_level():
             "quickstart+optim.lr=0.001+optim.wd=0",
         ),
         ("quickstart +optim.lr=0.0010", {}, "quickstart+optim.lr=0.001"),
-        ("stem=none,dpn seeds=[4] analysis.alpha=0.1", {}, "stem=none,dpn"),
+        ("stem=none,dpn seeds=[4] analysis.alpha=0.1", {}, "stem-none-dpn"),
         ("stem=none,dpn", {"name": "mine"}, "mine"),
         ("sweeps/x.yaml", {}, "x"),
-        ("stem=none,dpn data=cifar10 data.path=.", {}, "data=cifar10+stem=none,dpn"),
+        ("stem=none,dpn data=cifar10 data.path=.", {}, "stem-none-dpn"),
     ],
 )
 def test_names(words, options, name):
@@ -444,7 +445,7 @@ def test_the_launcher_is_returned_apart_and_changes_no_id():
     settings = {"attempts": 9, "hang_s": 1.0, "checkpoint_s": 60.0, "devices": "cpu"}
     assert launcher == {"name": "inline", **settings}
     assert planned.cells == plan("stem=none,dpn").cells
-    assert planned.name == "stem=none,dpn"
+    assert planned.name == "stem-none-dpn"
 
 
 def test_labels_and_stores_change_no_id():

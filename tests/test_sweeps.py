@@ -10,6 +10,8 @@ from PIL import Image
 from ablate.analysis.paper import published_figures
 from ablate.planning.expand import plan_from_words as make_plan
 
+pytestmark = pytest.mark.whole
+
 # name -> (rows, columns) at the digits scale
 # name -> (rows, columns) at the digits scale
 DIGITS = {

@@ -119,3 +119,46 @@ def test_runs_that_nobody_will_train_take_no_time():
     rest = left_s(course.runs, progress, times, work, slots=1, moment=now)
     open_runs = len(course.runs) - 4
     assert rest / whole == pytest.approx((open_runs - 3) / open_runs, rel=0.05)
+
+
+def test_a_row_that_diverges_at_once_shortens_no_other():
+    """Its two runs end after a second each; those of the other rows take about 18."""
+    course, work = simulate((4,), 1, seed=0)
+    spans, now = {}, 0.0
+    for run in course.runs:
+        seconds = 1.0 if run.cell.row == "pre" else 18.0
+        spans[run.id] = now, now + seconds
+        now += seconds
+    course.spans = spans
+    for known in (work, {}):
+        moment = spans[course.runs[1].id][0] + 6.0  # one has diverged, the next is a third through
+        progress = course.progress(moment)
+        progress.states[course.runs[0].id] = RunState("diverged")
+        times = course.times(moment)
+        seconds = left_s(course.runs, progress, times, known, slots=1, moment=moment)
+        assert seconds == pytest.approx(course.end - moment, rel=0.05)
+
+
+def test_a_run_that_went_on_from_a_checkpoint_took_longer_than_since_its_last_start():
+    course, work = simulate((4,), 1, seed=0)
+    now = course.spans[course.runs[2].id][1]
+    progress, times = course.progress(now), course.times(now)
+    whole = left_s(course.runs, progress, times, work, slots=1, moment=now)
+    resumed = course.runs[0].id  # its last tenth took a tenth of its time
+    start, end = times[resumed]
+    times[resumed] = end - (end - start) / 10, end
+    progress.states[resumed] = RunState("finished", step=900)
+    seconds = left_s(course.runs, progress, times, work, slots=1, moment=now)
+    assert seconds == pytest.approx(whole, rel=0.15)
+
+
+def test_a_run_that_went_on_foresees_its_end_by_what_it_did_since():
+    course, work = simulate((4,), 1, seed=0)
+    run = course.runs[0]
+    notes = Notes(step=900, total=STEPS, from_step=600)
+    worker = Worker(run, "cpu:0", notes, RunDir(f"/runs/{run.id}"))
+    progress = SweepProgress(
+        "s", len(course.runs), {}, [worker], states={run.id: RunState("started")}
+    )
+    seconds = left_s([run], progress, {run.id: (0.0, None)}, work, slots=1, moment=30.0)
+    assert seconds == pytest.approx(10.0)  # 300 steps took 30 s, and 100 are left

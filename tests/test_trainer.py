@@ -242,7 +242,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
         if fact["quantity"] == "score.run"
     }
     assert told == {
-        (str(lr), str(seed)): pytest.approx(expected(lr, seed), abs=1e-12)
+        (f"lr={lr}", str(seed)): pytest.approx(expected(lr, seed), abs=1e-12)
         for lr in (0.1, 0.3)
         for seed in range(3)
     }
@@ -254,15 +254,15 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
     assert "lower being better" in shell("table", "analysis.metric=other").out
     for words in (("status",), ("report",), ("plot", "curves"), ("plot", "gain"), ("gc", "--yes")):
         shell(*words)
-    log = [line[20:] for line in shell("show", "0.1#0", "--log").out.splitlines()]
+    log = [line[20:] for line in shell("show", "lr=0.1#0", "--log").out.splitlines()]
     lines = [f"step {n}: train_loss {loss}" for n, loss in ((1, "1"), (2, "0.5"), (3, "0.333333"))]
     assert [line.partition(", val_score ")[0] for line in log] == lines
-    about = shell("show", "0.1#0").out
+    about = shell("show", "lr=0.1#0").out
     assert "val_score" in about
     assert "files: {helper.py:" in about
-    assert "trainer.lr  0.1  0.3" in shell("show", "0.1#0", "--against", "0.3#0").out
+    assert "trainer.lr  0.1  0.3" in shell("show", "lr=0.1#0", "--against", "lr=0.3#0").out
     assert "6 runs" in shell("verify").out
-    assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    assert "the same bits" in shell("verify", "--rerun", "lr=0.1#0", INLINE).out
     monkeypatch.setattr(export, "draw_figures", lambda *_: {})  # which take the longest
     shell("export", "bundle", "--anonymous")
     assert "nothing wrong" in shell("verify", "bundle").out
@@ -354,6 +354,7 @@ def main(settings, run):
 """
 
 
+@pytest.mark.whole
 def test_a_classifier_that_saves_nothing(tmp_path):
     """In fresh interpreters, without torch."""
     shell = Shell(tmp_path)
@@ -364,7 +365,7 @@ def test_a_classifier_that_saves_nothing(tmp_path):
         conf__trainer__forest_yaml=f"{yaml} range: [0, 1], chance: 0.1}}}}\n",
     )
     done = shell("sweep", "trainer=forest", "trainer.trees=2,20", "seeds=1")
-    low, high = (float(n) for n in re.findall(r"^\| \d+ \| ([\d.]+) ", done.out, re.M))
+    low, high = (float(n) for n in re.findall(r"^\| trees=\d+ \| ([\d.]+) ", done.out, re.M))
     assert 60 < low < high < 100
     _, labels = train_test_split(load_digits().target, test_size=500, random_state=0)
     for path in (tmp_path / "runs" / "runs").iterdir():
@@ -484,6 +485,7 @@ def main(settings, run):
 """
 
 
+@pytest.mark.whole
 def test_what_a_trainer_starts_ends_with_its_worker(tmp_path):
     write_files(
         tmp_path,
@@ -611,6 +613,7 @@ def compared(verb: str, question: dict) -> dict:
     return ANSWERS[verb](question, lambda done, total: None)
 
 
+@pytest.mark.whole
 def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
     found = json.loads(shell("doctor", "trainer=toy", "--format", "json").out)["findings"]
     texts = [finding["text"] for finding in found if finding["check"] == "resume"]
@@ -640,6 +643,7 @@ SAVE = "        run.save(state)\n"
 TIMED = TOY.replace("import helper", "import helper, os, time")
 
 
+@pytest.mark.whole
 def test_a_stopped_run_saves_and_goes_on(toy, shell):
     (toy / "slowly").touch()
     write_files(toy, toy_py=TIMED.replace(SAVE, SAVE + SLOWLY))
@@ -660,6 +664,7 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
         assert folder.read_attempts()[-1]["from_step"] > 1
 
 
+@pytest.mark.whole
 def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, monkeypatch):
     """By pilots, on an engine of processes: each attempt has a folder of its own, and a scratch
     folder, which is not carried along."""
@@ -702,8 +707,8 @@ def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
     assert expected(0.8, 0) < 0.9 < expected(0.3, 0)
     found = shell("table").out
     assert "Collapsed: seed 0 ended no better than guessing" in found
-    assert re.search(r"\| 0\.8 .*1/1 collapsed", found)
-    assert "0.3 .*collapsed" not in found
+    assert re.search(r"\| lr=0\.8 .*1/1 collapsed", found)
+    assert "lr=0.3 .*collapsed" not in found
     lacks = ("table", "analysis.metric=other", "analysis.diverged=chance")
     assert "guessing has no other" in shell(*lacks, code=2).err
     folder = planned(toy / "pruned", "trainer.lr=0.1,0.2", "trainer.steps=9")

@@ -33,6 +33,8 @@ from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 
 def read(shell: Shell, name: str = "lr") -> Plan:
     plan = Store(shell.folder / "runs").read_plan(name)

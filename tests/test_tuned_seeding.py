@@ -116,6 +116,7 @@ def test_each_seed_that_a_look_gives_out_brings_a_search_of_its_own(planned, tmp
         assert Plan.from_tree(json.loads(found.to_bytes())).checked() == found
 
 
+@pytest.mark.whole
 def test_the_order_of_results_changes_nothing_and_a_new_driver_goes_on(planned, tmp_path):
     columns = (
         "across: {train.batch: [64, 128]}\nvariants:"  # which come to their looks in any order
@@ -187,6 +188,7 @@ PARENTS = "from: {recipe: quick, data: digits, train.epochs: 20"
 SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: {train.epochs: 1}"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("sections", "epochs"),
     [  # of both rows: a run has 4 epochs, a parent 20, each of two trials 1

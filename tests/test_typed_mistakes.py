@@ -80,3 +80,20 @@ NAMES = ["layernorm", "rmsnorm", "affine", "gpus_per_run", "lr", "lr_mult", "cif
 )
 def test_a_guess_is_a_near_name_or_the_only_one_that_begins_so(typed, meant):
     assert nearest_name(typed, NAMES) == meant
+
+
+@pytest.mark.parametrize(
+    ("word", "home"),
+    [
+        ("train.lr=1", "optim.lr"),
+        ("optim.epochs=3", "train.epochs"),
+        ("train.weight_decay=1", "optim.wd"),
+        ("model.lr=1", "optim.lr"),
+    ],
+)
+def test_a_key_in_another_section_is_answered_with_its_home(mistake, word, home):
+    mistake(("plan", "stem=none,dpn", word), word.partition("=")[0], f"mean {home}?")
+
+
+def test_a_key_of_its_own_section_is_nearer_than_any_other(mistake):
+    mistake(("plan", "stem=none,dpn", "optim.lr_mul=3"), "optim.lr_mul", "'lr_mult'")

@@ -61,7 +61,7 @@ def checked(store: Store, sweep: str = "tiny") -> Verified:
         return verify_plan(plan, store, ledger)
 
 
-def run_of(store: Store, label: str = "0.001#0", sweep: str = "tiny") -> str:
+def run_of(store: Store, label: str = "lr=0.001#0", sweep: str = "tiny") -> str:
     plan = store.read_plan(sweep)
     assert plan is not None
     return next(run.id for run in plan.runs() if run.label == label)
@@ -117,7 +117,7 @@ def test_unfinished_runs_are_counted_and_torn_files_named(store):
         cell["ids"] |= RunSpec.of(cell["spec"]).ids([2])
     longer = Plan.from_tree(tree)
     store.write_plan(longer)
-    begun = run_of(store, "0.001#2")
+    begun = run_of(store, "lr=0.001#2")
     with Ledger.driving(store) as ledger:
         ledger.plan(longer)
         ledger.record(begun, "started", step=0)
@@ -128,7 +128,7 @@ def test_unfinished_runs_are_counted_and_torn_files_named(store):
     folder.run.write_bytes(folder.run.read_bytes()[:40])
     found = checked(store)
     assert found.findings == []
-    assert f"{begun} 0.001#2 (started): run.json is torn" in found.notes
+    assert f"{begun} lr=0.001#2 (started): run.json is torn" in found.notes
 
 
 def test_a_result_that_nobody_recorded_yet_is_a_note(store):
@@ -146,7 +146,8 @@ def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-@pytest.mark.parametrize("label", ["0.001#0", "1e+20#1"])
+@pytest.mark.whole
+@pytest.mark.parametrize("label", ["lr=0.001#0", "lr=1e+20#1"])
 def test_every_digit_of_a_result_and_of_its_metrics_is_watched(store, label):
     run = run_of(store, label)
     folder = store.rundir(run)
@@ -312,7 +313,7 @@ def test_the_command_names_each_and_fails(store, shell):
     path = store.rundir(run).predictions
     path.write_bytes(flipped(path.read_bytes(), 500))
     done = shell("verify", "tiny", code=1)
-    assert f"{run} 0.001#0: predictions.npy:" in done.out
+    assert f"{run} lr=0.001#0: predictions.npy:" in done.out
     assert "nothing wrong" not in done.out
     assert done.err == "checking the runs of tiny\nablate: tiny: 1 finding\n"
 
@@ -334,10 +335,10 @@ def test_a_folder_that_is_no_bundle_is_named_with_both_choices(driven, shell):
 
 def test_a_run_trained_again_gives_the_same_bits(store, shell):
     before = kept(store)
-    for words in (("tinny",), ("tinny", "--rerun", "0.001#1")):
+    for words in (("tinny",), ("tinny", "--rerun", "lr=0.001#1")):
         assert "did you mean 'tiny'" in shell("verify", *words, code=2).err
-    done = shell("verify", "tiny", "--rerun", "0.001#1", "launcher=inline")
-    run = run_of(store, "0.001#1")
+    done = shell("verify", "tiny", "--rerun", "lr=0.001#1", "launcher=inline")
+    run = run_of(store, "lr=0.001#1")
     assert done.out.splitlines()[-1] == f"{run}: the second training gave the same bits"
     for name in ("weights.safetensors", "predictions.npy", "metrics.jsonl", "test"):
         assert f"{name}: the same bits" in done.out
@@ -365,7 +366,7 @@ class Same(HostLock):
 
 
 def test_whatever_differs_is_named(driven, store):
-    run = next(run for run in store.read_plan("tiny").runs() if run.label == "0.001#0")
+    run = next(run for run in store.read_plan("tiny").runs() if run.label == "lr=0.001#0")
     folder, again = store.rundir(run.id), Same(Store(driven))
     result = folder.read_result()
     line = json.loads(folder.metrics.read_bytes().splitlines()[-1])
@@ -394,11 +395,11 @@ def test_whatever_differs_is_named(driven, store):
 
 
 def test_ctrl_c_leaves_nothing_of_a_rerun(store, shell):
-    process = shell.start("verify", "--rerun", "0.001#0")
+    process = shell.start("verify", "--rerun", "lr=0.001#0")
     wait_for((store.reruns / run_of(store) / "run.json").exists)
     os.kill(process.pid, signal.SIGINT)
     done = shell.end(process)
-    assert (done.code, done.err) == (130, "training 0.001#0 once more\n")
+    assert (done.code, done.err) == (130, "training lr=0.001#0 once more\n")
     assert "stopped" in done.out
     assert not store.reruns.exists()
     assert not store.rerunning.is_held()
@@ -406,7 +407,7 @@ def test_ctrl_c_leaves_nothing_of_a_rerun(store, shell):
 
 def test_what_can_not_be_trained_again_says_so(store, shell):
     assert "no id" in shell("verify", "--rerun", "zz", code=2).err
-    words = ("verify", "--rerun", "0.001#0")
+    words = ("verify", "--rerun", "lr=0.001#0")
     only = "launcher.KEY=VALUE only; leave optim.lr= out"
     assert only in shell(*words, "optim.lr=1", code=2).err
     store.rundir(run_of(store)).result.unlink()

@@ -327,6 +327,7 @@ def page_of(server, browser, width: int, dark: bool = False):
     return page
 
 
+@pytest.mark.whole
 def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store, browser):
     left = runs_of(server)[-1]["run"]
     golden_store.rundir(left).result.unlink()  # it is not over: the page looks often
@@ -356,6 +357,7 @@ def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store,
 SLOW = pytest.mark.faults
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("runs", [4, *(pytest.param(runs, marks=SLOW) for runs in (96, 1000))])
 def test_a_sweep_of_any_size_fits_and_axe_finds_nothing_serious(tmp_path, browser, axe, runs):
     size = SIZES[runs]
@@ -369,6 +371,7 @@ def test_a_sweep_of_any_size_fits_and_axe_finds_nothing_serious(tmp_path, browse
     assert not browser.complaints
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_serious_in_the_list_and_in_a_complete_sweep(server, browser, axe, dark):
     for url in (server.url, f"{server.url}0/"):
@@ -381,6 +384,7 @@ def test_axe_finds_nothing_serious_in_the_list_and_in_a_complete_sweep(server, b
         page.close()
 
 
+@pytest.mark.whole
 def test_the_numbers_of_the_page_are_those_of_the_runs(tmp_path, browser):
     size = SIZES[96]
     with watched_store(tmp_path / "runs", size) as store, serving(store) as server:
@@ -401,6 +405,7 @@ def test_the_numbers_of_the_page_are_those_of_the_runs(tmp_path, browser):
         page.close()
 
 
+@pytest.mark.whole
 def test_runs_are_sorted_and_filtered(tmp_path, browser):
     with watched_store(tmp_path / "runs", SIZES[96]) as store, serving(store) as server:
         page = page_of(server, browser, 1400)
@@ -433,6 +438,7 @@ LUMINANCE = """(colour) => {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b; }"""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dark", [False, True])
 def test_charts_are_as_dark_as_the_page(server, browser, dark):
     page = page_of(server, browser, 1400, dark)
@@ -444,6 +450,7 @@ def test_charts_are_as_dark_as_the_page(server, browser, dark):
     page.close()
 
 
+@pytest.mark.whole
 def test_labels_are_text(server, browser):
     """A label that is HTML is shown as it is."""
     page = page_of(server, browser, 390, dark=True)
@@ -462,6 +469,7 @@ def test_labels_are_text(server, browser):
     page.close()
 
 
+@pytest.mark.whole
 def test_verdicts_stand_first_once_a_sweep_is_complete(server, browser):
     page = page_of(server, browser, 1400)
     page.until("document.querySelectorAll('.verdict').length")

@@ -367,10 +367,10 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     runs = {cell.row: build_run(cell.spec.with_seed(0).tree) for cell in plan.cells}
     told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
     (line,) = shared_weights(plan, told_of)
-    every = sum(p.numel() for p in build(runs["9"]).parameters())
-    assert line.startswith(f"9: 0 of {every} weights begin as the baseline's of the same name; ")
-    (line,) = shared_weights(plan, dict.fromkeys(told_of, told_of["9", ""]))
-    assert line.startswith(f"9: {every} of {every} weights")
+    every = sum(p.numel() for p in build(runs["width=9"]).parameters())
+    assert line.startswith(f"width=9: 0 of {every} weights begin as the baseline's ")
+    (line,) = shared_weights(plan, dict.fromkeys(told_of, told_of["width=9", ""]))
+    assert line.startswith(f"width=9: {every} of {every} weights")
     vits, _ = expand.plan_from_words(["model=mu/4", "norm=layernorm,rmsnorm"], store=Path("runs"))
     assert shared_weights(vits, {(c.row, c.column): {} for c in vits.cells}) == []
 

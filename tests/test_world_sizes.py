@@ -18,6 +18,8 @@ from ablate.running.world_sizes import end, share
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.whole
+
 DAY = 86400.0
 WORLDS = (1, 2, 4, 8)
 

@@ -45,12 +45,16 @@ def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
 
 
 def caption(
-    plan: Plan, columns: Sequence[TableColumn], detail: Detail, has_verdicts: bool
+    plan: Plan,
+    columns: Sequence[TableColumn],
+    blocks: Sequence[Summary],
+    detail: Detail,
+    has_verdicts: bool,
 ) -> Iterator[Sentence]:
     """Explain the numbers of a table. `detail`: what is shown of the gains of rows;
     `has_verdicts`: whether a row or an effect has one."""
     has_intervals = detail >= Detail.INTERVALS
-    reading, computation = _metric(plan, columns, has_intervals)
+    reading, computation = _metric(plan, columns, blocks, has_intervals)
     yield reading
     if has_verdicts:
         yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
@@ -80,7 +84,7 @@ def caption(
 
 
 def _metric(
-    plan: Plan, columns: Sequence[TableColumn], has_intervals: bool
+    plan: Plan, columns: Sequence[TableColumn], blocks: Sequence[Summary], has_intervals: bool
 ) -> tuple[Sentence, Sentence]:
     """Explain means, gains and their intervals: what they are, and how they are computed."""
     metric, seeds = plan.metric, plan.design.blocks
@@ -95,7 +99,7 @@ def _metric(
     values: dict[str, Any] = {
         "metric": {
             "name": metric.name,
-            "contrast": metric.contrast_with(plan.baseline),
+            "contrast": metric.contrast_with(plan.baseline_words),
             "points": metric.points,
             "lower": metric.sign < 0,
             "neutral": metric.neutral,
@@ -110,7 +114,11 @@ def _metric(
         "examples": plan.task.examples,
         "untested": plan.task.untested,
     }
-    return sentence("reading", **values), sentence("metric", **values, test=test)
+    lines = [line for block in blocks for line in block.lines]
+    has_effects = plan.changes is not None and any(line.gain.low is not None for line in lines)
+    effects = gain_alpha(plan.analysis) if has_effects else None
+    reading = sentence("reading", **values, effects=effects)
+    return reading, sentence("metric", **values, test=test)
 
 
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
@@ -263,11 +271,9 @@ def _warnings(
     if plan.skipped:
         yield sentence("skipped", runs=[*plan.skipped], uneven=bool(plan.unevenly_skipped))
     if any(entry.n == 1 for column in columns for entry in column.entries):
-        yield sentence("few-seeds", n=1)
+        yield sentence("few-seeds", n=1, gains=[], decimals=plan.metric.decimals)
     for condition in plan.conditions:
         yield sentence("condition", factor=condition.factor)
-    if plan.n == 2:
-        yield sentence("few-seeds", n=2)
     for column in columns:
         if column.void and not column.on:
             block = [score for score in cells if score.cell.column == column.label]
@@ -277,7 +283,8 @@ def _warnings(
 def two_seed_notes(
     plan: Plan, columns: Sequence[TableColumn], blocks: Sequence[Summary]
 ) -> Iterator[Sentence]:
-    """Name the gains of two seeds whose interval comes from these seeds alone, and is very wide."""
+    """Say that two seeds are few, and name the gains whose interval comes from these seeds alone,
+    and is very wide."""
     if plan.n != 2:
         return
     gains = [(entry.row, entry.gain) for column in columns for entry in column.entries]
@@ -287,9 +294,7 @@ def two_seed_notes(
         has_interval = gain is not None and gain.low is not None and gain.df is not None
         if gain is not None and has_interval and gain.n == 2 and (gain.df or 0) <= 1:
             alone.setdefault(label, {"label": label, "low": gain.low, "high": gain.high})
-    if alone:
-        decimals = plan.metric.decimals
-        yield sentence("few-seeds.alone", gains=[*alone.values()], decimals=decimals)
+    yield sentence("few-seeds", n=2, gains=[*alone.values()], decimals=plan.metric.decimals)
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:
@@ -309,7 +314,7 @@ def _void(
     yield sentence(
         "void",
         column=heading,
-        baseline=plan.baseline,
+        baseline=plan.baseline_words,
         diverged=diverged_runs(base),
         collapsed=[*base.collapsed],
         looks=bool(plan.design.seed_counts),
@@ -327,7 +332,7 @@ def _void(
     yield sentence(
         "void.rows",
         column=heading,
-        baseline=plan.baseline,
+        baseline=plan.baseline_words,
         unstable=len(base.unstable),
         runs=n,
         variants=variants,
@@ -362,10 +367,11 @@ def look_notes(
     if past is not None:
         counts = {column: past.counts(column) for column in methods}
         changed = _changed(past)
+        is_error_known = not changed or changed[0].values["counts_all"]
         sentences += _by_column(
             plan, methods, lambda column: _among(past, column, methods[column].contrasts)
         )
-        sentences += (*_read_at(plan, counts, methods), *changed)
+        sentences += (*_read_at(plan, counts, methods, is_error_known), *changed)
         sentences += _by_column(
             plan, methods, lambda column: _shared_baseline_note(plan, past, column)
         )
@@ -407,10 +413,13 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
 
 
 def _read_at(
-    plan: Plan, counts: Mapping[str, SeedCounts], methods: Mapping[str, stats.Method]
+    plan: Plan,
+    counts: Mapping[str, SeedCounts],
+    methods: Mapping[str, stats.Method],
+    is_error_known: bool,
 ) -> Iterator[Sentence]:
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
-    seeds, which were not declared."""
+    seeds, which were not declared; with the error, where nothing else makes it unknown."""
     alike: list[tuple[dict[str, Any], list[str]]] = []
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
@@ -424,10 +433,13 @@ def _read_at(
         errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
-        some = [plan.heading(c) for c in columns] if len(columns) < len(methods) else []
+        headings = [plan.heading(c) for c in columns] if len(columns) < len(methods) else []
+        if not is_error_known:
+            yield sentence("looks.read-elsewhere", columns=headings, **readings)
+            continue
         yield sentence(
             "looks.other-readings",
-            columns=some,
+            columns=headings,
             error=error,
             of_column=len(errors) > 1 and by_column,
             **readings,

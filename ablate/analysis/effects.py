@@ -32,6 +32,7 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary
 from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
+from ablate.shared import amount_text
 
 TOGETHER = ("more than their sum", "less than their sum")
 WHOLE_GAIN = "whole gain"  # of all changes, over none
@@ -193,13 +194,11 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     index, family = cell_rows(arrays.plan, changes), len(arrays.plan.columns)
 
     def block(
-        kind: str, title: str, meaning: str, weights: Mapping[str, stats.Floats], **options: Any
+        heading: Heading, weights: Mapping[str, stats.Floats], **options: Any
     ) -> Summary | None:
         rows, merged = merge_cells(index, [*weights.values()])
         merged_weights = dict(zip(weights, merged, strict=True))
-        return _effects(
-            arrays, c, rows, merged_weights, Heading(kind, "", title, meaning), family, **options
-        )
+        return _effects(arrays, c, rows, merged_weights, heading, family, **options)
 
     pairs = {
         " or ".join(f"{names[a]} x {names[b]}" for a, b in alike): stats.pair_effect(
@@ -208,27 +207,33 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         for alike in changes.aliases()
     }
     meaning = "what two changes do together, beyond the sum of what each does"
-    yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
+    heading = Heading("pair", "", "Pairs of changes", meaning)
+    yield block(heading, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
         whole_gain = {WHOLE_GAIN: stats.total(to_array(shares.values()), 0)}
         meaning = (
             "how much each change adds, averaged over the orders in which all may be added "
-            "(Shapley values); the shares sum to the whole gain, that of all changes over none. "
-            "Shares rest mostly on the cells with none and with all changes, so their intervals "
-            "may be much wider than those of main effects"
+            "(Shapley values); the shares sum to the whole gain, that of all changes over none"
         )
         title = "Shares of the whole gain"
-        yield block("shapley", title, meaning, shares | whole_gain, has_verdict=lambda _: False)
+        caution = (
+            "shares rest mostly on the cells with none and with all changes, so their intervals "
+            "may be much wider than those of main effects"
+        )
+        heading = Heading("shapley", "", title, meaning, caution)
+        yield block(heading, shares | whole_gain, has_verdict=lambda _: False)
 
 
 class Heading(NamedTuple):
-    """The heading of a block of effects. `meaning`: what the effects are, in words."""
+    """The heading of a block of effects. `meaning`: what the effects are, in words; `caution`: what
+    full notes say of their intervals."""
 
     kind: str
     name: str
     title: str
     meaning: str
+    caution: str = ""
 
 
 def _effects(
@@ -275,7 +280,9 @@ def _effects(
         note=joined_note(heading.meaning, hidden_intervals(plan, gains)),
         contrasts=method.contrasts,
         lines=tuple(lines),
-        basis=joined_note(basis_note(plan, rows, effects), own_reasons(plan, gains)),
+        basis=joined_note(
+            heading.caution, basis_note(plan, rows, effects), own_reasons(plan, gains)
+        ),
     )
 
 
@@ -307,7 +314,8 @@ def hidden_intervals(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
     if not wide:
         return ""
-    limit = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
+    most = plan.metric.most
+    limit = amount_text(f"{most:g}", plan.metric.points) if most is not None else ""
     return f"-: the interval of {', '.join(wide)} is wider than {limit}"
 
 

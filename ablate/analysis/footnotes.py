@@ -123,7 +123,7 @@ def _fisher(row: JudgedRow) -> dict[str, Any] | None:
         return None
     return {
         "runs": len(base.results),
-        "baseline": row.plan.baseline,
+        "baseline": row.plan.baseline_words,
         "p": against.p,
         "floor": against.floor,
         "tested": against.tested,
@@ -152,7 +152,7 @@ def _of_gain(row: JudgedRow) -> Iterator[Sentence]:
     if gain and row.base and verdict == stats.UNSTABLE:
         yield _unstable(plan, row.scores, gain, row.base)
     if verdict == stats.DID_NOTHING:
-        yield sentence("verdict.did-nothing", baseline=plan.baseline)
+        yield sentence("verdict.did-nothing", baseline=plan.baseline_words)
     elif gain and gain.gain.sd == 0:
         yield sentence("gain.no-spread", change=plan.metric.change)
     if gain and is_wide(gain.gain, plan.metric):

@@ -12,20 +12,24 @@ from collections.abc import Sequence
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
 from ablate.analysis.table import Entry, Table
+from ablate.shared import amount_text
 
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
-# A verdict's first words: of one row, of several. {} is the margin with its unit.
-PREDICATES = {
-    "helps": ("helps", "help"),
-    "hurts": ("hurts", "hurt"),
-    "better": ("is better", "are better"),
-    "worse": ("is worse", "are worse"),
-    "higher": ("is higher", "are higher"),
-    "lower": ("is lower", "are lower"),
-    "same within": ("is the same within {}", "are the same within {}"),
-    "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
-    "can't tell": ("is undecided", "are undecided"),
-    "unstable": ("is unstable", "are unstable"),
+# What a verdict says of one row, of several. {margin} has its unit.
+STATEMENTS = {
+    "helps": ("{rows} helps", "{rows} help"),
+    "hurts": ("{rows} hurts", "{rows} hurt"),
+    "better": ("{rows} is better", "{rows} are better"),
+    "worse": ("{rows} is worse", "{rows} are worse"),
+    "higher": ("{rows} is higher", "{rows} are higher"),
+    "lower": ("{rows} is lower", "{rows} are lower"),
+    "same within": ("{rows} is the same within {margin}", "{rows} are the same within {margin}"),
+    "no worse than": (
+        "{rows} is less than {margin} worse, if at all",
+        "{rows} are less than {margin} worse, if at all",
+    ),
+    "can't tell": ("can't tell for {rows}", "can't tell for {rows}"),
+    "unstable": ("{rows} is unstable", "{rows} are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
 EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower")
@@ -49,11 +53,11 @@ def table_headline(table: Table) -> str:
     seeds = {entry.n for entry in contrasts if entry.verdict}
     repeat_words = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
-    return f"{on} {table.baseline}{repeat_words}: {'; '.join(clauses)}.{caution}"
+    return f"{on} {table.baseline_words}{repeat_words}: {'; '.join(clauses)}.{caution}"
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
-    """Return the entries of each verdict, in the order of PREDICATES; [] for a table that has none,
+    """Return the entries of each verdict, in the order of STATEMENTS; [] for a table that has none,
     or is incomplete."""
     contrasts = table.contrasts
     if not table.complete or not any(entry.verdict for entry in contrasts):
@@ -66,32 +70,32 @@ def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
 
 def _place(verdict: str) -> int:
     """Return the place of a verdict in the sentence; unknown verdicts and none come last."""
-    kinds = (*PREDICATES, "")
+    kinds = (*STATEMENTS, "")
     return next(i for i, kind in enumerate(kinds) if verdict.startswith(kind))
 
 
-def _predicate(table: Table, verdict: str, several: bool) -> str:
-    for kind, forms in PREDICATES.items():
+def _statement(table: Table, verdict: str, rows: str, several: bool) -> str:
+    """Say a verdict of rows, which are named or counted."""
+    for kind, forms in STATEMENTS.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            points = table.metric_of().points
-            unit = points.removesuffix("s") if margin == "1" else points
-            return forms[several].format(f"{margin} {unit}".rstrip())
-    return verdict or ("have no verdict" if several else "has no verdict")
+            unit = table.metric_of().points
+            return forms[several].format(rows=rows, margin=amount_text(margin, unit))
+    return f"{rows} {verdict or ('have no verdict' if several else 'has no verdict')}"
 
 
 def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) -> str:
     """Name the rows of a verdict, for a table of one column."""
-    predicate = _predicate(table, verdict, len(entries) > 1)
+    several = len(entries) > 1
     is_effect = verdict in EFFECT_VERDICTS
     if len(entries) > NAMED_ROWS:
         largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
         foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
-        return f"{len(entries)} of {total} {predicate}{foremost}"
-    if is_effect and len(entries) == 1:
-        return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
+        return _statement(table, verdict, f"{len(entries)} of {total}", several) + foremost
+    if is_effect and not several:
+        return _statement(table, verdict, entries[0].row, several) + _bracketed(table, entries[0])
     names = [entry.row + (_bracketed(table, entry) if is_effect else "") for entry in entries]
-    return f"{join_words(names)} {predicate}"
+    return _statement(table, verdict, join_words(names), several)
 
 
 def _column_clauses(
@@ -102,16 +106,18 @@ def _column_clauses(
     clauses, other_clauses = [], []
     for verdict, entries in groups:
         if verdict not in EFFECT_VERDICTS:
-            other_clauses.append(f"{len(entries)} {verdict or 'no verdict'}")
+            other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
         names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED_ROWS]]
         top_row, count = rows[0]
-        names[0] = f"{top_row} {PREDICATES[verdict][0]} in {count} of {columns[top_row]} columns"
+        top_statement = STATEMENTS[verdict][0].format(rows=top_row)
+        names[0] = f"{top_statement} in {count} of {columns[top_row]} columns"
         remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
         clauses.append(join_words(names + remainder))
     if other_clauses:
-        clauses.append(f"of {len(contrasts)} comparisons {join_words(other_clauses)}")
+        other_clauses[-1] += f" of {len(contrasts)} comparisons"
+        clauses.append(join_words(other_clauses))
     return clauses
 
 

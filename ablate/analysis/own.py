@@ -23,7 +23,7 @@ from typing import Any
 from ablate.analysis.scores import Results
 from ablate.planning import Plan, PlannedRun
 from ablate.run import (
-    out_of_range,
+    check_range,
     own_line,
     raising_line,
     source_file,
@@ -142,8 +142,7 @@ def _called(
         value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {contents}")
-    if reason := out_of_range(declaration, value):
-        raise UserError(f"{place}: {reason}; {contents}")
+    check_range(declaration, value, place, f"; {contents}")
     return float(value)
 
 

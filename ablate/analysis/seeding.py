@@ -1,4 +1,4 @@
-"""Gives seeds to the rows that a look leaves undecided: a plan that grows as results come. Where
+"""Gives seeds to the rows that a look lets go on: a plan that grows as results come. Where
 settings are tuned each of these seeds brings a search of its own.
 
 Used by api/training.py, for `ablate sweep`, `ablate plan` and Python. What a look decides is in

@@ -48,7 +48,7 @@ class RowCourse:
         """Return the note of a table that says at which look the row was decided. Unless
         `with_verdicts`, verdicts are withheld, so the note doesn't say whether the look decided."""
         if self.word == GOES_ON:
-            return sentence("look.undecided", seeds=self.seeds)
+            return sentence("look.goes-on", seeds=self.seeds)
         judged_by = "own" if self.gain.own_reason else "rows"
         if self.alone:
             judged_by = "alone"
@@ -260,18 +260,18 @@ def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
 def _course(
     plan: Plan, n: int, gain: stats.RowGain, decision: stats.Decision, going: bool, is_last: bool
 ) -> RowCourse:
-    """Say what a look at n seeds decided on a row or a change. `going`: is it undecided, with a
-    baseline that is stable; `is_last`: there is no later look."""
+    """Say what a look at n seeds decided on a row or a change. `going`: it has no verdict, and
+    the baseline is stable; `is_last`: there is no later look."""
     margin = plan.analysis.margin
     if decision == stats.Decision.FUTILE and margin is not None:
         word = stats.stopped_word(gain.gain, margin)
         return RowCourse(n, word + UNLIKELY * (word == stats.CANT_TELL), gain, margin)
     better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
     words = {stats.Decision.BETTER: better, stats.Decision.WORSE: worse}
-    undecided = STOPPED if not going else stats.CANT_TELL if is_last else GOES_ON
+    open_word = STOPPED if not going else stats.CANT_TELL if is_last else GOES_ON
     if decision == stats.Decision.UNSTABLE:
-        undecided = STOPPED
-    return RowCourse(n, words.get(decision, undecided), gain)
+        open_word = STOPPED
+    return RowCourse(n, words.get(decision, open_word), gain)
 
 
 def _images(evidence: _ColumnLooks) -> tuple[stats.ImagesAt | None, str]:
@@ -400,7 +400,7 @@ def notes(
                 "looks.next",
                 column=heading,
                 noun="row" if plan.changes is None else "change",
-                undecided=len(course.active),
+                going_on=len(course.active),
                 seeds=course.next_seeds,
                 more_runs=_runs_left(plan, course),
             )

@@ -179,6 +179,7 @@ class Table:
     data: str  # their names; "" of a user's own loop
     metric: str
     baseline: str
+    baseline_words: str  # as sentences name it, by its settings where words declared the rows
     seeds: tuple[int, ...]
     family: str
     complete: bool

@@ -137,6 +137,7 @@ def make_table(
         data=data_names(cells),
         metric=plan.metric.key,
         baseline=plan.baseline,
+        baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
         repeats="seeds" if plan.design.blocks else "runs",
         family=plan.analysis.family,
@@ -153,7 +154,7 @@ def make_table(
             *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
             *notes("warning", paper_notes(columns, extras.paper)),
             *notes("warning", recipe_notes(plan, extras.paper)),
-            *notes("caption", _explanations(evidence, columns, row_detail, has_verdicts)),
+            *notes("caption", _explanations(evidence, columns, below, row_detail, has_verdicts)),
             *(captions.spread_notes(plan, columns) if row_detail >= Detail.INTERVALS else ()),
             *dict.fromkeys(making.notes),
         ),
@@ -190,12 +191,16 @@ def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[lis
 
 
 def _explanations(
-    evidence: Evidence, columns: Sequence[TableColumn], detail: Detail, has_verdicts: bool
+    evidence: Evidence,
+    columns: Sequence[TableColumn],
+    blocks: Sequence[Summary],
+    detail: Detail,
+    has_verdicts: bool,
 ) -> Iterator[Sentence]:
     """Yield the explanations of the numbers. `detail`: what is shown of the gains of rows;
     `has_verdicts`: see `captions.caption`."""
     plan, cells = evidence.plan, evidence.cells
-    yield from captions.caption(plan, columns, detail, has_verdicts)
+    yield from captions.caption(plan, columns, blocks, detail, has_verdicts)
     yield from by_column(plan, cells)
     yield from rounding_notes(plan, cells)
     if detail >= Detail.INTERVALS:

@@ -50,19 +50,24 @@ def notes(plan: Plan) -> Iterator[Sentence]:
 
 
 def _uneven(plan: Plan, design: Imported) -> Iterator[Sentence]:
-    """State which cells lack seeds that others of their column have, and which have one run."""
-    lacking, alone = [], []
+    """State which cells lack seeds that others of their column have, which rows have runs without a
+    run of the baseline, and which cells have one run."""
+    lacking, unpaired, alone = [], [], []
     for column in plan.columns:
         cells = [cell for cell in plan.cells if cell.column == column.label]
         seeds = sorted({seed for cell in cells for seed in cell.ids})
+        baseline_seeds = {seed for cell in cells if cell.row == plan.baseline for seed in cell.ids}
         for cell in cells:
-            place = f"{cell.row}@{cell.column}" if cell.column else cell.row
+            place = f"{cell.row}@{cell.column}" if len(plan.columns) > 1 else cell.row
             if absent := [seed for seed in seeds if seed not in cell.ids]:
                 lacking.append({"place": place, "seeds": absent})
+            pairs = len(baseline_seeds & cell.ids.keys())
+            if cell.row != plan.baseline and pairs < len(cell.ids):
+                unpaired.append({"place": place, "pairs": pairs, "runs": len(cell.ids)})
             if len(cell.ids) == 1:
                 alone.append(place)
     if lacking and design.blocks:
-        yield sentence("sheet.lacks-seeds", cells=lacking)
+        yield sentence("sheet.lacks-seeds", cells=lacking, unpaired=unpaired)
     if alone:
         yield sentence("sheet.single-runs", cells=alone)
     if len(plan.rows) * len(plan.columns) > len(plan.cells):

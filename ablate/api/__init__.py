@@ -28,7 +28,7 @@ __all__ = [
     "forecast_plan",  # a plan with what its runs will cost
     "forecast_sweep",  # warnings of a sweep, and its cost at most
     "recall_declared",  # what a driven sweep declares, by its name
-    "make_recall",  # finds the plan by which the store drove a sweep last
+    "StoreRecall",  # what a store remembers of the sweeps that were driven there
     "grow_plan",  # the plan with the runs that are asked for by now
     "imported_plan",  # the plan of an imported sweep
     "renamed_lines",  # a line for each row and column with another label
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ablate.api.forecast import Design
     from ablate.api.nouns import Run, Store, Sweep
     from ablate.api.publishing import draw_sweep, render_report
+    from ablate.api.recall import StoreRecall
     from ablate.api.tables import Table
     from ablate.api.training import (
         Start,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
         forecast_sweep,
         grow_plan,
         imported_plan,
-        make_recall,
         recall_declared,
         renamed_lines,
     )

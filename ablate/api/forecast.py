@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ablate.report import count_text
+from ablate.shared import count_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,8 @@ def html_grid(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 @dataclass(frozen=True, repr=False)
 class Design:
     """The rows, columns and seeds of a sweep. `rows`, `columns`: label -> the settings that differ;
-    a sweep without columns has one, "". `looks`: the numbers of seeds at which undecided rows are
-    judged and may get more seeds; () where gains are judged once every run has a result."""
+    a sweep without columns has one, "". `looks`: the numbers of seeds at which rows are judged,
+    and get more seeds without a verdict; () where gains are judged once every run has a result."""
 
     rows: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, Mapping[str, Any]]

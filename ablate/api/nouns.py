@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import read_verdicts
 from ablate.api import training
-from ablate.api.errors import explained, stopped
+from ablate.api.errors import explained, in_python, stopped
 from ablate.api.forecast import Design, Forecast, html_grid
 from ablate.api.publishing import draw_sweep
+from ablate.api.recall import StoreRecall
 from ablate.api.tables import Table
 from ablate.audit import Bundle, open_sweep
 from ablate.planning import Declared, Plan, Recall, plan_declared, plan_from_words
-from ablate.shared import Failure, UserError
+from ablate.shared import Failure, UserError, count_text
 from ablate.store import History, Ledger, RunRecord, load_records
 from ablate.store import Store as OpenStore
 
@@ -38,6 +39,7 @@ Place = str | os.PathLike[str] | None
 class Store:
     """A folder of runs, or a bundle that `ablate export` wrote; None is $ABLATE_STORE or ./runs."""
 
+    @explained
     def __init__(self, path: Place = None) -> None:
         self.path = Path(path or os.environ.get("ABLATE_STORE", "runs"))
 
@@ -150,7 +152,7 @@ class Sweep:
             return plan_from_words(words, store=root, recall=recall, settings=keys, **options)
 
         self._declare = declare_plan
-        self._plan: Plan = declare_plan(training.make_recall(self._store))[0]
+        self._plan: Plan = declare_plan(StoreRecall(self._store))[0]
 
     def __repr__(self) -> str:
         return f"<ablate.Sweep {self.name!r}: {self.design.text}>"
@@ -188,16 +190,16 @@ class Sweep:
         """
         _refuse_bundle(self._store, "plan")
         imported = training.imported_plan(self._store, [self.name])
-        plan, settings = imported or self._declaration()(recall=training.make_recall(self._store))
+        plan, settings = imported or self._declaration()(recall=StoreRecall(self._store))
         return Forecast(training.forecast_plan(plan, self._store, settings))
 
     @explained
     def train(self, retry: str | Sequence[str] = (), *, replace: bool = False) -> Sweep:
         """Train the missing runs, as `ablate sweep --yes` does, and return the sweep as it is then.
 
-        Shows a bar in a notebook and on a terminal, and nothing elsewhere; warnings go to standard
-        error. `retry`: states whose runs are trained again, such as "failed"; `replace`: the sweep
-        takes the place of another one of its name.
+        Shows a bar in a notebook and on a terminal, and no progress elsewhere; there warnings, and
+        runs that fail or diverge, go to standard error. `retry`: states whose runs are trained
+        again, such as "failed"; `replace`: the sweep takes the place of another one of its name.
 
         Raises Failure where runs are left that can't be trained, KeyboardInterrupt where it was
         stopped: the same call goes on.
@@ -214,13 +216,14 @@ class Sweep:
         observers = Observers(read_logger_words([]), self._store.root, self.name, announce)
         with observers:
             try:
-                outcome = start.train(observers, statuses, _accept, announce, python_view)
+                outcome = start.train(observers, statuses, _accept, _announce, python_view)
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 raise stopped("stopped before the first run; the same call goes on") from None
         self._plan = outcome.plan
         if outcome.signal is not None:
-            tally = f"{outcome.progress.ended_count} of {outcome.progress.total}"
-            raise stopped(f"stopped after {tally} runs; the same call goes on")
+            progress = outcome.progress
+            tally = f"{progress.ended_count} of {count_text(progress.total, 'run')}"
+            raise stopped(f"stopped after {tally}; the same call goes on")
         training.check_outcome(outcome, self._store)
         return self
 
@@ -387,11 +390,15 @@ def _state_words(counts: pd.Series[int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items() if number)
 
 
-def _accept(forecast: training.SweepCost) -> None:
+def _announce(line: str) -> None:
     from ablate.report import announce
 
+    announce(in_python(line))
+
+
+def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
-        announce(f"warning: {warning}")
+        _announce(f"warning: {warning}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -420,7 +427,8 @@ class Run:
             "seed": self.seed,
         }
         facts = {key: value for key, value in facts.items() if value != ""}
-        facts |= {**self.metrics, "id": self.id, "folder": self.folder}
+        facts |= {key: f"{value:.4g}" for key, value in self.metrics.items()}
+        facts |= {"id": self.id, "folder": self.folder}
         return f"<p>run <b>{html.escape(self.label)}</b></p>{html_grid(['', ''], facts.items())}"
 
     @property
@@ -450,6 +458,7 @@ class Figure:
     def _repr_svg_(self) -> str:
         return self._svg.decode()
 
+    @explained
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the figure as its file's ending says: .svg, .pdf or .png. Raises UserError for
         another ending."""

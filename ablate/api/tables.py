@@ -78,6 +78,7 @@ class Table:
         """(row, column) -> verdict, where one is given; (change, column) of a design's changes."""
         return {(e.row, e.column): e.verdict for e in self.data.contrasts if e.verdict is not None}
 
+    @explained
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each row and column of the table, as a tidy frame.
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ablate.api.recall import StoreRecall, readable_plan
 from ablate.planning import (
     Composer,
     Declared,
@@ -33,12 +34,13 @@ from ablate.planning import (
     read_line,
     sweep_files,
 )
-from ablate.report import count_text, device_time, duration, progress_view
+from ablate.report import device_time, duration, progress_view
 from ablate.run import FINAL_STATUSES
 from ablate.running import Launcher, make_launcher
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     make_folder,
     sha256_of,
     system,
@@ -87,7 +89,9 @@ class Start:
         self._recorded = recorded(store, self.plan.name)
 
     def _declared(self) -> tuple[Plan, dict[str, Any]]:
-        plan, settings = self._declare(recall=None if self._replace else make_recall(self._store))
+        plan, settings = self._declare(
+            recall=StoreRecall(self._store, with_plans=not self._replace)
+        )
         if not self._replace:
             check_words(plan, self._store)
         return plan, settings
@@ -188,7 +192,7 @@ def recall_declared(
     name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return None
-    if (plan := _driven(name, store)) is None:
+    if (plan := readable_plan(name, store)) is None:
         return None
     if not isinstance(plan.declared, Declared):
         raise UserError(
@@ -215,40 +219,16 @@ def recall_declared(
             f"another sweep, `{store.command('sweep', *renamed.texts)}` with these and --as NAME"
         )
     given_options = {k: options[k] for k in OPTIONS_OF_NAME if options.get(k) is not None}
-    return last_line.with_words(*added_words).with_options(**{"name": name} | given_options)
+    return last_line.with_words(*added_words).with_options(**given_options)
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
     """Return the plan of the imported sweep that one word names, and a launcher's settings, for
     commands that read its runs."""
-    plan = _driven(words[0], store) if len(words) == 1 else None
+    plan = readable_plan(words[0], store) if len(words) == 1 else None
     if plan is None or plan.design.trains or words[0] in sweep_files():
         return None
     return plan, Composer(store.root).launcher({})
-
-
-def _driven(name: str, store: Store) -> Plan | None:
-    """Return the plan with this name, None if no such plan can be read."""
-    try:
-        return store.read_plan(name)
-    except Failure:
-        return None  # not whole: it is written again
-
-
-def make_recall(store: Store) -> Recall:
-    """Return a function that gives the plan by which the store drove a sweep last, None where its
-    words made another sweep, or where that plan is not the one that was recorded."""
-
-    def recall(name: str, line: Declared) -> Plan | None:
-        if not (store.ledger.exists() or store.plans()):
-            return None
-        with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
-            last_plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if last_plan is not None and line.is_same_sweep(last_plan.declared):
-                return last_plan
-        return None
-
-    return recall
 
 
 def recorded(store: Store, name: str) -> str:
@@ -268,7 +248,7 @@ def recorded_states(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    last_plan = _driven(plan.name, store)
+    last_plan = readable_plan(plan.name, store)
     if last_plan is None:
         return
     if isinstance(plan.declared, Declared) and plan.declared.is_same_sweep(last_plan.declared):
@@ -284,15 +264,17 @@ def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
     """Yield a line for each row and column that has another label than in the plan of before."""
     from ablate.store import renamed_labels, trained_identity
 
-    last_plan = _driven(plan.name, store)
+    last_plan = readable_plan(plan.name, store)
     for labels in (
         ()
         if last_plan is None
         else renamed_labels(trained_identity(last_plan), trained_identity(plan))
     ):
         for label, new_label in labels.items():
-            if label:
+            if label and new_label:
                 yield f"renamed: {label!r} is {new_label!r} now; all runs are kept"
+            elif label:
+                yield f"the column {label!r} is the only one now, without a name; its runs are kept"
             else:  # of the only column of a plan without column keys
                 yield f"the column of before is {new_label!r} now; all runs are kept"
 
@@ -310,7 +292,8 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
         if replace:
             yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
         else:
-            yield f"note: {runs} not in this one; `ablate gc` keeps them until --replace"
+            command = store.command(*plan.command, "--replace")
+            yield f"note: {runs} not in this one; `ablate gc` keeps them until `{command}`"
 
 
 def check_retry(statuses: Sequence[str]) -> None:
@@ -370,7 +353,10 @@ def forecast_plan(
 
     plan = grow_plan(plan, store)
     states, finished = recorded_states(plan, store)
-    launcher = make_launcher(settings, store.cache)
+    if on is None:
+        launcher = make_launcher(settings, store.cache)
+    else:  # the launcher only describes models here, and this machine may lack such groups of GPUs
+        launcher = make_launcher({**settings, "gpus_per_run": 1}, store.cache)
     try:
         costs = estimate_costs(plan, store, launcher, states, finished, on=on)
         rehearsals = rehearse_rows(plan, store, launcher, costs.described)
@@ -423,11 +409,11 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
         raise UserError(
             f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
         )
-    tally = f"{progress.ended_count} of {progress.total}"
+    tally = f"{progress.ended_count} of {count_text(progress.total, 'run')} done"
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{tally} runs are done, the same command goes on"
+            f"{tally}; the same command goes on"
         )
     lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
     retry = store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
@@ -435,20 +421,20 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
     if outcome.stopped is not None:
         raise Failure(
             f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`{retry}` goes on; {tally} runs are done"
+            f"`{retry}` goes on; {tally}"
         )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})
         text = ", ".join(f"{n} {status}" for status, n in states.items())
         raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `{status_command}` shows why, "
-            f"`{retry}` trains them again"
+            f"{plan.name}: {text} of {count_text(progress.total, 'run')}: `{status_command}` shows "
+            f"why, `{retry}` trains them again"
         )
     if stuck:
         raise Failure(
-            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"has no weights; `{status_command}` names it"
+            f"{plan.name}: {stuck} of {count_text(progress.total, 'run')} blocked: what they start "
+            f"from has no weights; `{status_command}` names it"
         )
 
 

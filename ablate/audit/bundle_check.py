@@ -70,6 +70,13 @@ def check_bundle(bundle: Bundle) -> Verified:
         for ending, format in FORMAT_ENDINGS.items():  # of one that was added here, later
             if format not in OUR_FORMATS and not (bundle.root / f"table.{ending}").exists():
                 del contents[f"table.{ending}"]
+        sealed_names = bundle.read_manifest() if bundle.manifest.name not in wrong else contents
+        if missing_names := [name for name in contents if name not in sealed_names]:
+            report.findings.append(
+                f"{bundle.root}: was exported by an older ablate, which wrote no "
+                f"{first_few(missing_names, 4)}; export the sweep again"
+            )
+            return report
     except Exception as error:  # whatever comes of reading what somebody else wrote
         first_line = str(error).partition("\n")[0]
         report.findings.append(

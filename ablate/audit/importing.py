@@ -38,7 +38,6 @@ from ablate.planning import (
     SheetSource,
     check_sweep_name,
 )
-from ablate.report import count_text
 from ablate.run import (
     DIRECTIONS,
     FINAL_STATUSES,
@@ -55,6 +54,7 @@ from ablate.running import hold_driver_lock
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     make_folder,
     sha256_of,
     to_json,
@@ -161,7 +161,9 @@ def declare_plan(
     metrics = _metrics(sheet, runs, declaration)
     has_seeds = declaration.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
-    source = _source_of(sheet, runs, declaration, predicts)
+    earlier_baseline = old.baseline if old is not None else runs[0].row
+    baseline = declaration.baseline or earlier_baseline
+    source = _source_of(sheet, runs, declaration, predicts, baseline)
     sources = [source]
     places = [(run.row, run.column, run.seed) for run in runs]
     row_labels: list[str] = []
@@ -182,10 +184,6 @@ def declare_plan(
     places = list(dict.fromkeys(places))  # without repeats, in their order
     row_labels = list(dict.fromkeys([*row_labels, *(row for row, _, _ in places)]))
     column_labels = list(dict.fromkeys([*column_labels, *(column for _, column, _ in places)]))
-    if declaration.baseline:
-        baseline = declaration.baseline
-    else:
-        baseline = row_labels[0] if old is None else old.baseline
     if baseline not in row_labels:
         raise unknown_value("--baseline", baseline, row_labels)
     seeds: dict[tuple[str, str], list[int]] = {}
@@ -223,10 +221,14 @@ def declare_plan(
 
 
 def _source_of(
-    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration, predicts: bool
+    sheet: Sheet,
+    runs: Sequence[SheetRun],
+    declaration: SheetDeclaration,
+    predicts: bool,
+    baseline: str,
 ) -> SheetSource:
     """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
-    hides = undeclared_differences(runs)
+    hides = undeclared_differences(runs, baseline)
     if declaration.seed is None:
         hides += equal_lines(sheet)
     if predicts:

@@ -35,10 +35,10 @@ from ablate.audit.sheet_values import (
 )
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import (
-    DEEPEST_TREE,
     MOST_BYTES,
     NotRegular,
     UserError,
+    count_text,
     is_shallow,
     read_file,
     sha256_of,
@@ -175,7 +175,10 @@ def _read_csv(content: bytes, name: str) -> list[Line]:
         for row in rows:
             place = f"line {rows.line_num}"
             if len(row) != len(columns) and row:
-                raise UserError(f"{name}: {place}: has {len(row)} values of {len(columns)} columns")
+                raise UserError(
+                    f"{name}: {place}: has {count_text(len(row), 'value')} for "
+                    f"{count_text(len(columns), 'column')}"
+                )
             if any(part.strip() for part in row):
                 values = (part.strip() for part in row)
                 lines.append((place, dict(zip(columns, values, strict=True))))
@@ -221,7 +224,7 @@ def read_object(text: str, place: str) -> Mapping[str, Any]:
 def check_shallow(tree: Any, place: str) -> None:
     """Raise UserError for a tree that is nested deeper than any result is."""
     if not is_shallow(tree):
-        raise UserError(f"{place}: is nested deeper than {DEEPEST_TREE} levels; give plain values")
+        raise UserError(f"{place}: is nested deeper than any result is; give plain values")
 
 
 def _float(literal: str) -> float | str:
@@ -424,70 +427,105 @@ def _differing(
 
 # --- Undeclared columns ---------------------------------------------------------------------------
 
-# An undeclared column is taken for a name or a time of each run where at least this share of the
-# runs have a value that no other run has; for a running number, where this share of the runs of a
-# row have. A running number differs between rows with unequal numbers of runs.
-OWN_EACH = 0.5
-OWN_WITHIN = 0.9
+# An undeclared column is taken for an outcome, or for a name of each run, where it varies within
+# more than this share of the rows that have several runs; else for a setting.
+OUTCOME = 0.5
+MOST_NOTES = 3  # on settings in which rows differ
 MOST_LISTED = 3  # labels that a sentence names
 UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
-def undeclared_differences(runs: Sequence[SheetRun]) -> list[str]:
-    """Return a sentence on each undeclared column of the sheet in which the runs of a column of the
-    table differ."""
-    lines, scattered, numbered, repeat_columns = [], [], [], []
+def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]:
+    """Return a sentence on the undeclared columns of the sheet in which rows differ from the
+    baseline within a column of the table, at most MOST_NOTES, and one on those in which the runs of
+    a row differ."""
+    settings: dict[tuple[str, ...], list[str]] = {}  # by the labels of the runs that differ
+    outcomes = []
     for name in dict.fromkeys(key for run in runs for key in run.undeclared):
-        values = {run.label: repr(run.undeclared.get(name)) for run in runs}
-        odd: list[SheetRun] = []
-        for column in dict.fromkeys(run.column for run in runs):
-            block = [run for run in runs if run.column == column]
-            row_counts: dict[str, Counter[str]] = {}
-            for run in block:
-                row_counts.setdefault(run.row, Counter())[values[run.label]] += 1
-            alike = {
-                tuple(sorted((v, n / c.total()) for v, n in c.items())) for c in row_counts.values()
-            }
-            if len(alike) > 1:  # else every row has as much of each value
-                [(usual, _)] = sum(row_counts.values(), Counter()).most_common(1)
-                odd += [run for run in block if values[run.label] != usual]
-            elif any(len(counts) > 1 for counts in row_counts.values()):
-                repeat_columns.append(name or UNNAMED)
-        name = name or UNNAMED
-        if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
-            scattered.append(name)
-        elif _is_numbered(runs, values):
-            numbered.append(name)
-        elif odd:
-            rows = list(dict.fromkeys(run.row for run in odd))
-            suffix = f" and {len(rows) - MOST_LISTED} more rows" if len(rows) > MOST_LISTED else ""
-            lines.append(
-                f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:MOST_LISTED])}"
-                f"{suffix}), so a gain may come from {name}"
-            )
-    if numbered:
-        lines.append(f"nearly every run of a row has its own {', '.join(numbered)}")
-    repeat_columns = [
-        name for name in dict.fromkeys(repeat_columns) if name not in (*scattered, *numbered)
-    ]
-    if repeat_columns:
-        lines.append(f"runs of one row differ in {', '.join(repeat_columns)}, and count as repeats")
-    if scattered:
-        lines.append(f"nearly every run has its own {', '.join(scattered)}")
+        cells = _values_by_cell(runs, name)
+        repeated_cells = [counts for counts in cells.values() if counts.total() > 1]
+        varying = sum(len(counts) > 1 for counts in repeated_cells)
+        unlike_runs = _unlike_baseline(runs, name, cells, baseline)
+        # In an outcome, a row's one value that the baseline never has is set, too.
+        if varying > OUTCOME * len(repeated_cells):
+            unlike_runs = [run for run in unlike_runs if _is_set(cells, run, baseline)]
+        if varying and not unlike_runs:
+            outcomes.append(name or UNNAMED)
+        elif unlike_runs:
+            settings.setdefault(tuple(run.label for run in unlike_runs), []).append(name or UNNAMED)
+    rows = {run.label: run.row for run in runs}
+    lines = []
+    named_groups = len(settings) if len(settings) <= MOST_NOTES else MOST_NOTES - 1
+    for labels, names in itertools.islice(settings.items(), named_groups):
+        rows_unlike = list(dict.fromkeys(rows[label] for label in labels))
+        gains = "its gain" if len(rows_unlike) == 1 else "their gains"
+        lines.append(
+            f"{_listed(names)} {'differs' if len(names) == 1 else 'differ'} in {len(labels)} of "
+            f"{count_text(len(runs), 'run')} ({_listed(rows_unlike)}), which may cause or hide "
+            f"{gains}"
+        )
+    if other_names := [name for names in [*settings.values()][named_groups:] for name in names]:
+        lines.append(
+            f"rows also differ in {count_text(len(other_names), 'more column')} "
+            f"({_listed(other_names)}), which may cause or hide gains"
+        )
+    if outcomes:
+        lines.append(f"runs of one row differ in {_listed(outcomes)}, and count as repeats")
     return lines
 
 
-def _is_numbered(runs: Sequence[SheetRun], values: Mapping[str, str]) -> bool:
-    """Return whether nearly every run of a row has a value that no other run of the row has.
-
-    `values`: by label of the run.
-    """
-    blocks: dict[tuple[str, str], list[str]] = {}
+def _values_by_cell(runs: Sequence[SheetRun], name: str) -> dict[tuple[str, str], Counter[str]]:
+    """Count the values of an undeclared column, by row and column of the table."""
+    cells: dict[tuple[str, str], Counter[str]] = {}
     for run in runs:
-        blocks.setdefault((run.row, run.column), []).append(values[run.label])
-    several = [block for block in blocks.values() if len(block) > 1]
-    distinct = sum(len({*block}) for block in several)
-    return bool(several) and distinct >= OWN_WITHIN * sum(map(len, several))
+        cells.setdefault((run.row, run.column), Counter())[repr(run.undeclared.get(name))] += 1
+    return cells
+
+
+def _unlike_baseline(
+    runs: Sequence[SheetRun],
+    name: str,
+    cells: Mapping[tuple[str, str], Counter[str]],
+    baseline: str,
+) -> list[SheetRun]:
+    """Return the runs with another value than most of the baseline's have, of rows that don't have
+    as much of each value as the baseline. In a sheet without the baseline, all rows are it."""
+    references: dict[str, Counter[str]] = {}  # by column of the table
+    for (_, column), counts in cells.items():
+        if (baseline, column) in cells:
+            references[column] = cells[baseline, column]
+        else:
+            references.setdefault(column, Counter()).update(counts)
+    usual_values = {}  # of the reference, by the cells that are unlike it
+    for (row, column), counts in cells.items():
+        reference = references[column]
+        if _shares(counts) != _shares(reference):
+            [(usual_values[row, column], _)] = reference.most_common(1)
+    unlike_runs = []
+    for run in runs:
+        value = repr(run.undeclared.get(name))
+        if usual_values.get((run.row, run.column), value) != value:
+            unlike_runs.append(run)
+    return unlike_runs
+
+
+def _is_set(cells: Mapping[tuple[str, str], Counter[str]], run: SheetRun, baseline: str) -> bool:
+    """Return whether all runs of a run's row have one value, which no run of the baseline has."""
+    counts = cells[run.row, run.column]
+    reference = cells.get((baseline, run.column), counts)
+    return len(counts) == 1 and counts.total() > 1 and not counts & reference
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    total = counts.total()
+    return {value: count / total for value, count in counts.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """List names, of many the first MOST_LISTED."""
+    if len(names) > MOST_LISTED + 1:
+        names = [*names[:MOST_LISTED], f"{len(names) - MOST_LISTED} more"]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def equal_lines(sheet: Sheet) -> list[str]:

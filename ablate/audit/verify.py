@@ -36,6 +36,7 @@ from ablate.run import (
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     is_number,
     read_json,
     sha256_of,
@@ -385,7 +386,9 @@ class _Check:
 
     def say_what_was_not_checked(self) -> None:
         for condition, number in self.unchecked.items():
-            self.report.notes.append(f"{number:,} of {len(self.runs):,} runs {condition}")
+            self.report.notes.append(
+                f"{number:,} of {count_text(len(self.runs), 'run')} {condition}"
+            )
 
 
 def _id(tree: Any) -> str | None:
@@ -431,8 +434,8 @@ def check_data(
             runs, fingerprint, decoded.digest(read_json(home / META_FILE)), data_hashes
         ):
             findings.append(
-                f"{name}: {len(run_ids):,} runs ({run_ids[0]}, ...) were trained on other bytes "
-                f"than {home} has now: another version of Pillow decoded it"
+                f"{name}: {count_text(len(run_ids), 'run')} (first {run_ids[0]}) trained on other "
+                f"bytes than {home} has now: another version of Pillow decoded it"
             )
     return findings, notes
 

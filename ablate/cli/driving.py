@@ -254,7 +254,7 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis import with_own_metrics
-    from ablate.api import forecast_plan, imported_plan, make_recall
+    from ablate.api import StoreRecall, forecast_plan, imported_plan
     from ablate.report import show_head, trees
     from ablate.running import Devices
 
@@ -263,7 +263,7 @@ def plan(
         plan, settings = imported
     else:
         declare = _declaring(selection, store)
-        plan, settings = declare(recall=make_recall(store), allow_missing=True)
+        plan, settings = declare(recall=StoreRecall(store), allow_missing=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":

@@ -21,11 +21,12 @@ from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report import announce, count_text
+from ablate.report import announce
 from ablate.shared import (
     Failure,
     NotThere,
     UserError,
+    count_text,
     printable,
 )
 

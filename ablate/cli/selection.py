@@ -93,7 +93,7 @@ class Selection:
         int | None,
         option(
             "N",
-            "Add seeds, up to N a row, while a row is undecided at an interim look.",
+            "Add seeds, up to N a row, while a row has no verdict at an interim look.",
             parser=whole_number,
         ),
     ] = None
@@ -162,6 +162,7 @@ def planned(
     look (`is_look`); other commands refuse a value that is not the driven one. `checks_seal`: see
     `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the
     driven one."""
+    from ablate.api import StoreRecall
     from ablate.planning import (
         Composer,
         change_analysis,
@@ -199,7 +200,8 @@ def planned(
             raise _more_than_a_name(
                 store, driven_plan(store, ledger, names, names[0], checks_seal), words
             )
-        requested_plan, _ = replace(selection, words=words).plan()
+        recall = StoreRecall(store, with_plans=False)
+        requested_plan, _ = replace(selection, words=words).plan(recall)
         requested_name = requested_plan.name
     if requested_name is None and checks_seal and not is_look:
         plan, problems = newest_plan(store, ledger, names)

@@ -21,7 +21,7 @@ __all__ = [
     "Column",  # a value of `across`
     "Cell",  # a row in a column: the configuration of its runs
     "PlannedRun",  # one run of a plan
-    "Recall",  # finds the plan by which a sweep was driven before
+    "Recall",  # what a store remembers of the sweeps that were driven there
     "with_seeds",  # a plan with at least so many seeds
     "unite_plans",  # the plan of two drives of the same sweep
     "find_cell",  # the cell of a row and a column

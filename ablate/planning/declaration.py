@@ -270,14 +270,26 @@ def name_settings(settings: Mapping[str, Any]) -> str:
     Among several keys, a value that is no text is labelled by its key; the key's last part is
     enough unless another key ends in the same part.
     """
+    labels = _keyed_labels(settings)
+    for key, value in settings.items():
+        if len(settings) == 1 or isinstance(value, str):
+            labels[key] = value_text(value)
+    return JOINT.join(labels.values())
+
+
+def keyed_values(settings: Mapping[str, Any]) -> str:
+    """Join the values, each with its key as in `name_settings`: "stem=dpn · lr=0.003"."""
+    return JOINT.join(_keyed_labels(settings).values())
+
+
+def _keyed_labels(settings: Mapping[str, Any]) -> dict[str, str]:
     leaf_names = {key: key.rpartition(".")[2] for key in settings}
     often = Counter(leaf_names.values())
-    return JOINT.join(
-        value_text(value)
-        if len(settings) == 1 or isinstance(value, str)
-        else f"{leaf_names[key] if often[leaf_names[key]] == 1 else key}={value_text(value)}"
-        for key, value in settings.items()
-    )
+    labels = {}
+    for key, value in settings.items():
+        name = leaf_names[key] if often[leaf_names[key]] == 1 else key
+        labels[key] = f"{name}={value_text(value)}"
+    return labels
 
 
 def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:

@@ -21,6 +21,7 @@ from ablate.shared import UserError
 
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
 SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+COLUMNS = ("data", "model.arch")  # keys that are columns by default
 LAUNCHER = "launcher"
 
 
@@ -38,7 +39,7 @@ class Change:
 
     @property
     def label(self) -> str:
-        """The change as the name of a sweep has it."""
+        """The change as the identity of a sweep has it."""
         return f"{self.name}: {' '.join(map(_label, self.settings))}"
 
 
@@ -122,22 +123,32 @@ class Declared:
         return "seeds" in self.sweep or self.options.until is not None
 
     @property
-    def name(self) -> str:
-        """The sweep's name without --as: its file, scale, and the words that change its results.
+    def identity_words(self) -> tuple[Word, ...]:
+        """The words that make it another sweep than others, in the order in which they were given.
 
         Words that cross a file with values are left out: they extend its sweep, as seeds do.
         """
-        options, sweep = self.options, self.sweep
-        crossed = self.crossed
-        setting_labels = []
-        for word in self.settings:
+        words = []
+        for word in self.words:
+            is_setting = not _section(word.key) and word not in self.crossed
             is_place = bare(word.key) == "data.path" and not word.swept
-            if not is_place and word not in crossed:
-                setting_labels.append(_label(word))
-        labels = sorted(setting_labels)
-        for key in ("baseline", *TUNE):
-            if key in sweep:
-                labels.append(_label(sweep[key]))
+            if (is_setting and not is_place) or word.key in ("baseline", *TUNE):
+                words.append(word)
+        return tuple(words)
+
+    @property
+    def identity(self) -> str:
+        """All that makes it another sweep than others, on one line: its file, scale, and the words
+        that change its results. A sweep with a file has it as its name, unless --as gives one."""
+        options = self.options
+        labels, last_labels = list[str](), {}
+        for word in self.identity_words:
+            if word.key in ("baseline", *TUNE):
+                last_labels[word.key] = _label(word)
+            else:
+                labels.append(_label(word))
+        labels.sort()
+        labels += (last_labels[key] for key in ("baseline", *TUNE) if key in last_labels)
         labels += sorted(f"across={key}" for key in options.across)
         if options.each:
             labels.append("each")
@@ -150,11 +161,11 @@ class Declared:
         return "+".join(labels)
 
     def is_same_sweep(self, declaration: Declared | DeclaredImport) -> bool:
-        """Return whether the plans of both would have the same name, `--as` aside.
+        """Return whether both declare the same sweep, `--as` aside.
 
         They then differ at most in seeds, launcher, analysis and where their data lies.
         """
-        return isinstance(declaration, Declared) and self.name == declaration.name
+        return isinstance(declaration, Declared) and self.identity == declaration.identity
 
     def with_words(self, *words: Word) -> Declared:
         """Return the declaration with these words last, in place of those with the same keys."""
@@ -273,7 +284,7 @@ def _section(key: str) -> str:
 
 
 def _label(word: Word) -> str:
-    """Return `key=a,b` as the name of a sweep has it, the same for every spelling of the values."""
+    """Return `key=a,b` as an identity has it, the same for every spelling of the values."""
     texts = []
     for value in word.values:
         has_comma = isinstance(value, str) and "," in value

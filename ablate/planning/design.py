@@ -25,7 +25,7 @@ from ablate.run import (
     read_field,
     read_value,
 )
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 
 if TYPE_CHECKING:  # these have a design
     from ablate.planning.declaration import Sweep
@@ -145,7 +145,7 @@ class Fixed:
         Also return what stays as it was, in words: "3 seeds".
         """
         n, seeds = len(last_plan.seeds), last_plan.seeds
-        summary = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
+        summary = count_text(n, "seed") if _is_count(seeds) else f"seeds {_list(seeds)}"
         return replace(sweep, design=self, seeds=seeds), summary
 
     def extended(self, last_look: int) -> Looks:
@@ -157,7 +157,7 @@ class Fixed:
 class Looks:
     """A design with looks: every cell has the seeds of the first look.
 
-    Rows that a look leaves undecided get the seeds of the next. `analysis`: what `until:` itself
+    Rows that go on after a look get the seeds of the next. `analysis`: what `until:` itself
     says of margin and spread. `place`: the start of errors.
     """
 

@@ -36,6 +36,7 @@ from ablate.planning.settings import (
     value_at,
     value_text,
 )
+from ablate.planning.short_name import base_name, unique_name
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
 from ablate.planning.words import (
@@ -63,7 +64,7 @@ def plan_from_words(
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan of `[NAME] k=v ...`, and the launcher's settings.
 
-    Nothing is trained or recorded. `recall`: finds the plan by which the sweep was driven last.
+    Nothing is trained or recorded. `recall`: what the store remembers; without it, a name is free.
     `allow_missing`: see `data_section.complete`; the ids are then those of no run. `settings`:
     more of them, as values of Python. `options`: see `read_options`. Raises UserError, one line,
     for every mistake in words, values and files.
@@ -88,8 +89,11 @@ def _plan_line(
     launcher = composer.launcher(line.launcher)
     if line_options.name is not None:
         check_sweep_name(line_options.name)
-    name = line_options.name or line.name
-    previous_plan = None if recall is None else recall(name, line)
+    if recall is None:
+        name, previous_plan = line_options.name or base_name(line), None
+    else:
+        name = line_options.name or unique_name(line, recall)
+        previous_plan = recall.plan(name, line)
     recalled_words = recall_crossed(line, previous_plan)
     line = replace(line, words=(*line.words, *recalled_words))
     if not name.isprintable():
@@ -173,7 +177,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     plan = Plan(
         name=name,
-        title=sweep.title or name,
+        title=line.options.name or sweep.title or name,
         declared=line,
         rows=tuple(rows),
         columns=tuple(column.column for column in columns),

@@ -29,10 +29,10 @@ from ablate.planning.cell import (
     Tune,
     lineage,
 )
-from ablate.planning.changes import Changes
+from ablate.planning.changes import NO_CHANGE, Changes
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.planning.settings import Word
+from ablate.planning.settings import Word, value_text
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -47,6 +47,7 @@ from ablate.run import (
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     format_words,
     printable,
     unknown_value,
@@ -215,7 +216,7 @@ class Plan:
         """Raise UserError for a number of a probe that some of the runs lack."""
         labels = (c.row for c in self.cells if metric.probe not in c.spec.probes)
         if metric.probe and (rows := list(dict.fromkeys(labels))):
-            suffix = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
+            suffix = f" and {count_text(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
             raise UserError(
                 f"{place}: {metric.key}: the runs of {rows[0]!r}{suffix} do not measure "
                 f"{metric.probe}; {self.repeat_command(metric.probe)} trains runs that do: new "
@@ -233,7 +234,7 @@ class Plan:
             if depth < metric.layer and not is_plugin(cell.spec.tree["block"]["name"]):
                 raise UserError(
                     f"{place}: {cell.row!r} has no {metric.key}: its model has "
-                    f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
+                    f"{count_text(depth, 'layer')}; choose another metric, or other rows"
                 )
 
     def repeat_command(self, probe: str = "") -> str:
@@ -281,6 +282,26 @@ class Plan:
             assert parent is not None
             task = parent.task
         return self.metric if self.metric in task.metrics else task.metrics[0]
+
+    @property
+    def baseline_words(self) -> str:
+        """The baseline as a sentence names it.
+
+        Where words declared the rows, it is named by its settings: "stem=none, norm=layernorm".
+        """
+        line = self.declared
+        if not isinstance(line, Declared) or line.file is not None:
+            return self.baseline
+        if self.baseline == NO_CHANGE and self.changes is not None:
+            return f"{self.baseline} (no change)"
+        settings = next(row.settings for row in self.rows if row.label == self.baseline)
+        if settings:
+            return _setting_list(settings)
+        varied_keys = {key for row in self.rows for key in row.settings}
+        first_values = {w.key: w.values[0] for w in line.settings if w.key in varied_keys}
+        if line.options.each and first_values:
+            return f"{self.baseline} ({_setting_list(first_values)})"
+        return self.baseline
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:
@@ -385,7 +406,7 @@ class Plan:
     def seeds_said(self) -> str:
         """The number of seeds, in words: "3 seeds"; "3 runs" for a sheet without seeds."""
         n, noun = len(self.counted_seeds), "seed" if self.design.blocks else "run"
-        return f"{n:,} {noun}{'s' if n > 1 else ''}"
+        return count_text(n, noun)
 
     @property
     def to_come(self) -> int:
@@ -534,3 +555,8 @@ def before_searches(plan: Plan) -> Plan:
         for cell in plan.cells
     )
     return replace(plan, trials=(), cells=tuple(cells))
+
+
+def _setting_list(settings: Mapping[str, Any]) -> str:
+    """Return settings as a sentence lists them: "stem=none, norm=layernorm"."""
+    return ", ".join(f"{key}={value_text(value)}" for key, value in settings.items())

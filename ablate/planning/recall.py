@@ -2,16 +2,16 @@
 
 Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
 
-Used by `planning/expand.py`; `api/training.py` (`make_recall`) says how a sweep was driven before,
+Used by `planning/expand.py`; `api/recall.py` (`StoreRecall`) says how a sweep was driven before,
 for `ablate sweep`, `ablate plan` and Python.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import Sweep, matches_value
@@ -21,9 +21,16 @@ from ablate.planning.plan import Plan
 from ablate.planning.settings import Word, value_at, value_text
 from ablate.shared import UserError
 
-# (name, what is declared) -> the plan by which that sweep was driven last; None: it was not, or it
-# is another.
-Recall = Callable[[str, Declared], Plan | None]
+
+class Recall(Protocol):
+    """The memory of a store: the sweeps that were driven there."""
+
+    def plans(self, beginning: str, whole: str) -> list[Plan]:
+        """Return the plans with the name `whole`, or with a name that has this beginning."""
+
+    def plan(self, name: str, line: Declared) -> Plan | None:
+        """Return the plan by which the sweep was driven last; None where it was not, or where that
+        name is another sweep's."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ablate.run import (
     read_field,
     read_value,
 )
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError, count_text, unknown_value
 
 STAGE_KEYS = ("space", "trials", "at")
 TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")
@@ -131,8 +131,8 @@ def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
     points = math.prod(len(values["choices"]) for values in stage.space.values())
     if "trials" in raw and stage.trials != points:
         raise UserError(
-            f"{place}.trials: the grid has {points} points, which every search covers, got "
-            f"{stage.trials}; leave trials out"
+            f"{place}.trials: the grid has {count_text(points, 'point')}, which every search "
+            f"covers, got {stage.trials}; leave trials out"
         )
     return replace(stage, trials=points)
 

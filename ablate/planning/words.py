@@ -24,19 +24,19 @@ from ablate.planning.declaration import (
     Sweep,
     analysis,
     distinct,
+    keyed_values,
     label_at,
     name_settings,
     products,
     seeds,
 )
-from ablate.planning.declared import SWEEP_KEYS, TUNE, Declared, Options, words_of
+from ablate.planning.declared import COLUMNS, SWEEP_KEYS, TUNE, Declared, Options, words_of
 from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
 from ablate.planning.sweep_paths import sweep_files
 from ablate.run import TRAINER
 from ablate.shared import UserError, nearest_name
 
 DEFAULT_SEEDS = 3
-COLUMNS = ("data", "model.arch")  # keys that are columns by default
 
 
 def read_options(groups: Mapping[str, Sequence[str]], **options: Any) -> Options:
@@ -153,7 +153,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         if factors:
             raise UserError(
                 f"{factors[0].text}: the rows are those of --change; make it a change, or "
-                f"columns by --across {factors[0].key}"
+                "columns by --across KEY"
             )
         declaration = changes_of(options.change)
         changes, rows = declaration.expand(options.design or DESIGN)
@@ -167,7 +167,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
             for value in values[1:]
         ]
     else:
-        rows = [_item(settings) for settings in products(by_key)]
+        rows = [Item(_row_label(settings), settings, "") for settings in products(by_key)]
     return Sweep(
         place="",
         title=title,
@@ -177,7 +177,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
         ),
         base_layers=(),
         command_settings=common_settings,
-        baseline=None if baseline is None else label_at(baseline, "baseline"),
+        baseline=None if baseline is None else _baseline_label(baseline, rows),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
         changes=changes,
@@ -250,6 +250,36 @@ def cross(
                 replace(column, label=label, settings={**column.settings, **settings}, paper=theirs)
             )
     return distinct(crossed_columns, "columns", "")
+
+
+def _row_label(settings: Mapping[str, Any]) -> str:
+    """Return the label of a row: its values with their keys, such as "stem=dpn · depth=2". The one
+    value of a single key is alone where it says what it is: "dpn", but "depth=2"."""
+    values = list(settings.values())
+    if len(values) == 1 and isinstance(values[0], str) and _is_name(values[0]):
+        return values[0]
+    return keyed_values(settings)
+
+
+def _is_name(text: str) -> bool:
+    """Return whether YAML reads a text as a text, unlike "off", "False" or "1.10"."""
+    import yaml
+
+    try:
+        return isinstance(yaml.safe_load(text), str)
+    except yaml.YAMLError:
+        return True
+
+
+def _baseline_label(baseline: Any, rows: Sequence[Item]) -> str:
+    """Return the label of the row that `baseline=VALUE` means: a label, or the value of its key."""
+    if isinstance(baseline, bool):
+        baseline = value_text(baseline)
+    label = label_at(baseline, "baseline")
+    for row in rows:
+        if label != row.label and label == name_settings(row.settings):
+            return row.label
+    return label
 
 
 def _item(settings: Mapping[str, Any]) -> Item:

@@ -69,7 +69,6 @@ __all__ = [
     "make_console",  # a rich console that lets no foreign escape code through
     "gate_output",  # make standard output and error safe to print to
     "announce",  # say on standard error what is about to take long
-    "count_text",  # 1200, "run" -> "1,200 runs"
     "duration",  # 90 -> "1 min 30 s"
     "device_time",  # 2556000 -> "710 device-hours"
 ]
@@ -122,7 +121,6 @@ if TYPE_CHECKING:
     from ablate.report.status import SweepView, show_status, watch_status
     from ablate.report.text import (
         announce,
-        count_text,
         device_time,
         duration,
         gate_output,

@@ -29,9 +29,9 @@ from ablate.analysis import (
 from ablate.planning import EFFECT_KINDS, Changes, Plan, design_cells, effect_label
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
-from ablate.report.text import count_text, device_time
+from ablate.report.text import device_time
 from ablate.running import Costs
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 from ablate.store import PastLooks
 
 

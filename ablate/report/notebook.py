@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from ablate.report.live import counts_line, parts_done, standing_line, worker_cells
-from ablate.report.text import duration
+from ablate.report.text import announce, duration
 from ablate.store import SweepProgress
 
 DRAWN_EVERY_S = 0.5
-NEWEST_EVENTS = 4  # events that are shown while a sweep runs
-ROUTINE = ("finished: ", "decoding ", "stopping: ")  # events that a sweep's end makes superfluous
+NEWEST_EVENTS = 4  # routine events that are shown while a sweep runs
+LASTING_EVENTS = 40  # other events that are shown, the newest
+ROUTINE = ("finished: ", "pruned ", "decoding ", "stopping: ")  # events without news at the end
 
 
 def in_notebook() -> bool:
@@ -42,19 +43,25 @@ class CellOutput:
         return self._page
 
 
+def is_routine(event: str) -> bool:
+    """Return whether the end of a sweep makes an event superfluous: that a run finished, say."""
+    return event.startswith(ROUTINE)
+
+
 class NotebookView:
-    """Draws a bar for the sweep, the runs that are trained, and the newest events, in one output of
-    the cell. At the end the bar stays, and each event that is no routine."""
+    """Draws a bar for the sweep, the runs that are trained, and events, in one output of the cell.
+    At the end the bar stays, and the events that are no routine: a warning, a run that failed."""
 
     def __init__(self) -> None:
         self._due = 0.0
-        self._events: deque[str] = deque(maxlen=NEWEST_EVENTS)
+        self._routine: deque[str] = deque(maxlen=NEWEST_EVENTS)
+        self._lasting: list[str] = []
         self._progress: SweepProgress | None = None
         self._decoding: tuple[str, int, int] | None = None  # a dataset, images done, of how many
         self._output: Any = None  # IPython's handle of the output
 
     def say(self, text: str) -> None:
-        self._events.append(text)
+        (self._routine if is_routine(text) else self._lasting).append(text)
         self._draw()
 
     def show(self, progress: SweepProgress) -> None:
@@ -67,9 +74,8 @@ class NotebookView:
 
     def close(self) -> None:
         """Draw what stays in the notebook."""
-        lasting = [event for event in self._events if not event.startswith(ROUTINE)]
         if self._output is not None:
-            self._output.update(self._drawing(lasting, at_end=True))
+            self._output.update(self._drawing(at_end=True))
 
     def _draw(self) -> None:
         """Draw everything anew, unless that was done a moment ago: `show` is called again soon."""
@@ -78,15 +84,19 @@ class NotebookView:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + DRAWN_EVERY_S
-        drawing = self._drawing(self._events)
+        drawing = self._drawing()
         if self._output is None:
             show: Any = display.display
             self._output = show(drawing, display_id=True)
         else:
             self._output.update(drawing)
 
-    def _drawing(self, events: Iterable[str], at_end: bool = False) -> CellOutput:
-        progress = self._progress
+    def _drawing(self, at_end: bool = False) -> CellOutput:
+        progress, events = self._progress, self._lasting[-LASTING_EVENTS:]
+        if len(self._lasting) > LASTING_EVENTS:
+            events.insert(0, f"{len(self._lasting) - LASTING_EVENTS:,} earlier events")
+        if not at_end:
+            events += self._routine
         lines, parts = [], []
         if self._decoding is not None:
             name, images_done, total = self._decoding
@@ -123,10 +133,13 @@ def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-class SilentView:
-    """Shows nothing: a script's output is its own."""
+class ScriptView:
+    """Shows no progress, as a script's output is its own; on standard error, each event that is no
+    routine, as a warning."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        if not is_routine(text):
+            announce(text)
 
     def show(self, progress: SweepProgress) -> None: ...
 
@@ -136,7 +149,7 @@ class SilentView:
 @contextmanager
 def python_view() -> Iterator[Any]:
     """Choose the view of a drive that Python code starts: an output in a notebook, bars on a
-    terminal, nothing elsewhere."""
+    terminal, no progress elsewhere."""
     from ablate.report.live import draws_in_place, progress_view
 
     if in_notebook():
@@ -149,4 +162,4 @@ def python_view() -> Iterator[Any]:
         with progress_view() as bars:
             yield bars
     else:
-        yield SilentView()
+        yield ScriptView()

@@ -26,8 +26,9 @@ from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT_SHOW
 from ablate.report.plot import FIGURE_KINDS
 from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
-from ablate.report.text import count_text, duration
+from ablate.report.text import duration
 from ablate.run import Metric
+from ablate.shared import count_text
 from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
 
@@ -57,7 +58,7 @@ def render_page(
         table=table,
         sheet=_sheet(table),
         forests=forests(plan, table),
-        axis=f"{table.metric_of().contrast_with(table.baseline)}, {table.metric_of().points}",
+        axis=f"{table.metric_of().contrast_with(table.baseline_words)}, {table.metric_of().points}",
         figures=figures,
         counted=by_status,
         variants=list(_variants(plan, runs)),
@@ -163,7 +164,7 @@ def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
     for cell in plan.cells:
         if cell.row == row:
             groups.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
-    words = f"differs from {plan.baseline} in"
+    words = f"differs from {plan.baseline_words} in"
     if len(groups) == 1:
         return [(words, next(iter(groups)))]
     return [(f"on {', '.join(columns)} {words}", keys) for keys, columns in groups.items()]
@@ -245,7 +246,7 @@ def _provenance(
 
 def _look_words(plan: Plan, look: InterimLook) -> str:
     """Write a look in words: "3 seeds (in corr)"."""
-    return f"{look.n} seed{'s'[: look.n != 1]}" + f" (in {look.sweep})" * (look.sweep != plan.name)
+    return count_text(look.n, "seed") + f" (in {look.sweep})" * (look.sweep != plan.name)
 
 
 WORDS = {
@@ -361,11 +362,12 @@ class Forest:
 
 
 def forests(plan: Plan, table: Table) -> list[Forest]:
-    """Return a forest plot for each column with gains, all over the same range."""
+    """Return a forest plot for each column with gains, all over the same range; [] where no gain
+    has an interval, of which a forest has nothing to show."""
     from ablate.report.plot.gains import limits
 
     entries = [entry for entry in table.entries if entry.gain is not None]
-    if not entries:
+    if not any(entry.gain and entry.gain.low is not None for entry in entries):
         return []
     scale, margin = _Scale(*limits(table, entries)), plan.analysis.margin
     band = scale.band(-margin, margin) if margin is not None else None

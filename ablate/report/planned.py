@@ -20,12 +20,14 @@ from typing import Any
 from ablate.analysis import short_number
 from ablate.planning import Cell, Plan, Row, launcher_line
 from ablate.report.status import PARENTS, grid, show_grid, told_counts
-from ablate.report.text import count_text, device_time, duration, make_console
+from ablate.report.text import device_time, duration, make_console
 from ablate.run import FINAL_STATUSES
 from ablate.running import UNKNOWN_COST, Costs, Rehearsals
+from ablate.shared import count_text
 from ablate.store import RunState
 
 WIDTH = 200  # characters of a grid that no terminal bounds
+MOST_CELLS = 16  # of a design, that have a line each
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
 
 
@@ -43,7 +45,8 @@ class PlanForecast:
 
     def grid(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings and texts: sizes, the time of a run and runs by state, a line a variant,
-        or a line a column where the variants of each hardly differ in size."""
+        or a line a column where the variants of each hardly differ in size. In a large design the
+        combinations of several changes share a line."""
         plan, costs, states = self.plan, self.costs, self.states
         if self._is_by_column:
             lines = [
@@ -57,8 +60,13 @@ class PlanForecast:
                     self._steps.get(row.label, ""),
                     [cell for cell in plan.cells if cell.row == row.label],
                 )
-                for row in plan.rows
+                for row in self._own_lines
             ]
+            labels = {row.label for row in self._own_lines}
+            if len(labels) < len(plan.rows):
+                combinations = [cell for cell in plan.cells if cell.row not in labels]
+                label = count_text(len(plan.rows) - len(labels), "other combination")
+                lines.append((label, "", combinations))
         lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
         with_steps = bool(self._steps) and not self._is_by_column
         head = ["parameters", "multiply-adds", *["a step"] * with_steps, "time a run", "runs"]
@@ -115,8 +123,18 @@ class PlanForecast:
         grid_text = io.StringIO()
         console = make_console(file=grid_text, width=WIDTH, force_jupyter=False)
         console.print(grid(*self.grid()))
-        head = f"sweep: {self.plan.name}\n{self.plan.title}"
-        return "\n".join([head, grid_text.getvalue(), *self.lines()])
+        return "\n".join([*_head(self.plan), grid_text.getvalue(), *self.lines()])
+
+    @property
+    def _own_lines(self) -> list[Row]:
+        """The rows that have a line each: all, but of a large design only those with no change, one
+        or every one."""
+        plan = self.plan
+        if plan.changes is None or len(plan.rows) <= MOST_CELLS:
+            return [*plan.rows]
+        counts = {label: len(changes) for label, changes in plan.changes.rows.items()}
+        line_counts = (0, 1, len(plan.changes.names))
+        return [row for row in plan.rows if counts[row.label] in line_counts]
 
     @property
     def _is_by_column(self) -> bool:
@@ -131,8 +149,14 @@ class PlanForecast:
 def show_head(plan: Plan) -> None:
     """Print name and title at once: a forecast waits until every model was built."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    title = textwrap.fill(plan.title, width) if width else plan.title
-    print(f"sweep: {plan.name}\n{title}", flush=True)  # a table begins with an empty line
+    lines = [textwrap.fill(line, width) if width else line for line in _head(plan)]
+    print(*lines, sep="\n", flush=True)  # a table begins with an empty line
+
+
+def _head(plan: Plan) -> list[str]:
+    """Return the lines with the name of a sweep, and with a title that is another text."""
+    lines = [f"sweep: {plan.name}", plan.title]
+    return lines[:1] if plan.title == plan.name else lines
 
 
 def _variant(row: Row) -> str:
@@ -187,15 +211,20 @@ def _runs(
 
 def planned_runs(plan: Plan) -> str:
     """Count the runs of a plan: "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20
-    parents"."""
+    parents"; of changes, say the design: "factorial design of 2 changes: 4 combinations ..."."""
     rows, columns = len(plan.rows), len(plan.columns)
-    grid = count_text(rows, "variant") + (
-        f" x {count_text(columns, 'column')}" if columns > 1 else ""
-    )
+    design, noun = "", "variant"
+    if plan.changes is not None:
+        kind = plan.changes.design.replace("_", " ")
+        design = f"{kind} design of {count_text(len(plan.changes.names), 'change')}: "
+        noun = "combination"
+    grid = count_text(rows, noun)
+    if columns > 1:
+        grid += f" x {count_text(columns, 'column')}"
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
     runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    text = f"{grid}{plan.design.seeds_suffix(plan.seeds_said)} = {count_text(runs, 'run')}"
+    text = f"{design}{grid}{plan.design.seeds_suffix(plan.seeds_said)} = {count_text(runs, 'run')}"
     trials = plan.expected_trials
     text += f", after {count_text(trials, 'tuning trial')}" if trials else ""
     parents = sum(len(cell.ids) for cell in plan.parents())

@@ -25,8 +25,9 @@ from ablate.analysis import (
     worth_pairing,
 )
 from ablate.planning import Column, Plan
-from ablate.report.text import count_text, device_time, plain
+from ablate.report.text import device_time, plain
 from ablate.running import Costs
+from ablate.shared import amount_text, count_text
 from ablate.store import PastLooks
 
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
@@ -65,11 +66,14 @@ class Detection:
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         plan, points = self.plan, self.plan.metric.points
+        gain_text = amount_text(f"{self.gain:g}", points)
         counts = sorted({forecast.contrasts for forecast in self.columns})
+        *other_counts, largest = counts
+        comparisons = count_text(largest, "simultaneous comparison")
         yield (
-            f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
+            f"to detect a gain of {gain_text} over {plan.baseline_words} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous comparisons, spread: {plan.spread}):"
+            f"({' or '.join([*map(str, other_counts), comparisons])}, spread: {plan.spread}):"
         )
         for forecast in self.columns:
             yield f"  {_in_column(forecast.column, forecast.seeds)}"
@@ -84,8 +88,9 @@ class Detection:
         if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
             most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
             total = most_seeds * sum(hours for hours in seed_hours if hours is not None)
+            cost = amount_text(plain(total), "device-hours")
             seeds = count_text(most_seeds, "seed")
-            yield f"  all columns with {seeds}: {plain(total)} device-hours"
+            yield f"  all columns with {seeds}: {cost}"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "
@@ -154,7 +159,7 @@ def seed_spreads(
     over every finished run of the column, else ASSUMED."""
     points = plan.metric.points
     if assumed is not None:
-        source = f"spread {assumed:g} {points} between seeds, given by --spread"
+        source = f"spread {amount_text(f'{assumed:g}', points)} between seeds, given by --spread"
         spread = SeedSpread(stats.Spread(assumed), None, source)
         return {column.label: spread for column in plan.columns}
     evidence = Evidence.collect(plan, results, RunFiles(curves, probes))
@@ -170,14 +175,14 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
     points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
         source = (
-            f"spread {ASSUMED:g} {points} between seeds: a guess, for too few runs have finished; "
-            f"--spread sets another"
+            f"spread {amount_text(f'{ASSUMED:g}', points)} between seeds: a guess, for too few "
+            f"runs have finished; --spread sets another"
         )
         return SeedSpread(stats.Spread(ASSUMED), None, source)
     low, _, high = measured.interval
     runs = count_text(int((~np.isnan(y)).sum()), "finished run")
     interval_text = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
-    source = f"spread {measured.sd:.2g} {points} between seeds {interval_text}"
+    source = f"spread {amount_text(f'{measured.sd:.2g}', points)} between seeds {interval_text}"
     if measured.barely_known:
         source += ": barely known"
     full_rows = y[~np.isnan(y).any(1)]
@@ -207,7 +212,7 @@ def _seeds(forecast: stats.Forecast, hours: float | None) -> str:
     def cost(n: int | None) -> str:
         return f">{plain(hours * stats.MOST_SEEDS)}" if n is None else plain(hours * n)
 
-    return f"{text}: {_range(forecast.seeds, cost)} device-hours"
+    return f"{text}: {amount_text(_range(forecast.seeds, cost), 'device-hours')}"
 
 
 def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
@@ -215,7 +220,10 @@ def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
         return f"with {count_text(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(forecast.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(forecast.smallest, lambda gain: f"{gain:.2g}")
-    return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
+    return (
+        f"with the {count_text(n, 'seed')} planned: power {power} %; detects gains from "
+        f"{amount_text(smallest, points)}"
+    )
 
 
 def _range(bounds: stats.OverSpread[Any], text: Callable[[Any], str]) -> str:
@@ -243,7 +251,8 @@ class Outlook:
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
         plan, margin = self.plan, self.plan.analysis.margin
-        margin_text = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
+        points = plan.metric.points
+        margin_text = f", margin {amount_text(f'{margin:g}', points)}" if margin is not None else ""
         yield f"until: {plan.design.seeds_text(plan.seeds)}{margin_text}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"

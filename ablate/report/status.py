@@ -30,9 +30,10 @@ from ablate.report.live import (
     standing_cell,
     workers_table,
 )
-from ablate.report.text import count_text, duration, make_console, speed
+from ablate.report.text import duration, make_console, speed
 from ablate.run import FINAL_STATUSES, NO_WORD
 from ablate.running import TimeLeft, gpus
+from ablate.shared import count_text
 from ablate.store import (
     BLOCKED,
     GIVEN_UP,

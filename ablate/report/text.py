@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ablate.shared import Notes, printable
+from ablate.shared import Notes, amount_text, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,14 +42,13 @@ def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str
     return "".join(bars[round((mean - low) / (high - low) * (len(bars) - 1))] for mean in means)
 
 
-def count_text(count: int, noun: str) -> str:
-    """1200, "run" -> "1,200 runs"."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def device_time(seconds: float) -> str:
     """2556000 -> "710 device-hours"; 20 -> "under 1 device-minute"."""
-    return "under 1 device-minute" if seconds < 60 else f"{plain(seconds / 3600)} device-hours"
+    return (
+        "under 1 device-minute"
+        if seconds < 60
+        else amount_text(plain(seconds / 3600), "device-hours")
+    )
 
 
 def plain(value: float) -> str:

@@ -14,8 +14,7 @@ from ablate.analysis import setting_text, title_line, trained_on_words, winner_d
 from ablate.planning import Cell, Plan, Trial
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import csv_text
-from ablate.report.text import count_text
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 from ablate.store import RunState
 
 KEYS = ("row", "column", "search", "trial", "seed", "stage")

@@ -24,6 +24,7 @@ __all__ = [
     "SCRATCH_FOLDER",  # the working folder of a run
     "FINAL_STATUSES",  # states with a result
     "FAILED",  # the state after an exception
+    "WRONG_UNIT",  # the state after an exception on percents that were declared as shares
     "OOM",  # the state after memory ran out
     "STOPPED",  # the state after a request to stop
     "DISK_FULL",  # the state after the disk was full
@@ -156,9 +157,8 @@ __all__ = [
     "TAKEN_NAMES",  # names that no metric may have
     "PREDICTS",  # does a sheet name files of predictions?
     "IMPORT_EVENT",  # the kind of event of an imported result
-    "out_of_range",  # a raw value outside its declared range, in words
+    "check_range",  # refuse a raw value outside its declared range
     "check_shares",  # refuse percents declared as shares
-    "names_percents",  # is an error about percents given as shares?
     "last_validation",  # the last values on validation
     "code_file_hash",  # the hash of a file of code
     "data_hashes",  # the hashes of data files, remembered
@@ -275,13 +275,12 @@ if TYPE_CHECKING:
         PREDICTS,
         TAKEN_NAMES,
         TRAINER,
+        check_range,
         check_shares,
         code_file_hash,
         declared_metric,
         imported_tree,
         last_validation,
-        names_percents,
-        out_of_range,
         read_attribute,
         result_key,
     )
@@ -329,6 +328,7 @@ if TYPE_CHECKING:
         RUNS_FOLDER,
         SCRATCH_FOLDER,
         STOPPED,
+        WRONG_UNIT,
         Metrics,
         RunDir,
         lines_until,

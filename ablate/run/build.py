@@ -27,7 +27,7 @@ from ablate.run.schema import (
     read_settings,
     same_keys,
 )
-from ablate.run.sections import Chosen, Data, Model, Plugin, Text, Whole
+from ablate.run.sections import Chosen, Data, Model, Optim, Plugin, Text, Train, Whole
 from ablate.run.spec import OwnSpec, RunSpec
 from ablate.run.trainer import build_own
 from ablate.shared import UserError, nearest_name, unknown_value
@@ -55,6 +55,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     for key in tree:
         if key not in parts and (candidates := _homes(key)):
             raise UserError(f"{key}: is no key; did you mean {' or '.join(candidates)}?")
+    _check_homes(tree)
     typed = [key for key in parts if key in tree or key not in UNTYPED]
     same_keys("", tree, typed, added_fields(Run))
     data = read_section(Data, tree["data"], "data")
@@ -126,6 +127,20 @@ def _homes(key: Any) -> list[str]:
             key, [below for _, below in dotted_keys], 0.8
         )  # of so many keys one is always like it
     return [f"{name}.{below}" for name, below in dotted_keys if below == key]
+
+
+def _check_homes(tree: Mapping[str, Any]) -> None:
+    """Raise UserError for a key that has its home in another section, such as train.lr."""
+    for section, cls in (("model", Model), ("optim", Optim), ("train", Train)):
+        settings = tree.get(section)
+        if not isinstance(settings, Mapping) or (is_whole(settings) and section == "model"):
+            continue
+        for key in settings:
+            if key in field_types(cls):
+                continue
+            homes = _homes(key)
+            if any(key in HABITS or home.endswith(f".{key}") for home in homes):
+                raise UserError(f"{section}.{key}: is no key; did you mean {' or '.join(homes)}?")
 
 
 def _read_choice(kind: str, tree: Any, model: Model) -> Chosen:

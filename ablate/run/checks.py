@@ -24,7 +24,7 @@ from ablate.run.parts import FIELD_KINDS, is_plugin
 from ablate.run.run import Run
 from ablate.run.schema import added_fields
 from ablate.run.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError, count_text, unknown_value
 
 GELUS = ("gelu", "geglu")  # the activations to which `model.gelu` applies
 
@@ -497,9 +497,9 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
     if parts % world:
         fit = ", ".join(str(n) for n in WORLD_SIZES if parts % n == 0)
         raise UserError(
-            f"train.micro_batch: {world} ranks can't share the {parts} micro-batches of a step "
-            f"(batch {run.train.batch}, {micro_batch} at once); ranks that can: {fit}; or give "
-            f"train.micro_batch=N"
+            f"train.micro_batch: {world} ranks can't share the "
+            f"{count_text(parts, 'micro-batch')} of a step (batch {run.train.batch}, {micro_batch} "
+            f"at once); ranks that can: {fit}; or give train.micro_batch=N"
         )
     if statistics and parts < ORDERED_FROM:
         raise UserError(

@@ -199,22 +199,21 @@ def in_range(attributes: Mapping[str, Any], value: float) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def out_of_range(attributes: Mapping[str, Any], value: float) -> str:
-    """Say that a raw value lies outside the declared range, with the remedy for percents that were
-    declared as shares; "" where it lies inside."""
+class WrongUnit(UserError):
+    """A metric gave percents, and its declaration says shares: so will every run of the sweep."""
+
+
+def check_range(attributes: Mapping[str, Any], value: float, place: str, remark: str = "") -> None:
+    """Raise UserError for a raw value outside the declared range, WrongUnit where it is a percent
+    and the metric declares shares. `remark`: what the line ends with."""
     if in_range(attributes, value):
-        return ""
+        return
     low, high = attributes["range"]
-    line = f"{value:g} lies outside its range [{low}, {high}]"
-    return f"{line}; {_REMEDY}" if is_share(attributes) and value > 1 else line
-
-
-_REMEDY = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
-
-
-def names_percents(error: str) -> bool:
-    """Return whether this is the error of a run whose metric gave percents instead of shares."""
-    return _REMEDY in error
+    line = f"{place}: {value:g} lies outside its range [{low}, {high}]"
+    if is_share(attributes) and value > 1:
+        remedy = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
+        raise WrongUnit(f"{line}; {remedy}{remark}")
+    raise UserError(line + remark)
 
 
 def no_better_than_chance(attributes: Mapping[str, Any], value: float) -> bool:

@@ -117,6 +117,7 @@ RANK_KILLED = "rank killed"  # by a signal, as of a kernel that lacks memory
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 DATA_DAMAGED = "data damaged"
 FAILED = "failed"  # an exception
+WRONG_UNIT = "wrong unit"  # an exception, too: a metric's declaration is wrong, for every run
 NO_WORD = "its worker died without an error message"  # where no note says why
 CHECK_PHASE = (
     "check"  # the phase in which a worker looks at its data once more, its device left free

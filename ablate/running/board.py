@@ -29,6 +29,7 @@ from ablate.run import (
     NO_WORD,
     OOM,
     RANK_KILLED,
+    WRONG_UNIT,
     RunDir,
 )
 from ablate.running import attempts
@@ -348,7 +349,7 @@ class PlaceHealth:
         failure = ""
         if not ended.folder.has_result():
             blames_other = exit_reason in (DEVICE_LOST, DATA_DAMAGED)  # a device, or the data
-            is_failure = exit_reason in (FAILED, OOM) or (died and not blames_other)
+            is_failure = exit_reason in (FAILED, WRONG_UNIT, OOM) or (died and not blames_other)
             if not is_failure:
                 return
             seconds = time.monotonic() - ended.since

@@ -30,9 +30,9 @@ from ablate.run import (
     NO_DEVICE,
     NO_WORD,
     STOPPED,
+    WRONG_UNIT,
     Metric,
     RunDir,
-    names_percents,
 )
 from ablate.running import attempts
 from ablate.running.board import ActiveRun, Board, Folders, PlaceHealth
@@ -262,7 +262,7 @@ class Drive:
                 if step.record in ("failed", "oom"):
                     error = self._error(folder)
                     self._say(step.record, run, error)
-                    if names_percents(error):  # and so do all runs, however long they train
+                    if exit_reason == WRONG_UNIT:  # so do all runs, however long they train
                         self.misread = f"run {self.board.runs[run].label}: {error}"
             if step.action == "again":
                 continue

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
+from ablate.running.decoding import decoding_lines
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
@@ -32,7 +34,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import is_number
+from ablate.shared import count_text, is_number
 from ablate.store import RunState, Store
 from ablate.version import __version__
 
@@ -196,7 +198,7 @@ def estimate_costs(
     """
     if on is None:
         worlds, device, places = launcher.worlds, launcher.device, launcher.most
-        hardware = f"{places} slot" if places == 1 else f"{places} slots"
+        hardware = count_text(places, "slot")
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
@@ -242,7 +244,13 @@ def estimate_costs(
         work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
     notes = shared_weights(plan, described)
-    notes += rounding_lines(cells, launcher) if on is None else on.bound(works)
+    if on is not None:
+        notes += on.bound(works) + decoding_lines(works)
+    else:
+        notes += rounding_lines(cells, launcher)
+        if device == "cuda" and not launcher.remote:
+            # Of runs that have finished the time has it already.
+            notes += decoding_lines(unknown, len(os.sched_getaffinity(0)) / devices)
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},

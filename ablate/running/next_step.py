@@ -20,6 +20,7 @@ from ablate.run import (
     OOM,
     STOPPED,
     WORLD_SIZES,
+    WRONG_UNIT,
 )
 from ablate.running.board import Lost
 from ablate.running.launchers import Slot, usable
@@ -68,7 +69,7 @@ def next_step(
     match state.status:
         case "planned" | "interrupted":
             return NextStep(None, "start")
-        case "started" if exit_reason == FAILED:
+        case "started" if exit_reason in (FAILED, WRONG_UNIT):
             return NextStep("failed", "leave")
         case "started" if exit_reason == OOM:
             return NextStep("oom", "again")
@@ -95,7 +96,8 @@ def is_death(
     """
     if exit_reason is None:
         return exit_code not in (None, EXIT_AWAY) and not was_asked
-    if exit_reason in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
+    # `next_step`, and who gives up places, count these.
+    if exit_reason in (FAILED, WRONG_UNIT, OOM, NO_DEVICE):
         return False
     if exit_reason == STOPPED:
         return not was_asked

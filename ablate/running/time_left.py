@@ -5,6 +5,9 @@ A run takes as long as the runs of its cell that have ended. Where none has, the
 training tell: seconds are a line over them, fitted to the cells that have ended. Its value at 0 is
 the time that every run takes to start. The workers share what is left.
 
+A run that diverged says how long runs of its cell take, which may diverge as well, but nothing on
+other cells. One that went on from a checkpoint took longer than its last start says.
+
 Used by `ablate sweep` (running/driver.py), `ablate status --watch` (report/status.py) and the live
 page of `ablate watch` (report/watch/answers.py).
 """
@@ -88,15 +91,14 @@ def left_s(
     workers = {}
     for worker in progress.workers:
         workers[worker.run.id] = worker
-    measured = _measured(runs, progress.states, times, workers, moment)
+    measured, full_runs = _measured(runs, progress.states, times, workers, moment)
     if not measured:
         return None
-    points = []
-    for cell, seconds in measured.items():
-        if cell in work:
-            points.append((work[cell], seconds))
-    by_work = _Line.fitted(points)
-    mean = fmean(measured.values())
+    typical = full_runs or measured
+    by_work = _Line.fitted(
+        [(work[cell], seconds) for cell, seconds in typical.items() if cell in work]
+    )
+    mean = fmean(typical.values())
     running, remaining = [], []
     for run in runs:
         cell = _place(run)
@@ -143,29 +145,43 @@ def _share_done(notes: Notes) -> float:
     return min(1.0, notes.step / notes.total)
 
 
+def _share_since_start(notes: Notes) -> float:
+    """Return the share of a training that its last start has done, 0 to 1."""
+    if notes.step is None or not notes.total:
+        return 0.0
+    return min(1.0, (notes.step - (notes.from_step or 0)) / notes.total)
+
+
 def _measured(
     runs: Iterable[PlannedRun],
     states: Mapping[str, RunState],
     times: RunTimes,
     workers: Mapping[str, Worker],
     moment: float,
-) -> dict[CellPlace, float]:
-    """Return the mean seconds of a run of each cell: of its runs that have ended; without one, as
-    its running ones foresee it."""
+) -> tuple[dict[CellPlace, float], dict[CellPlace, float]]:
+    """Return the mean seconds of a run of each cell, and those of its whole trainings, without runs
+    that diverged. They are of the runs that have ended; of a cell without one, as its running ones
+    foresee it."""
     ended: dict[CellPlace, list[float]] = defaultdict(list)
+    finished: dict[CellPlace, list[float]] = defaultdict(list)
     foreseen: dict[CellPlace, list[float]] = defaultdict(list)
     for run in runs:
         start, end = times.get(run.id, (None, None))
         if start is None:
             continue
-        status = states.get(run.id, RunState()).status
-        if end is not None and status in FINAL_STATUSES:
-            ended[_place(run)].append(end - start)
-        elif run.id in workers and not workers[run.id].notes.from_step:  # from no checkpoint
-            share = _share_done(workers[run.id].notes)
+        cell, state = _place(run), states.get(run.id, RunState())
+        if end is not None and state.status in FINAL_STATUSES:
+            if state.step == 0:  # where it started last
+                ended[cell].append(end - start)
+                if state.status != "diverged":
+                    finished[cell].append(end - start)
+        elif run.id in workers:
+            share = _share_since_start(workers[run.id].notes)
             if share >= LEAST_SHARE:
-                foreseen[_place(run)].append((moment - start) / share)
-    return {cell: fmean(seconds) for cell, seconds in {**foreseen, **ended}.items()}
+                foreseen[cell].append((moment - start) / share)
+    measured = {cell: fmean(seconds) for cell, seconds in {**foreseen, **ended}.items()}
+    full_runs = {cell: fmean(seconds) for cell, seconds in {**foreseen, **finished}.items()}
+    return measured, full_runs
 
 
 class _Line:

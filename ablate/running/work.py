@@ -26,6 +26,7 @@ class CellWork:
     trainings_left: float  # short trials count in part
     multiply_adds: float | None = None  # of a training; None: unknown before the data is there
     search: float | None = None  # multiply-adds of its search
+    images: float = 0.0  # that its steps read; 0: unknown, or its task has steps of its own
     evaluated: int = 0  # images that a training evaluates
     seed: float = 1.0  # trainings that one seed of the plan takes
     launches: float = 0.0  # kernels that a training launches
@@ -110,6 +111,7 @@ def works_of(
                 work.trainings_left += report * (seeds - len(child.ids))
             work.seed = ratio * searches / seeds + report
         work.multiply_adds = 3.0 * images * size
+        work.images = images if cell.spec.task.shown is None else 0.0
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
         gradient = 4.0 * answer["parameters"]

@@ -77,7 +77,8 @@ def open_to(
             except UserError as error:
                 group.remove(world)
                 if not group:
-                    place_name = " / ".join(part for part in place if part)
+                    row, column = place
+                    place_name = f"row {row}" + (f", column {column}" if column else "")
                     raise UserError(f"{error} ({place_name})") from error
     return groups
 

@@ -1,4 +1,6 @@
-"""Errors, files and signals, for every room of both halves. Nothing here knows what a run is.
+"""Errors, files, signals and plurals, for every room of both halves.
+
+Nothing here knows what a run is.
 
 A `UserError` is the user's mistake, a `Failure` something else that broke, `NoRoom` a full disk:
 each is one line with the place, the value and the remedy. Files are written whole or not at all.
@@ -21,6 +23,8 @@ __all__ = [
     "nearest_name",  # the nearest of some names
     "printable",  # a text without what a terminal would obey
     "spelling",  # a value as a command line spells it
+    "count_text",  # a count with its noun: "1 run", "1,200 runs"
+    "amount_text",  # a number with its unit: "1 point"
     "short_error",  # an exception in one line of bounded length
     "other_format_error",  # the error for a store or bundle of another format
     "format_words",  # what to say of a file of another format
@@ -50,7 +54,6 @@ __all__ = [
     "is_number",  # is a value a finite number?
     "is_shallow",  # can a tree be walked without overflow?
     "DISK_FULL_ERRORS",  # the error numbers of a full disk
-    "DEEPEST_TREE",  # the deepest nesting of a JSON file
     "MOST_BYTES",  # the most bytes of a file that is read whole
     "LARGEST_INTEGER",  # the largest integer of a sheet
 ]
@@ -58,6 +61,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.shared import system as system
+    from ablate.shared.counts import amount_text, count_text
     from ablate.shared.errors import (
         Failure,
         NoRoom,
@@ -74,7 +78,6 @@ if TYPE_CHECKING:
         unknown_value,
     )
     from ablate.shared.files import (
-        DEEPEST_TREE,
         DISK_FULL_ERRORS,
         LARGEST_INTEGER,
         MOST_BYTES,

@@ -32,6 +32,7 @@ from ablate.shared import (
     Failure,
     Lock,
     UserError,
+    count_text,
     make_folder,
     read_json,
     sync_folder,
@@ -84,8 +85,8 @@ class KeptSweeps(NamedTuple):
         for name, runs in self.unreadable.items():
             forgets = f"`ablate gc {shlex.quote(name)}` forgets that sweep"
             yield (
-                f"{store.plan_path(name)}: can't be read, so its {len(runs):,} runs and all "
-                f"decoded data stay; {WRITES_AGAIN}, {forgets}"
+                f"{store.plan_path(name)}: can't be read, so its {count_text(len(runs), 'run')} "
+                f"and all decoded data stay; {WRITES_AGAIN}, {forgets}"
             )
 
 
@@ -154,7 +155,7 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
             names += ", ..."
         command = shlex.join(["ablate", "gc", plan.name])
         raise Failure(
-            f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
+            f"{path}: lacks {count_text(len(lost), 'run')} that the ledger has for {plan.name!r} "
             f"({names}), so nothing is removed: {WRITES_AGAIN}, `{command}` forgets that sweep"
         )
 

@@ -31,6 +31,7 @@ from ablate.run import (
     OOM,
     RANK_LOST,
     STOPPED,
+    WRONG_UNIT,
     RunDir,
     parse_result,
     parts,
@@ -45,7 +46,14 @@ from ablate.training import faults
 
 WARNING = signal.SIGUSR2  # of the end of a cluster's job
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
-EXITS = {FAILED: EXIT_FAILED, OOM: 71, DEVICE_LOST: 72, NO_DEVICE: 77, RANK_LOST: 78}
+EXITS = {
+    FAILED: EXIT_FAILED,
+    WRONG_UNIT: EXIT_FAILED,
+    OOM: 71,
+    DEVICE_LOST: 72,
+    NO_DEVICE: 77,
+    RANK_LOST: 78,
+}
 
 
 class TrainingStopped(Exception):

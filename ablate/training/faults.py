@@ -21,6 +21,7 @@ from ablate.run import (
     FAILED,
     NO_DEVICE,
     OOM,
+    WRONG_UNIT,
 )
 from ablate.shared import short_error
 
@@ -151,6 +152,8 @@ FAULTS = (
         ),
         (700, 701, 714, 715, 716, 717, 718, 721),
     ),
+    # `run.own.check_range`: percents where the declaration of a metric says shares
+    Fault(WRONG_UNIT, types=("WrongUnit",)),
     # A worker sees one device, its first: who asks for another is a class of the user's own.
     Fault(FAILED, ("invalid device ordinal",), (101,)),
     # Each device is tried with torch before the first run, so this is a user's own kernel.
@@ -177,8 +180,8 @@ def fault(error: BaseException) -> Fault | None:
 
 
 def reason_of(error: BaseException, device: str) -> str:
-    """Return OOM, DEVICE_LOST, NO_DEVICE or FAILED for the error of a worker on `device`, cpu or
-    cuda."""
+    """Return OOM, DEVICE_LOST, NO_DEVICE, WRONG_UNIT or FAILED for the error of a worker on
+    `device`, cpu or cuda."""
     row = fault(error)
     if row is None and type(error).__name__ == "AcceleratorError":
         return DEVICE_LOST

@@ -38,7 +38,7 @@ from ablate.run import (
     RunDir,
     sealed_part,
 )
-from ablate.shared import write_whole
+from ablate.shared import count_text, write_whole
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
 from ablate.training.rates import matmul_rate
@@ -285,7 +285,7 @@ class Journal:
                 f"warning: collapsed: the last train loss {row['train_loss']:.4f} is no lower "
                 f"than {prior:.4f}, that of {TASKS[training.run.task].prior}"
             )
-        self._say(f"finished: {total} steps in {spent['seconds']:.0f} s")
+        self._say(f"finished: {count_text(total, 'step')} in {spent['seconds']:.0f} s")
         used_share = utilisation(spent["multiply_adds"], spent["images_per_s"], self._rate)
         return {
             "status": "finished",

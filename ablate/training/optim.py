@@ -56,16 +56,26 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     names = [name for name, _ in model.named_parameters()]
     for path in paths:
         if not any(_is_below(name, path) for name in names):
-            tops = dict.fromkeys(name.partition(".")[0] for name in names)
-            raise unknown_value(
-                f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of"
-            )
+            raise _unknown_path(path, names)
     multipliers = dict.fromkeys(names, 1.0)
     for path in sorted(paths, key=len):
         for name in names:
             if _is_below(name, path):
                 multipliers[name] = paths[path]
     return multipliers
+
+
+def _unknown_path(path: str, names: Sequence[str]) -> UserError:
+    """Return the error for a path without parameters: it names the first part that the model lacks,
+    and those that it has there."""
+    above = path
+    while above and not any(_is_below(name, above) for name in names):
+        above, _, part = above.rpartition(".")
+    start = f"{above}." if above else ""
+    rests = [name.removeprefix(start) for name in names if name.startswith(start)]
+    siblings = dict.fromkeys(rest.partition(".")[0] for rest in rests)
+    expectation = f"a path of parameters below {above + ', ' * bool(above)}one of"
+    return unknown_value(f"optim.lr_mult.{path}", part, siblings, expectation)
 
 
 def _is_below(name: str, path: str) -> bool:

@@ -15,10 +15,10 @@ from ablate.analysis.english.words import (
     capitalized,
     confidence_level,
     first_few,
-    plural,
     prefixed,
     significant,
 )
+from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
 
@@ -42,12 +42,20 @@ METHODS_WITHOUT_SEEDS = {
 
 
 @writes("reading")
-def reading(metric: Values, alpha: float, seeds: bool, interval: Values | None) -> str:
-    """Say what the numbers of a table are. The values are those of `metric`, which is exact."""
-    gain_interval = f" [{_together(interval)}]" if interval is not None else ""
+def reading(
+    metric: Values, alpha: float, seeds: bool, interval: Values | None, effects: float | None
+) -> str:
+    """Say what the numbers of a table are. The values are those of `metric`, which is exact, and
+    `effects`: the alpha of the intervals of effects of changes, None without such intervals."""
+    difference, gain_interval = metric["contrast"], ""
+    if interval is not None:
+        gain_interval = f" [{_together(interval)}]"
+    if effects is not None:
+        difference = "effects"
+        gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
     return (
         f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; {metric['contrast']} in "
+        f"[{confidence_level(alpha)} interval]; {difference} in "
         f"{metric['points']}{_direction(metric)}{gain_interval}."
     )
 
@@ -227,7 +235,7 @@ def tuned_keys(keys: Sequence[str], trials: int, compared: bool, untuned: Sequen
     n_words = "; n counts searches" if compared else ""
     return (
         f"Tuned in the same way for every variant{exception}: {', '.join(keys)}, by "
-        f"{plural(trials, 'trial')} a search{n_words}."
+        f"{count_text(trials, 'trial')} a search{n_words}."
     )
 
 
@@ -249,9 +257,9 @@ def tuned(
     metric_words = f" by {chosen_on['metric']}" if chosen_on["metric"] else ""
     condition = "" if compared else "; intervals hold for the chosen settings only"
     return (
-        f"Tuning: {searches} of {plural(trials, 'trial')} (sampler {sampler}){coverage}; settings "
-        f"were chosen on validation{' of the parents' * chosen_on['parents']}{metric_words}, with "
-        f"seeds that the table doesn't use{condition}."
+        f"Tuning: {searches} of {count_text(trials, 'trial')} (sampler {sampler}){coverage}; "
+        f"settings were chosen on validation{' of the parents' * chosen_on['parents']}"
+        f"{metric_words}, with seeds that the table doesn't use{condition}."
     )
 
 
@@ -286,20 +294,21 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     `seeds`: of every row, None where rows differ."""
     halves = [column["half"] for column in columns]
     if len(columns) == 1:
-        size = f"{significant(halves[0])} {points}"
+        size = amount_text(significant(halves[0]), points)
     elif len(columns) <= NAMED_COLUMNS:
         size_texts = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
         size = f"{', '.join(size_texts)} ({points})"
     else:
         size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
-    with_seeds = f"With {plural(seeds, 'seed')}, gains" if seeds is not None else "Gains"
+    with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = f"{with_seeds} under about {size} are lost in the noise"
     if len(columns) > 1:
         return f"{text}."
     [column] = columns
     forecast = column["with_more"]
     if forecast is not None:
-        text += f"; with {forecast['seeds']} seeds, under about {significant(forecast['half'])}"
+        more_seeds = count_text(forecast["seeds"], "seed")
+        text += f"; with {more_seeds}, under about {significant(forecast['half'])}"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
             f". {100 * column['share']:.0f} % of the variance of a gain comes from the size of the "
@@ -365,7 +374,7 @@ def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) 
     if looks:
         consequence = "The next look waits until every run of its column has a result."
     return (
-        f"UNFINISHED: {missing} of {plural(planned, 'run')} missing ({'; '.join(parts)}). "
+        f"UNFINISHED: {missing} of {count_text(planned, 'run')} missing ({'; '.join(parts)}). "
         f"{consequence}"
     )
 
@@ -377,29 +386,29 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
     if uneven:
         exclusion = "Gains leave out these seeds; means are of all finished runs"
     return (
-        f"{plural(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
+        f"{count_text(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
         f"`ablate run RUN --undo` lets them train."
     )
 
 
 @writes("few-seeds")
-def few_seeds(n: int) -> str:
-    if n == 1:
-        return "One run has no interval (n = 1)."
-    return "Two seeds are too few for verdicts (n = 2), which are given from three on."
-
-
-@writes("few-seeds.alone")
-def few_seeds_alone(gains: Sequence[Values], decimals: int) -> str:
+def few_seeds(n: int, gains: Sequence[Values], decimals: int) -> str:
     """`gains`: of rows and effects that are judged by their own two seeds, each its `label` and the
     ends `low` and `high` of its interval."""
+    if n == 1:
+        return "One run has no interval (n = 1)."
+    text = "Two seeds are too few for verdicts (n = 2), which are given from three on"
+    if not gains:
+        return f"{text}."
     intervals = [
         f"{gain['label']} [{gain['low']:+.{decimals}f}, {gain['high']:+.{decimals}f}]"
         for gain in gains
     ]
+    subject = "the interval of" if len(gains) == 1 else "the intervals of"
+    verb = "rests" if len(gains) == 1 else "rest"
     return (
-        f"These intervals rest on two seeds each, which say almost nothing about noise: "
-        f"{first_few(intervals)}."
+        f"{text}; {subject} {first_few(intervals)} {verb} on the two seeds alone, which say almost "
+        f"nothing about noise."
     )
 
 
@@ -461,8 +470,8 @@ def void_rows(
     ]
     return prefixed(
         column,
-        f"{unstable} of {runs} runs of {baseline} diverged or collapsed; of the variants, "
-        f"{'; '.join(parts)}.",
+        f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed; of the "
+        f"variants, {'; '.join(parts)}.",
     )
 
 

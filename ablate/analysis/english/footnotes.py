@@ -13,13 +13,15 @@ from ablate.analysis.english.registry import writes
 from ablate.analysis.english.words import (
     capitalized,
     first_few,
-    plural,
     seed_names,
     setting_text,
 )
 from ablate.analysis.scores import short_number
+from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
+
+NAMED_ROWS = 3  # whose runs are of other code, or of another machine
 
 
 # --- Runs ---------------------------------------------------------------------------------------
@@ -95,8 +97,9 @@ def _fisher_clause(fisher: Values | None) -> str:
         return ""
     few = "" if fisher["tested"] else "; with 4 runs or more the test can decide"
     return (
-        f" Fisher's exact test against 0 of {fisher['runs']} runs of {fisher['baseline']}: p = "
-        f"{fisher['p']:.2g} (so many runs can give {fisher['floor']:.2g} at least{few})."
+        f" Fisher's exact test against 0 of {count_text(fisher['runs'], 'run')} of "
+        f"{fisher['baseline']}: p = {fisher['p']:.2g} (so many runs can give "
+        f"{fisher['floor']:.2g} at least{few})."
     )
 
 
@@ -134,7 +137,7 @@ def tuned_settings(choices: Sequence[Values]) -> str:
     suffix = " each" if len(choices) > 1 else ""
     worth = f" at the cost of {spent:.1f}" if spent < trials else ""  # some pruned, or repeated
     used = f"; {short_number(adds)} multiply-adds" if adds else ""
-    trial_words = plural(choices[0]["trials"], "trial")
+    trial_words = count_text(choices[0]["trials"], "trial")
     return f"Tuned: {params}; best of {trial_words}{suffix}{worth}{used}."
 
 
@@ -256,7 +259,8 @@ def gain_no_spread(change: str) -> str:
 
 @writes("interval.wide")
 def interval_wide(limit: float, points: str) -> str:
-    return f"-: seeds differ so much that the interval is wider than {limit:g} {points}."
+    width = amount_text(f"{limit:g}", points)
+    return f"-: seeds differ so much that the interval is wider than {width}."
 
 
 # --- Columns ------------------------------------------------------------------------------------
@@ -267,8 +271,8 @@ def mixed(name: str, values: Sequence[Values]) -> str:
     """`name`: the fact in which runs differ; `values`: each `value` with its `runs` and `rows`, the
     most frequent first."""
     parts = [
-        f"{group['value']} ({plural(group['runs'], 'run')}"
-        + (f": {first_few(group['rows'])})" if position else ")")
+        f"{group['value']} ({count_text(group['runs'], 'run')}"
+        + (f": {first_few(group['rows'], NAMED_ROWS)})" if position else ")")
         for position, group in enumerate(values)
     ]
     return f"Runs differ in their {name}: {', '.join(parts)}."

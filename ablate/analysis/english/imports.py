@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.english.registry import writes
+from ablate.analysis.english.words import join_words, seed_names
+from ablate.shared import count_text
 
 Values = Mapping[str, Any]
 
@@ -19,8 +21,7 @@ NAMED_CELLS = 4  # cells that a line names
 @writes("sheet.source", exact=True)
 def sheet_source(files: Sequence[Values]) -> str:
     texts = ", ".join(
-        f"{file['name']} ({file['lines']} line{'s'[: file['lines'] > 1]}, "
-        f"sha256 {file['sha256'][:12]})"
+        f"{file['name']} ({count_text(file['lines'], 'line')}, sha256 {file['sha256'][:12]})"
         for file in files
     )
     return f"The numbers are from {texts}; how the runs were trained was not checked."
@@ -42,20 +43,31 @@ def sheet_no_averages() -> str:
 @writes("sheet.hides")
 def sheet_hides(line: str) -> str:
     """`line`: what makes the numbers of the sheet doubtful."""
-    return f"In the sheet {line}."
+    return f"In the sheet, {line}."
 
 
 @writes("sheet.lacks-seeds")
-def sheet_lacks_seeds(cells: Sequence[Values]) -> str:
-    """`cells`: the `place` of each, and the `seeds` that it lacks."""
+def sheet_lacks_seeds(cells: Sequence[Values], unpaired: Sequence[Values]) -> str:
+    """`cells`: the `place` of each, and the `seeds` that it lacks; `unpaired`: of the places with
+    runs whose seeds the baseline lacks, the numbers of `pairs` and of `runs`."""
+    places: dict[str, list[str]] = {}
+    for cell in cells:
+        places.setdefault(seed_names(cell["seeds"]), []).append(cell["place"])
     lacking = [
-        f"{cell['place']} {'seed' if len(cell['seeds']) == 1 else 'seeds'} {_list(cell['seeds'])}"
-        for cell in cells
+        f"{seeds} of {join_words(names) if len(names) <= NAMED_CELLS else _list(names)}"
+        for seeds, names in places.items()
     ]
-    return (
-        f"The sheet lacks {_list(lacking, '; ')}; a gain is over the seeds that its row and the "
-        f"baseline share."
+    text = (
+        f"The sheet lacks {_list(lacking, '; ')}. A gain and its n are of the seeds that a row "
+        f"shares with the baseline"
     )
+    if not unpaired:
+        return f"{text}."
+    counts = [
+        f"{cell['place']}: {cell['pairs']} of {count_text(cell['runs'], 'run')}"
+        for cell in unpaired
+    ]
+    return f"{text} ({_list(counts)}); a mean is of all runs of its row."
 
 
 @writes("sheet.single-runs")

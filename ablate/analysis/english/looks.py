@@ -13,11 +13,13 @@ from typing import Any
 
 from ablate.analysis.english.captions import noisy_words
 from ablate.analysis.english.registry import writes
-from ablate.analysis.english.words import first_few, plural, prefixed
+from ablate.analysis.english.words import first_few, prefixed
+from ablate.shared import count_text
 
 Values = Mapping[str, Any]
 
 LONG = 120  # characters of a list of changes that is only in the full notes
+NAMED_CHANGES = 3  # of such a list
 
 
 def _of_columns(columns: Sequence[str], text: str) -> str:
@@ -33,8 +35,9 @@ def looks_among_variants(
 ) -> str:
     return _of_columns(
         columns,
-        f"These runs were also read in {first_few(sweeps)}, among {variants} variants, so "
-        f"intervals here are as wide as for {contrasts} comparisons.",
+        f"These runs were also read in {first_few(sweeps)}, among "
+        f"{count_text(variants, 'variant')}, so intervals here are as wide as for "
+        f"{count_text(contrasts, 'comparison')}.",
     )
 
 
@@ -81,6 +84,14 @@ def _sweeps(readings: Sequence[Values]) -> str:
     return f"{'sweeps' if len(parts) > 1 else 'sweep'} {first_few(parts)}"
 
 
+@writes("looks.read-elsewhere", exact=True)
+def looks_read_elsewhere(
+    columns: Sequence[str], verdicts: Sequence[Values], means: Sequence[Values], subject: str
+) -> str:
+    """Say what `looks.other-readings` says, of a table whose error is unknown anyway."""
+    return _of_columns(columns, f"{_other_readings(verdicts, means, subject)}.")
+
+
 @writes("looks.changed")
 def looks_changed(
     subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
@@ -90,14 +101,14 @@ def looks_changed(
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
     consequence = (
-        "All variants that were read are counted."
+        "all variants that were read are counted"
         if counts_all
-        else "After a change made with results in view, the error of the table is unknown."
+        else "they were changed with results in view, so the error of the table is unknown"
     )
     text = "; ".join(changes)
     if only_named(changes):
-        text = ", ".join(change.partition(": ")[0] for change in changes)
-    return f"Changed after {subject} were first read{place}, at n = {n}: {text}. {consequence}"
+        text = first_few([change.partition(": ")[0] for change in changes], NAMED_CHANGES)
+    return f"Changed after {subject} were first read{place}, at n = {n}: {text}; {consequence}."
 
 
 def only_named(changes: Sequence[str]) -> bool:
@@ -132,8 +143,8 @@ def looks_shared_baseline(
     alpha_text = f"{alpha:g}".removeprefix("0")
     return _of_columns(
         columns,
-        f"{variants} variants in {families} sweeps were compared with these baseline runs; each "
-        f"sweep has an error of {alpha_text} of its own.",
+        f"{count_text(variants, 'variant')} in {count_text(families, 'sweep')} were compared "
+        f"with these baseline runs; each sweep has an error of {alpha_text} of its own.",
     )
 
 
@@ -145,9 +156,9 @@ def looks_strict() -> str:
 # --- What looks decide --------------------------------------------------------------------------
 
 
-@writes("look.undecided")
-def look_undecided(seeds: int) -> str:
-    return f"Undecided at the look at {seeds} seeds, so it gets more seeds."
+@writes("look.goes-on")
+def look_goes_on(seeds: int) -> str:
+    return f"No verdict at the look at {seeds} seeds, so the row goes on: it gets more seeds."
 
 
 @writes("look.stopped")
@@ -196,7 +207,9 @@ def look_noise(column: str, ratio: float | None, more_runs: int | None) -> str:
 
 def _until_the_end(more_runs: int | None) -> str:
     """Say how many runs are left at most, None after the last look."""
-    return "" if more_runs is None else f"; until the end: at most {plural(more_runs, 'more run')}"
+    return (
+        "" if more_runs is None else f"; until the end: at most {count_text(more_runs, 'more run')}"
+    )
 
 
 @writes("looks.lost-result")
@@ -214,12 +227,13 @@ def looks_none_yet(column: str, first_seeds: int) -> str:
 
 
 @writes("looks.next")
-def looks_next(column: str, noun: str, undecided: int, seeds: int, more_runs: int) -> str:
-    """`noun`: "row" or "change"."""
+def looks_next(column: str, noun: str, going_on: int, seeds: int, more_runs: int) -> str:
+    """`noun`: "row" or "change", of which `going_on` have no verdict yet."""
+    verb = "goes" if going_on == 1 else "go"
     return prefixed(
         column,
-        f"{plural(undecided, noun)} undecided; the next look is at {seeds} seeds; the same "
-        f"`ablate sweep` goes on{_until_the_end(more_runs)}.",
+        f"{count_text(going_on, noun)} {verb} on to the next look, at {seeds} seeds: run the same "
+        f"`ablate sweep`{_until_the_end(more_runs)}.",
     )
 
 

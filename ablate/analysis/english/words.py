@@ -1,4 +1,4 @@
-"""Words that sentences share: plurals, lists, levels of confidence.
+"""Words that sentences share: lists, levels of confidence, numbers.
 
 Used by the other files of this folder, and through the room's door by report/ and audit/.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+from ablate.shared import count_text
 
 
 def first_few(rows: Sequence[str], limit: int = 8) -> str:
@@ -41,7 +39,8 @@ def significant(number: float) -> str:
 
 def seed_names(seeds: Sequence[int]) -> str:
     """Name seeds: "seed 1", "seeds 0, 2"."""
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    noun = count_text(len(seeds), "seed").partition(" ")[2]
+    return f"{noun} {', '.join(map(str, seeds))}"
 
 
 def setting_text(value: object) -> str:

@@ -1,7 +1,7 @@
 """Gains of the rows of a column over a baseline, with simultaneous intervals.
 
 Used by analysis/sequential.py and change_gains.py (gains) and judging.py (verdicts). A new verdict
-also needs its words in analysis/headline.py `PREDICATES`, report/formats/grid.py `COLOURS` and
+also needs its words in analysis/headline.py `STATEMENTS`, report/formats/grid.py `COLOURS` and
 report/gains.html; other numbers need docs/statistics.md and `python tests/study_page.py --reprint`.
 """
 

@@ -34,7 +34,8 @@ ImagesAt = Callable[[NDArray[np.int_], list[int], int], ImageFlips]
 
 
 class Decision(IntEnum):
-    """The decision of a look on a row; UNDECIDED: the row goes on, or no look is left."""
+    """The decision of a look on a row; UNDECIDED: the row goes on or, at the last look, its verdict
+    is "can't tell"."""
 
     WORSE = -1
     UNDECIDED = 0

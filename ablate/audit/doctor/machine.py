@@ -20,11 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ablate.report import count_text
 from ablate.run import RunSpec
 from ablate.running import Slot, gpus, worker_environment
 from ablate.shared import (
     EXTRAS,
+    count_text,
     install_command,
     package_install_command,
     write_whole,

@@ -23,8 +23,7 @@ from ablate.analysis import (
 )
 from ablate.audit.doctor.machine import Finding, Findings
 from ablate.planning import Plan
-from ablate.report import count_text
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 from ablate.store import (
     Ledger,
     Store,
@@ -122,7 +121,7 @@ def _of_column(plan: Plan, evidence: ColumnEvidence) -> Findings:
     if paired_error is not error:
         share += f", by paired t in {_percent(paired_error)}"
     seeds = (
-        f"{fewest_seeds} seeds"
+        count_text(fewest_seeds, "seed")
         if fewest_seeds == most_seeds
         else f"{fewest_seeds} to {most_seeds} seeds"
     )

@@ -37,7 +37,7 @@ from ablate.run import (
     resume_words,
 )
 from ablate.running import Ask, Slot, decode_data, worker_options
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 from ablate.store import Store
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
@@ -338,7 +338,8 @@ def _compare_legs(
         f"resume is not bit-exact: after {last_step} steps {comparison['first']} "
         f"differs{difference} "
     )
-    text += f"({comparison['differing']} parts differ; there are {comparison['tensors']} tensors): "
+    parts, tensors = comparison["differing"], comparison["tensors"]
+    text += f"({count_text(parts, 'differing part')}; {count_text(tensors, 'tensor')} in all): "
     text += (
         "a second training without a stop differs, too, so some layer draws random numbers or "
         "computes in a random order"

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from ablate.audit.doctor.machine import Finding, Findings, size, some
 from ablate.planning import Plan
-from ablate.report import count_text
 from ablate.run import FINAL_STATUSES, META_FILE, decoded
 from ablate.shared import (
     Failure,
     Lock,
+    count_text,
     read_json,
     write_whole,
 )

@@ -95,7 +95,8 @@ def set_sheet(
 ) -> Any:
     """Set a sheet that is laid out in one of the formats for readers."""
     if format == TEX and floated.caption is not None:
-        sheet = dataclasses.replace(sheet, title=floated.caption + UNFINISHED * (not complete))
+        title = floated.caption + UNFINISHED * (not complete)
+        sheet = dataclasses.replace(sheet, title=title, trained_on="")
     sheet = _printable(sheet)
     if format == TEX:
         return latex.latex(sheet, floated)

@@ -291,8 +291,10 @@ def _escape_markdown(text: str, ends: bool = False) -> str:
     No link, no image, no mention: nothing in a label is to be followed, or fetched by whoever
     looks, nor calls somebody. GitHub takes an escaped or encoded `@` for one all the same.
     """
-    for character in "\\|*_`~":
+    for character in "\\|*`~":
         text = text.replace(character, "\\" + character)
+    # Between letters and digits an underscore is one: `val_loss` stays readable as text.
+    text = re.sub(r"((?<=[^\W_])_+(?=[^\W_]))|_", lambda match: match[1] or r"\_", text)
     text = re.sub(r"\](?=[(\[:])|(?<=:)/(?=/)|(?<=www)\.|!(?=\[)", r"\\\g<0>", text)
     text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
     text = re.sub(r"(?<![\w`])@(?=\w)", "@<!-- -->", text)

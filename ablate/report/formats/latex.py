@@ -64,7 +64,8 @@ END = r" \tabularnewline"  # behind \raggedright, `\\` is the end of a line of i
 
 @dataclass(frozen=True)
 class LatexFloat:
-    """The options of a table's float: `label`; `caption`, in place of the sweep's title."""
+    """The options of a table's float: `label`; `caption`, in place of the title and of what was
+    trained."""
 
     label: str | None = None
     caption: str | None = None

@@ -454,8 +454,8 @@ def wide_words(table: Table) -> Iterator[str]:
     if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
         beyond = "below" if table.metric_of().sign < 0 else "above"
         yield (
-            f"Without verdicts, the counts are of means {beyond} that of {table.baseline}, by "
-            f"however little."
+            f"Without verdicts, the counts are of means {beyond} that of {table.baseline_words}, "
+            f"by however little."
         )
     command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
     yield f"n, intervals and verdicts, column by column: `{command}`."

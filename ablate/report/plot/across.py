@@ -12,12 +12,13 @@ from typing import Any
 from matplotlib import rcParams
 from matplotlib.transforms import ScaledTranslation
 
-from ablate.analysis import Table, confidence_level
+from ablate.analysis import Estimate, Table, confidence_level
 from ablate.planning import Plan, value_text
 from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, ink_of, inks
 from ablate.report.plot.style import Drawing, Subject
 
 ACROSS = 3  # rows in a line
+APART = 1.2  # marks between two that stand side by side
 WIDE = 30  # times the least number: from there on an axis counts in powers
 
 
@@ -59,7 +60,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         style = ink[row] if alone else ink_of(place + 1)
         columns = [plan.columns[i] for i in lines[c] if (row, plan.columns[i].label) in means]
         points = {column.settings[key]: means[row, column.label] for column in columns}
-        offset = 0.8 * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
+        offset = APART * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
         moved = ScaledTranslation(offset / 72, 0, sheet.figure.dpi_scale_trans)
         drawn_by: dict[str, Any] = {"color": style.colour, "transform": axes.transData + moved}
         for x, mean in points.items():
@@ -80,9 +81,30 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     panels[0].set_xticks([], minor=True)
     for axes in panels:
         axes.margins(0.1)
-    bars = f"Bars: {confidence_level(table.alpha)} intervals of each mean, over training seeds."
-    sheet.foot(bars, *table.texts("warning"))
+    sheet.foot(*_interval_lines(table, means, rows), *table.texts("warning"))
     return sheet
+
+
+def _interval_lines(
+    table: Table, means: Mapping[tuple[str, str], Estimate], rows: Sequence[str]
+) -> list[str]:
+    """Say what the bars are, where there are any, and which means of these rows have none."""
+    means_here = {cell: mean for cell, mean in means.items() if cell[0] in rows}
+    single: list[str] = []
+    equal: list[str] = []
+    for cell, mean in means_here.items():
+        if mean.low is None:
+            (single if mean.n < 2 else equal).append(cell_name(*cell))
+    lines = []
+    if len(single) + len(equal) < len(means_here):
+        level = confidence_level(table.alpha)
+        lines.append(f"Bars: {level} intervals of each mean, over training seeds.")
+    for reason, cells in (("a single seed has none", single), ("its seeds are equal", equal)):
+        if len(cells) == len(means_here):
+            return [f"No mean has an interval: {reason}."]
+        if cells:
+            lines.append(f"Without a bar, since {reason}: {', '.join(cells)}.")
+    return lines
 
 
 def _lines(plan: Plan) -> tuple[str, list[list[int]]]:

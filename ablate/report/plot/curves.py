@@ -145,6 +145,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     sheet.foot(
         "Lines: expected best of k trials, drawn with replacement from the trials made (Dodge et "
-        "al. 2019); bands: 80 % of draws. Where lines cross, the ranking depends on the budget."
+        "al. 2019); bands: 80 % of draws. Where lines cross, the ranking depends on the budget.",
+        *(["Every panel has its own scale."] if len(columns) > 1 else []),
     )
     return sheet

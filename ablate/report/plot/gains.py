@@ -29,6 +29,7 @@ from ablate.report.plot.form import (
     inks,
 )
 from ablate.report.plot.style import Drawing, Subject
+from ablate.shared import amount_text
 
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 ROW_WIDTH = 0.1  # inches of a row in a column: its mark, and the dots of its seeds
@@ -165,11 +166,10 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 y = rows.index(entry.row)
                 _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right")
                 sheet.write_right(axes, y, words[entry.row, entry.column])
-    shade = (
-        f"Shaded: the margin of {margin:g} {table.metric_of().points}."
-        if margin is not None
-        else ""
-    )
+    shade = ""
+    if margin is not None:
+        amount = amount_text(f"{margin:g}", table.metric_of().points)
+        shade = f"Shaded: the margin of {amount}."
     sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet
 
@@ -236,12 +236,13 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
     if entries:
         row_names = ", ".join(dict.fromkeys(entry.row for entry in entries))
         raise Nothing(f"--rows: no row of these has a gain; these have: {row_names}")
+    baseline = plan.baseline_words
     if len(plan.rows) == 1:
-        raise Nothing(f"{plan.name}: no gain, since the baseline {plan.baseline} is the only row")
+        raise Nothing(f"{plan.name}: no gain, since the baseline {baseline} is the only row")
     if table.complete:
-        raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {plan.baseline}")
+        raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {baseline}")
     raise Nothing(
-        f"{plan.name}: no gain yet, since no row has finished a seed that {plan.baseline} has "
+        f"{plan.name}: no gain yet, since no row has finished a seed that {baseline} has "
         f"finished, too; run {plan.repeat_command()}"
     )
 
@@ -296,7 +297,7 @@ def _cut(
 
 def _heading(table: Table) -> str:
     metric = table.metric_of()
-    contrast = metric.contrast_with(table.baseline)
+    contrast = metric.contrast_with(table.baseline_words)
     return f"{contrast[0].upper()}{contrast[1:]}: {metric.name}"
 
 

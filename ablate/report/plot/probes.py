@@ -8,14 +8,26 @@ run/choices.py `PROBES`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, cell_name, inks, probed
+from ablate.report.plot.form import (
+    GREY,
+    PANEL,
+    WIDEST,
+    FigureForm,
+    Ink,
+    Nothing,
+    RunDirs,
+    cell_name,
+    inks,
+    probed,
+)
 from ablate.report.plot.style import Drawing, Subject
 from ablate.run import (
     FIRST_SCALE,
@@ -27,6 +39,9 @@ from ablate.run import (
 
 MAP = "cividis"  # light and dark in order, whatever the eye
 UPRIGHT = 8  # depths at most whose names stand side by side
+CHANNELS = ("red", "green", "blue")
+EDGE = 1.6, 1.0  # inches of a figure of maps: its colour bar, its heading and notes
+NARROW = 5  # maps at most side by side in one column of a paper
 
 
 def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
@@ -169,31 +184,37 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             f"stem=dpn or stem=pre"
         )
     everything = np.concatenate([scale.ravel() for _, scale in scales_by_cell.values()])
-    heading = "Learned scale of the norm before the patch embedding"
     most_channels = max(scale.shape[-1] for _, scale in scales_by_cell.values())
-    size = (3.3 + 0.9 * most_channels, 1.2 + 2.1 * len(scales_by_cell))
-    sheet = Drawing(
+    titles = {cell: _cell_title(plan, cell) for cell in scales_by_cell}
+    width = max(PANEL, 0.9 * most_channels)
+    sheet = Drawing.of_panels(
         Subject(
             plan,
             table,
             form,
             "scales",
-            heading,
+            "Learned scale of the norm before the patch embedding",
         ),
-        panels=(len(scales_by_cell), 1),
-        size=size,
+        titles=[form.wrapped_name(title) for title in titles.values()],
+        most_across=int((WIDEST - EDGE[0]) // width),
+        panel=(width, 1.9),
+        edge=EDGE,
     )
-    lines = ["By place in a patch; the initial scale is 1. Means:"]
-    for (axes,), (cell, (seed, scale)) in zip(sheet.axes, scales_by_cell.items(), strict=True):
+    ends = everything.min(), everything.max()
+    means_text = []
+    for (axes,), (cell, (seed, scale)) in zip(sheet.panels, scales_by_cell.items(), strict=True):
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in scale_summary(scale).items())
-        lines.append(f"{cell_name(*cell)}, seed {seed}: {means}.")
-        names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
-        ends = everything.min(), everything.max()
-        image = _maps(axes, scale.transpose(2, 0, 1), ends, cell_name(*cell), names)
+        means_text.append(f"{titles[cell]}, seed {seed}: {means}.")
+        names = CHANNELS if scale.shape[-1] == len(CHANNELS) else ()
+        image = _maps(axes, scale.transpose(2, 0, 1), ends, names)
         sheet.tell(axes, f"{cell_name(*cell)}: {means}")
-    panels = [axes for (axes,) in sheet.axes]
-    sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
-    sheet.foot(*lines)
+    panels = [axes for (axes,) in sheet.panels]
+    bar = sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
+    initial = "the initial scale is 1"
+    if ends[0] < 1 < ends[1]:
+        bar.ax.axhline(1, color="white", linewidth=1.5)
+        initial += ", a white line on the colour bar"
+    sheet.foot(f"By place in a patch; {initial}. Means:", *means_text)
     return sheet
 
 
@@ -204,7 +225,7 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         for cell, by_seed in probed(plan, table, rundir, form, "tokens").items()
     }
     most_layers = max(len(norms) for _, norms in norms_by_cell.values())
-    size = (max(5.5, 1.8 + 0.75 * most_layers), 1.2 + 1.35 * len(norms_by_cell))
+    size = (max(5.5, 2.2 + 0.75 * most_layers), 1.2 + 1.35 * len(norms_by_cell))
     sheet = Drawing(
         Subject(
             plan,
@@ -215,15 +236,26 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         ),
         panels=(len(norms_by_cell), 1),
         size=size,
+        wide=most_layers > NARROW,
     )
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, norms_by_cell.items(), strict=True):
-        means = [f"{mean:.3g}" for mean in norms.mean((1, 2))]
-        names = [f"{layer}\n({mean})" for layer, mean in enumerate(means)]
-        image = _maps(axes, norms, (norms.min(), norms.max()), cell_name(*cell), names)
-        sheet.tell(axes, f"{cell_name(*cell)}: means by layer {', '.join(means)}; n = {len(seeds)}")
+        means = norms.mean((1, 2))
+        names = [f"{layer}\n({_digits(mean)})" for layer, mean in enumerate(means)]
+        image = _maps(axes, norms, (norms.min(), norms.max()), names, most_layers)
+        axes.set_anchor("W")
+        axes.set_title(form.wrapped_name(_cell_title(plan, cell)), loc="left", fontsize="small")
+        _write_below(axes, -0.9, "layer\n(mean)", "right")
+        means_text = ", ".join(f"{mean:.3g}" for mean in means)
+        sheet.tell(axes, f"{cell_name(*cell)}: means by layer {means_text}; n = {len(seeds)}")
         thin = 20 if form.style == "page" else 8
         sheet.figure.colorbar(
-            image, ax=axes, shrink=0.9, panchor=False, label="length", aspect=thin
+            image,
+            ax=axes,
+            shrink=0.9,
+            panchor=False,
+            label="length",
+            aspect=thin,
+            ticks=MaxNLocator(3),  # by itself it depends on a height that is not yet laid out
         )
     sheet.foot(
         "Mean length of the token at each place before the first block (0) and behind each block, "
@@ -233,26 +265,44 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     return sheet
 
 
-def _maps(axes: Any, maps: Any, ends: tuple[float, float], title: str, names: Sequence[str]) -> Any:
-    """Draw maps (n, h, w) side by side, a place apart, in one panel, each over its name; colours go
-    from one of the `ends` to the other. Return the image."""
+def _cell_title(plan: Plan, cell: tuple[str, str]) -> str:
+    """Return the title of a cell's panel, with the heading of its column."""
+    row, column = cell
+    return cell_name(row, plan.heading(column))
+
+
+def _digits(number: float) -> str:
+    """Write a number with three digits: 6.00, 10.9, 123."""
+    return f"{number:#.3g}".rstrip(".")
+
+
+def _maps(
+    axes: Axes, maps: Any, ends: tuple[float, float], names: Sequence[str], places: int = 0
+) -> Any:
+    """Draw maps (n, h, w) side by side, a place apart, in one panel with room for so many `places`,
+    each over its name; colours go from one of the `ends` to the other. Return the image."""
     number, height, width = maps.shape
-    mosaic = np.full((height, number, width + 1), np.nan)
-    mosaic[:, :, :width] = maps.transpose(1, 0, 2)
+    places = max(number, places)
+    mosaic = np.full((height, places, width + 1), np.nan)
+    mosaic[:, :number, :width] = maps.transpose(1, 0, 2)
     mosaic = mosaic.reshape(height, -1)[:, :-1]
     low, high = ends
     image = axes.imshow(mosaic, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
     axes.set_axis_off()
-    axes.set_title(title, loc="left", fontsize="small")
     for n, name in enumerate(names):
-        axes.annotate(
-            name,
-            (n * (width + 1) + (width - 1) / 2, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, -3),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize="small",
-        )
+        _write_below(axes, n * (width + 1) + (width - 1) / 2, name, "center")
     return image
+
+
+def _write_below(axes: Axes, x: float, text: str, ha: Literal["center", "right"]) -> None:
+    """Write a text below a panel of maps, at a place across it."""
+    axes.annotate(
+        text,
+        (x, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, -3),
+        textcoords="offset points",
+        ha=ha,
+        va="top",
+        fontsize="small",
+    )

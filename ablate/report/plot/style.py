@@ -34,6 +34,7 @@ from ablate.shared import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
 SMALL = 0.4  # inches of a panel: below, nothing can be read
+FOREST_PAD = 0.2  # inches around a forest: words at the right of a panel are not names of the next
 GAP = 0.08  # inches between notes, a legend and the panels
 OVERLAP = 0.3  # of a line: its ascenders and descenders
 SIDE = 0.36, 0.8  # of the width and height of a figure: a larger legend is below the panels
@@ -200,6 +201,10 @@ class Drawing:
             edge=edge,
             x=x,
         )
+        if len(sheet.axes[0]) > 1:
+            engine = sheet.figure.get_layout_engine()
+            assert isinstance(engine, ConstrainedLayoutEngine)
+            engine.set(w_pad=FOREST_PAD)
         sheet._name_lines(names)
         return sheet
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from ablate.planning import LOGGERS, LoggerSettings
 from ablate.running.view import View
-from ablate.shared import Failure, UserError, make_folder
+from ablate.shared import Failure, UserError, count_text, make_folder
 from ablate.store import GIVEN_UP, SweepProgress, turn_of_child
 
 END_S = 10.0  # how long `Feeders.close` waits for loggers to send their last pages
@@ -284,8 +284,8 @@ class Observers:
             line = f"{message.removeprefix(f'{self._sweep}: ')}."
         if progress is not None:
             given_up = f", {len(lost)} given up" if lost else ""
-            count = f"{progress.ended_count} of {progress.total}"
-            line = f"{count} runs are done{given_up}. {line}".strip()
+            total = count_text(progress.total, "run")
+            line = f"{progress.ended_count} of {total} done{given_up}. {line}".strip()
         return {
             "format": FORMAT,
             "event": event,

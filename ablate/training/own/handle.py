@@ -31,8 +31,8 @@ from ablate.run import (
     Metrics,
     OwnRun,
     RunDir,
+    check_range,
     last_validation,
-    out_of_range,
     sealed_part,
 )
 from ablate.shared import (
@@ -518,9 +518,7 @@ class Handle:
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
         if name in self._declarations:
-            problem = out_of_range(self._declarations[name], value)
-            if problem:
-                raise UserError(f"{call}: {name}: {problem}")
+            check_range(self._declarations[name], value, f"{call}: {name}")
         return value
 
 
