@@ -192,6 +192,13 @@ def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how)
             "trainer.result.best.key: loss: is the metric loss itself",
         ),
         (
+            {
+                "result": {"file": "a.jsonl", "best": {"key": "test.loss", "direction": "less"}},
+                "metrics": {"loss": {"direction": "less", "key": "test/loss"}},
+            },
+            "trainer.result.best.key: test.loss: is the metric loss itself",
+        ),
+        (
             {"result": {"file": "a.csv", "best": {"key": "val_loss", "direction": "low"}}},
             "trainer.result.best.direction: expected one of more, less, got 'low'",
         ),
@@ -835,7 +842,7 @@ def test_the_keys_of_an_application_are_checked_by_composing_it(app, word, line)
 
 def test_a_program_that_is_no_application(app):
     (app / "app.py").write_text("print(1)")
-    with pytest.raises(UserError, match=r"keys: hydra: .*app\.py: it called no function of @hydra\.main"):
+    with pytest.raises(UserError, match=r"keys: hydra: .*app\.py has no @hydra\.main"):
         ids("trainer=app", "trainer.steps=1,2")
 
 

@@ -54,7 +54,7 @@ YAML = """\
 # {title}
 command: {command}
 {env}keys: {keys}
-# {{file: a JSON object in the folder}} or {{lines: the last match on the output}}
+# {{file: result.json}}, {{file: metrics.csv}}, {{tensorboard: FOLDER}} or {{lines: PATTERN}}
 result: {result}
 metrics: {{loss: {{direction: less}}}} # one that the result has; more or less: which is better
 {code}"""

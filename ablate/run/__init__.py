@@ -164,10 +164,6 @@ __all__ = [
     "data_hashes",  # the hashes of data files, remembered
     "Program",  # what a yaml declares of a program
     "program_of",  # the program of a run's tree
-    "Result",  # the place of a program's result
-    "Best",  # which row of a table is the result
-    "TABLES",  # endings of files that are tables
-    "result_key",  # the name of a metric in the result
     "PLACEHOLDERS",  # the placeholders of a command
     "FOLDER_PLACE",  # the placeholder for the run's folder
     "SEED_PLACE",  # the placeholder for the seed
@@ -282,7 +278,6 @@ if TYPE_CHECKING:
         imported_tree,
         last_validation,
         read_attribute,
-        result_key,
     )
     from ablate.run.parts import (
         PART_KINDS,
@@ -307,7 +302,6 @@ if TYPE_CHECKING:
         resume_words,
         split_command,
     )
-    from ablate.run.result_source import TABLES, Best, Result
     from ablate.run.run import OwnRun, Run, ShippedRun, shipped
     from ablate.run.rundir import (
         ATTEMPTS_FOLDER,

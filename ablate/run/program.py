@@ -165,8 +165,8 @@ def check_program(
     table = program.result.file if program.result.is_table else None
     if table and program.resume and program.result.best and program.result.step is None:
         raise UserError(
-            f"{TRAINER}.result.step: missing; name the column of steps of {table}, by which rows that "
-            f"`resume` makes the program write again are known"
+            f"{TRAINER}.result.step: missing; name the column of steps of {table}, by which rows "
+            f"that `resume` makes the program write again are known"
         )
 
 

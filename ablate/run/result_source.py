@@ -6,7 +6,7 @@
     result: {tensorboard: tb}                       # event files: the last step
     result: {lines: 'loss=(?P<loss>\\S+)'}          # on the output: the last match
 
-Which key of an object, column, tag or group has a metric is said by the metric's own `key`.
+The `key` of a metric names its key of the object, its column, tag or group.
 
 Used by run/program.py, which reads the yaml; training/own/ reads the result. A new place also needs
 its reading in training/own/outcome.py, and whether an earlier attempt's is set aside in
@@ -65,10 +65,14 @@ class Result:
 
     @property
     def is_table(self) -> bool:
-        """Whether there is a row for each step, of which one counts."""
+        """Return whether the result is a row of a table, which has one for each step."""
         return self.tensorboard is not None or (
             self.file is not None and Path(self.file).suffix.lower() in TABLES
         )
+
+    def keys(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Return the name that each declared metric has in the result."""
+        return {metric["key"]: result_key(metric) for metric in metrics}
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -80,36 +84,43 @@ def check_result(result: Result, metrics: Sequence[Mapping[str, Any]]) -> None:
     """Raise UserError, one line, where a result is at no place or at several, or its keys do not
     fit one another and the declared metrics."""
     place = f"{TRAINER}.result"
-    given = [name for name in PLACES if getattr(result, name) is not None]
-    if len(given) != 1:
-        raise UserError(f"{place}: expected one of {EXAMPLES}, got {' and '.join(given) or 'none'}")
+    places = [name for name in PLACES if getattr(result, name) is not None]
+    if len(places) != 1:
+        raise UserError(
+            f"{place}: expected one of {EXAMPLES}, got {' and '.join(places) or 'none'}"
+        )
     for name in ("step", "best"):
         if getattr(result, name) is not None and not result.is_table:
             raise UserError(
-                f"{place}.{name}: {given[0]} has no rows; it is for a table: a .csv, a .jsonl, or "
+                f"{place}.{name}: {places[0]} has no rows; it is for a table: a .csv, a .jsonl, or "
                 f"tensorboard"
             )
     if result.step is not None and result.tensorboard is not None:
         raise UserError(f"{place}.step: event files of TensorBoard have their steps; leave it out")
     if result.best is not None:
-        _check_best(result.best, metrics)
-    _check_groups(result, metrics)
+        _check_best(result.best, result.keys(metrics))
+    _check_groups(result, result.keys(metrics))
 
 
-def _check_best(best: Best, metrics: Sequence[Mapping[str, Any]]) -> None:
+def _check_best(best: Best, keys: Mapping[str, str]) -> None:
     place = f"{TRAINER}.result.best"
     if best.direction not in DIRECTIONS:
         raise unknown_value(f"{place}.direction", best.direction, DIRECTIONS)
-    for metric in metrics:
-        if result_key(metric) == best.key:
+    for metric, key in keys.items():
+        if _path(key) == _path(best.key):
             raise UserError(
-                f"{place}.key: {best.key}: is the metric {metric['key']} itself, and the best of "
+                f"{place}.key: {best.key}: is the metric {metric} itself, and the best of "
                 f"several values is better than the model; name a column of validation data, or "
                 f"leave `best` out for the last row"
             )
 
 
-def _check_groups(result: Result, metrics: Sequence[Mapping[str, Any]]) -> None:
+def _path(key: str) -> list[str]:
+    """Return the parts of a key, which may be joined by / or a dot."""
+    return re.split(r"[/.]", key)
+
+
+def _check_groups(result: Result, keys: Mapping[str, str]) -> None:
     if not result.patterns:
         return
     place, groups = f"{TRAINER}.result.lines", list[str]()
@@ -121,9 +132,6 @@ def _check_groups(result: Result, metrics: Sequence[Mapping[str, Any]]) -> None:
     for name in groups:
         if groups.count(name) > 1:
             raise UserError(f"{place}: two patterns have a group {name}; one may have it")
-    for metric in metrics:
-        if result_key(metric) not in groups:
-            raise UserError(
-                f"{place}: has no group (?P<{result_key(metric)}>...) for the metric "
-                f"{metric['key']}"
-            )
+    for metric, key in keys.items():
+        if key not in groups:
+            raise UserError(f"{place}: has no group (?P<{key}>...) for the metric {metric}")

@@ -447,8 +447,8 @@ STARTED_WITH = ("env", "cwd", "stdin")  # keys of a program that say how it is s
 
 def _judged_by(metric: Tree) -> dict[str, Any]:
     """Return what of a declared metric decides its number."""
-    named = {key: metric[key] for key in (own.RESULT_KEY,) if key in metric}
-    return {key: metric[key] for key in JUDGED_BY} | named
+    keys = [*JUDGED_BY, own.RESULT_KEY] if own.RESULT_KEY in metric else JUDGED_BY
+    return {key: metric[key] for key in keys}
 
 
 class OwnSpec(RunSpec):

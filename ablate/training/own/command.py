@@ -27,7 +27,6 @@ from typing import Any, NoReturn
 from ablate.run import (
     FOLDER_PLACE,
     SEED_PLACE,
-    TABLES,
     OwnRun,
     Program,
     RunDir,
@@ -93,6 +92,8 @@ class Command:
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
         resumed = resume_words(program, settings, place)
+        if not resumed:
+            self._empty(program, folder)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [
             *fill_command(command, settings, place, overrides, self.run.spec.flags),
@@ -134,7 +135,8 @@ class Command:
         if table and table == states(table):
             name = program.result.path
             raise UserError(
-                f"trainer.result: {name}: this attempt, which resumed, wrote nothing to it"
+                f"trainer.result: {name}: this attempt, which resumed, wrote nothing to it; if "
+                f"it had nothing left to do, `ablate run {self.rundir.path.name} --delete`, and sweep again"
             )
         source, result = read_result(program, folder, output, self.run)
         self.handle.give(source, result, read_predictions(program, folder))
@@ -144,30 +146,34 @@ class Command:
         stay.
 
         A table stays where the program goes on by the words of `resume`, without the line that a
-        kill cut off. The best of its rows is among all of them: without these words a run begins
-        again, in an empty folder.
+        kill cut off.
         """
         number = len(self.attempt.earlier_attempts)
-        table = left_as_result(program.result, folder) if program.result.is_table else []
         if resumed:
-            for file in table:
-                cut_last_line(file)
-            _set_aside(program, folder, number, kept=table)
+            table = _table(program, folder)
+            if program.result.file is not None:
+                for file in table:
+                    cut_last_line(file)
+            _set_aside(program, folder, number, but=table)
             return states(table)
-        if number and program.result.best is not None and any(folder.iterdir()):
+        _set_aside(program, folder, number)
+        return {}
+
+    def _empty(self, program: Program, folder: Path) -> None:
+        """Empty the folder of a run whose result is the best row of all, where no words of `resume`
+        say that it goes on: it would lack the rows of the attempt before, or have them twice."""
+        if program.result.best is not None and any(folder.iterdir()):
             self.rundir.say("begins in an empty folder: no `resume` says how it goes on")
             shutil.rmtree(folder)
             folder.mkdir()
-        _set_aside(program, folder, number)
-        return {}
 
     def _interrupt(self, program: Program, folder: Path) -> NoReturn:
         """Set aside what the program left as its result, whatever its exit code: it was asked to
         stop before it ended, so its training may not be whole. A table is left to the next attempt,
         which may append to it. Raises TrainingStopped."""
         self.rundir.ask_to_stop()
-        table = left_as_result(program.result, folder) if program.result.is_table else []
-        if _set_aside(program, folder, len(self.attempt.earlier_attempts) + 1, kept=table):
+        number = len(self.attempt.earlier_attempts) + 1
+        if _set_aside(program, folder, number, but=_table(program, folder)):
             self.rundir.say("stopped: the result that it left was set aside; it starts again")
         raise TrainingStopped
 
@@ -323,12 +329,17 @@ def _changed(name: str, change: str, hint: str = "") -> UserError:
     )
 
 
-def _set_aside(program: Program, folder: Path, number: int, kept: Collection[Path] = ()) -> bool:
-    """Rename the files that attempt `number` left as its result, which doesn't count; return
-    whether there were any."""
+def _table(program: Program, folder: Path) -> list[Path]:
+    """Return the files of the table that the program left as its result; none for other results."""
+    return left_as_result(program, folder) if program.result.is_table else []
+
+
+def _set_aside(program: Program, folder: Path, number: int, but: Collection[Path] = ()) -> bool:
+    """Rename the files that attempt `number` left as its result, which doesn't count, `but` those
+    of a table that is appended to; return whether there were any."""
     predictions = [folder / name for name in [program.predictions] if name]
-    files = [*left_as_result(program.result, folder), *filter(os.path.lexists, predictions)]
-    leftovers = [file for file in files if file not in kept]
+    files = [*left_as_result(program, folder), *filter(os.path.lexists, predictions)]
+    leftovers = [file for file in files if file not in but]
     for file in leftovers:
         file.replace(file.with_name(f"{file.name}{SET_ASIDE}{number}"))
     return bool(leftovers)
@@ -343,9 +354,7 @@ def states(files: Iterable[Path]) -> dict[Path, Any]:
 def cut_last_line(file: Path) -> None:
     """Cut off what follows the last end of a line, as a kill leaves it. What a program appends
     would become a part of that line."""
-    if file.suffix.lower() not in TABLES or not file.is_file():
-        return
-    content = file.read_bytes()
+    content = file.read_bytes() if file.is_file() else b""
     if content and not content.endswith(b"\n"):
         write_whole(file, content[: content.rfind(b"\n") + 1])
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ablate.run import OwnRun, Program, Result, result_key
+from ablate.run import OwnRun, Program
 from ablate.shared import (
     NotRegular,
     UserError,
@@ -27,13 +27,13 @@ from ablate.shared import (
 from ablate.training.own.curves import to_number
 from ablate.training.own.result_table import (
     ABSENT,
-    MOST_NAMES,
     best_row,
     csv_rows,
     event_rows,
     flat_names,
     json_rows,
     lacks,
+    listing,
     rows_by_step,
     value_at,
     value_of_last,
@@ -98,16 +98,16 @@ def read_result(
     an object or the output gives it, `n`, the number of test examples. Raises UserError, one line,
     for an invalid result."""
     result = program.result
-    keys = {metric["key"]: result_key(metric) for metric in run.metrics}
+    keys = result.keys(run.metrics)
     values: Mapping[str, Any]
     if result.patterns:
         place = "trainer.result.lines"
         values = _matched(result.patterns, [*keys.values()], output)
     elif result.is_table:
-        place, values = _of_table(result, [*keys.values()], folder)
+        place, values = _of_table(program, [*keys.values()], folder)
     else:
         place = f"trainer.result.file: {result.file}"
-        values = _object(result_files(result, folder, place)[0], place)
+        values = _object(result_files(program, folder, place)[0], place)
     if "n" in values and not result.is_table:
         keys["n"] = "n"
     numbers: dict[str, float] = {}
@@ -123,38 +123,41 @@ def read_result(
     return place, numbers
 
 
-def result_files(result: Result, folder: Path, place: str) -> list[Path]:
+def result_files(program: Program, folder: Path, place: str) -> list[Path]:
     """Return the file of a result, or the event files of its folder in the order of their times.
     Raises UserError where there is none or, for a file, where a pattern names several."""
+    result = program.result
     assert result.path is not None
-    files = left_as_result(result, folder)
+    files = left_as_result(program, folder)
     if not files:
-        names = sorted(
-            file.relative_to(folder).as_posix()
-            for file in folder.rglob("*")
-            if file.is_file() and SET_ASIDE not in file.name
-        )
-        listing = short_error(", ".join(names[:MOST_NAMES])) or "nothing"
+        all_files = [
+            path for path in folder.rglob("*") if path.is_file() and SET_ASIDE not in path.name
+        ]
+        event_folders = [path.parent for path in all_files if path.match(EVENT_FILES)]
+        candidates = event_folders if result.tensorboard and event_folders else all_files
+        names = sorted(path.relative_to(folder).as_posix() for path in candidates)
         raise UserError(
-            f"{place}: missing, though the command ended with exit code 0; its folder has {listing}"
+            f"{place}: missing, though the command ended with exit code 0; its folder has "
+            f"{listing(result.path, names)}"
         )
     places = {file if result.tensorboard is None else file.parent for file in files}
     if len(places) > 1:
-        listing = ", ".join(sorted(path.relative_to(folder).as_posix() for path in places))
-        raise UserError(f"{place}: names {listing}; one of them is to be the result")
+        names = sorted(path.relative_to(folder).as_posix() for path in places)
+        raise UserError(f"{place}: names {', '.join(names)}; name one of them")
     return files
 
 
-def left_as_result(result: Result, folder: Path) -> list[Path]:
+def left_as_result(program: Program, folder: Path) -> list[Path]:
     """List the files in a run's folder that its program left as its result, in order; none where
     the output has it."""
+    result = program.result
     if result.path is None:
         return []
     exact = folder / result.path
-    found = [exact] if os.path.lexists(exact) else sorted(folder.glob(result.path))
+    paths = [exact] if os.path.lexists(exact) else sorted(folder.glob(result.path))
     if result.tensorboard is not None:
-        found = [file for path in found for file in sorted(path.glob(EVENT_FILES))]
-    return [file for file in found if SET_ASIDE not in file.name]
+        paths = [file for path in paths for file in sorted(path.glob(EVENT_FILES))]
+    return [path for path in paths if SET_ASIDE not in path.name]
 
 
 def _matched(patterns: Sequence[str], keys: Sequence[str], output: str) -> dict[str, Any]:
@@ -165,39 +168,44 @@ def _matched(patterns: Sequence[str], keys: Sequence[str], output: str) -> dict[
         if matches:
             values |= matches[-1].groupdict()
         elif not {*keys}.isdisjoint(re.compile(pattern).groupindex):
-            raise UserError(f"trainer.result.lines: nothing that it printed matches {pattern!r}")
+            lines = [line for line in output.splitlines() if line.strip()]
+            last_line = f"its last line is {short_error(lines[-1])}" if lines else "it printed none"
+            raise UserError(
+                f"trainer.result.lines: no line that it printed matches {pattern!r}; {last_line}"
+            )
     return values
 
 
-def _of_table(result: Result, keys: Sequence[str], folder: Path) -> tuple[str, dict[str, Any]]:
+def _of_table(program: Program, keys: Sequence[str], folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the place of the row that counts, and its values; of the last one those of `keys`."""
+    result = program.result
     if result.tensorboard is not None:
         place = f"trainer.result.tensorboard: {result.tensorboard}"
-        rows = event_rows(result_files(result, folder, place), place)
+        rows = event_rows(result_files(program, folder, place), place)
     else:
         place = f"trainer.result.file: {result.file}"
-        [file] = result_files(result, folder, place)
+        [file] = result_files(program, folder, place)
         content = _content(file, place, MOST_TABLE)
         rows = (csv_rows if file.suffix.lower() == ".csv" else json_rows)(content, place)
         if result.step is not None:
             rows = rows_by_step(rows, result.step, place)
     if result.best is None:
         return place, {key: value_of_last(rows, key, place)[1] for key in keys}
-    row = best_row(rows, result.best, place)
-    where = f"{place}: {row.place}, where {result.best.key} is best"
-    return where, {name: cell for name, cell in row.cells.items() if cell not in ABSENT}
+    row = best_row(rows, result.best.key, result.best.direction, place)
+    place = f"{place}: {row.place}, where {result.best.key} is best"
+    return place, {name: cell for name, cell in row.cells.items() if cell not in ABSENT}
 
 
-def _content(file: Path, place: str, most: int) -> bytes:
+def _content(file: Path, place: str, limit: int) -> bytes:
     try:
         with open_file(file) as opened:
-            content = opened.read(most + 1)
+            content = opened.read(limit + 1)
     except NotRegular:
         raise UserError(f"{place}: is no regular file; have the program write one") from None
     except OSError as error:
         raise UserError(f"{place}: {error.strerror}") from error
-    if len(content) > most:
-        raise UserError(f"{place}: is larger than {most:,} bytes; write metrics alone")
+    if len(content) > limit:
+        raise UserError(f"{place}: is larger than {limit:,} bytes; write metrics alone")
     return content
 
 

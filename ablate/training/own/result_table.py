@@ -8,6 +8,8 @@ is run/result_source.py `Result`.
 from __future__ import annotations
 
 import csv
+import difflib
+import io
 import json
 import math
 import re
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.run import DIRECTIONS, Best
-from ablate.shared import UserError, did_you_mean, install_command, short_error
+from ablate.run import DIRECTIONS
+from ablate.shared import UserError, count_text, install_command, short_error
 from ablate.training.own.curves import to_number
 
 ABSENT = (None, "")  # cells of a column that a row has no value of
@@ -25,19 +27,20 @@ MOST_NAMES = 20  # that an error lists
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """A row of a table. place: its line or step, in words."""
 
     place: str
     cells: Mapping[str, Any]
 
 
-def csv_rows(content: bytes, place: str) -> list[Row]:
+def csv_rows(content: bytes, place: str) -> list[ResultRow]:
     """Return the lines below the header of a csv. Raises UserError for a line of another number of
     values, as a line that was cut off is."""
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     names: list[str] = []
-    reader = csv.reader(content.decode("utf-8-sig", errors="replace").splitlines())
+    text = content.decode("utf-8-sig", errors="replace")
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
         for cells in reader:
             if not cells:
@@ -47,11 +50,13 @@ def csv_rows(content: bytes, place: str) -> list[Row]:
             elif [cell.strip() for cell in cells] != names:  # a header may come once more
                 if len(cells) != len(names):
                     raise UserError(
-                        f"{place}: line {reader.line_num} has {len(cells)} values of {len(names)} "
-                        f"columns"
+                        f"{place}: line {reader.line_num} has {count_text(len(cells), 'value')}, "
+                        f"the header {count_text(len(names), 'column')}"
                     )
                 stripped = [cell.strip() for cell in cells]
-                rows.append(Row(f"line {reader.line_num}", dict(zip(names, stripped, strict=True))))
+                rows.append(
+                    ResultRow(f"line {reader.line_num}", dict(zip(names, stripped, strict=True)))
+                )
     except csv.Error as error:
         raise UserError(f"{place}: line {reader.line_num}: {error}") from error
     if not rows:
@@ -62,7 +67,7 @@ def csv_rows(content: bytes, place: str) -> list[Row]:
     return rows
 
 
-def json_rows(content: bytes, place: str) -> list[Row]:
+def json_rows(content: bytes, place: str) -> list[ResultRow]:
     """Return the lines of a file of JSON objects. Raises UserError for a line that is none."""
     rows = []
     for number, line in enumerate(content.decode("utf-8-sig", errors="replace").split("\n"), 1):
@@ -74,26 +79,30 @@ def json_rows(content: bytes, place: str) -> list[Row]:
             cells = None
         if not isinstance(cells, dict):
             raise UserError(f"{place}: line {number} is no JSON object: {short_error(line)}")
-        rows.append(Row(f"line {number}", cells))
+        rows.append(ResultRow(f"line {number}", cells))
     if not rows:
         raise UserError(f"{place}: is empty")
     return rows
 
 
-def event_rows(files: Sequence[Path], place: str) -> list[Row]:
+def event_rows(files: Sequence[Path], place: str) -> list[ResultRow]:
     """Return a row for each step of the scalars in event files, which are in the order of their
-    times. A file that begins at a step written before replaces what follows. Raises UserError
-    without the package, and where there is no scalar."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for file in files:
-        scalars = list(_scalars(file, place))
-        first = min((step for step, _, _ in scalars), default=math.inf)
-        by_step = {step: cells for step, cells in by_step.items() if step < first}
-        for step, tag, value in scalars:
-            by_step.setdefault(step, {})[tag] = value
-    if not by_step:
+    times. A tag that goes back to a step, in a later file or in the same, loses what it had from
+    there on, as in TensorBoard. Raises UserError without the package, and where there is no
+    scalar."""
+    by_tag: dict[str, dict[int, float]] = {}
+    for step, tag, value in (scalar for file in files for scalar in _scalars(file, place)):
+        steps = by_tag.setdefault(tag, {})
+        while steps and next(reversed(steps)) >= step:
+            steps.popitem()
+        steps[step] = value
+    if not by_tag:
         raise UserError(f"{place}: its event files have no scalars")
-    return [Row(f"step {step}", by_step[step]) for step in sorted(by_step)]
+    by_step: dict[int, dict[str, float]] = {}
+    for tag, steps in by_tag.items():
+        for step, value in steps.items():
+            by_step.setdefault(step, {})[tag] = value
+    return [ResultRow(f"step {step}", by_step[step]) for step in sorted(by_step)]
 
 
 def _scalars(file: Path, place: str) -> Iterator[tuple[int, str, float]]:
@@ -115,53 +124,54 @@ def _scalars(file: Path, place: str) -> Iterator[tuple[int, str, float]]:
 # --- Which row counts -----------------------------------------------------------------------------
 
 
-def rows_by_step(rows: Iterable[Row], column: str, place: str) -> list[Row]:
+def rows_by_step(rows: Iterable[ResultRow], column: str, place: str) -> list[ResultRow]:
     """Join the rows of a step to one. A step that goes back drops the rows from there on: the
     program writes them again. Raises UserError for a row without a step."""
-    joined: list[tuple[float, Row]] = []
+    joined: list[tuple[float, ResultRow]] = []
     for row in rows:
         step = to_number(row.cells.get(column))
         if step is None or not math.isfinite(step):
             raise UserError(
                 f"{place}: {row.place} has no number in {column}, the column of "
-                f"trainer.result.step; it has {_names(row.cells)}"
+                f"trainer.result.step; it has {listing(column, flat_names(row.cells))}"
             )
         while joined and joined[-1][0] > step:
             joined.pop()
         cells = {key: cell for key, cell in row.cells.items() if cell not in ABSENT}
         if joined and joined[-1][0] == step:
             cells = {**joined.pop()[1].cells, **cells}
-        joined.append((step, Row(row.place, cells)))
+        joined.append((step, ResultRow(row.place, cells)))
     return [row for _, row in joined]
 
 
-def value_of_last(rows: Sequence[Row], key: str, place: str) -> tuple[Row, Any]:
+def value_of_last(rows: Sequence[ResultRow], key: str, place: str) -> tuple[ResultRow, Any]:
     """Return the last row that has a value of this column, and the value. Raises UserError where no
     row has one, and where only rows at the end lack it: that may be a nan, written as nothing."""
-    having = [n for n, row in enumerate(rows) if value_at(row.cells, key) not in ABSENT]
-    if not having:
+    places = [n for n, row in enumerate(rows) if value_at(row.cells, key) not in ABSENT]
+    if not places:
         raise lacks(place, key, [name for row in rows for name in flat_names(row.cells)])
-    last = having[-1]
-    if 1 < len(having) == last + 1 < len(rows):
+    end = places[-1] + 1
+    if 1 < len(places) == end < len(rows):
         raise UserError(
-            f"{place}: {rows[last + 1].place} has no {key}, though all before it have; write nan "
+            f"{place}: {rows[end].place} has no {key}, though all before it have; write nan "
             f"where it diverged, or name the column of steps by trainer.result.step, which joins "
             f"the lines of a step"
         )
-    return rows[last], value_at(rows[last].cells, key)
+    row = rows[end - 1]
+    return row, value_at(row.cells, key)
 
 
-def best_row(rows: Sequence[Row], best: Best, place: str) -> Row:
-    """Return the first of the rows with the best finite value in the column on validation data.
-    Raises UserError where no row has one."""
-    judged = []
+def best_row(rows: Sequence[ResultRow], key: str, direction: str, place: str) -> ResultRow:
+    """Return the first of the rows with the best finite value of the column `key`. Raises UserError
+    where no row has one."""
+    losses = []
     for n, row in enumerate(rows):
-        number = to_number(value_at(row.cells, best.key))
+        number = to_number(value_at(row.cells, key))
         if number is not None and math.isfinite(number):
-            judged.append((-DIRECTIONS[best.direction] * number, n))
-    if not judged:
-        raise lacks(place, best.key, [name for row in rows for name in flat_names(row.cells)])
-    return rows[min(judged)[1]]
+            losses.append((-DIRECTIONS[direction] * number, n))
+    if not losses:
+        raise lacks(place, key, [name for row in rows for name in flat_names(row.cells)])
+    return rows[min(losses)[1]]
 
 
 # --- Values by their names ------------------------------------------------------------------------
@@ -192,16 +202,16 @@ def flat_names(cells: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 def lacks(place: str, key: str, names: Iterable[str]) -> UserError:
     """Make the error for a result without this key; `names`: what it has instead."""
-    distinct = [*dict.fromkeys(names)]
-    listing = f"{_listed(distinct)}{did_you_mean(key, distinct)}"
-    return UserError(f"{place}: lacks {key}, which the yaml declares; it has {listing}")
+    return UserError(f"{place}: lacks {key}, which the yaml declares; it has {listing(key, names)}")
 
 
-def _names(cells: Mapping[str, Any]) -> str:
-    return _listed([*flat_names(cells)])
+def listing(key: str, names: Iterable[str]) -> str:
+    """List the names that there are in place of `key`, the most similar first."""
 
+    def similarity(name: str) -> float:
+        return difflib.SequenceMatcher(None, key.lower(), name.lower()).ratio()
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMES]) or "nothing"
-    more = len(names) - MOST_NAMES
-    return short_error(f"{shown} and {more} more" if more > 0 else shown)
+    distinct = sorted(dict.fromkeys(names), key=similarity, reverse=True)
+    text = ", ".join(distinct[:MOST_NAMES]) or "nothing"
+    number = len(distinct) - MOST_NAMES
+    return short_error(f"{text} and {number} more" if number > 0 else text)
