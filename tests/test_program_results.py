@@ -19,7 +19,7 @@ from support.processes import kill, workers
 from support.programs import attempts, results
 
 from ablate.planning import expand
-from ablate.run import Best, OwnSpec
+from ablate.run import OwnSpec
 from ablate.run.rundir import RunDir
 from ablate.training.own import processes, result_table
 from ablate.training.own.result_table import ResultRow
@@ -294,8 +294,8 @@ def test_the_first_of_equal_rows_is_the_best_and_a_nan_never():
     rows = [
         ResultRow(str(n), {"v": v}) for n, v in enumerate(["nan", 0.5, "inf", 0.75, 0.75, None])
     ]
-    assert result_table.best_row(rows, Best("v", "more"), "x") is rows[3]
-    assert result_table.best_row(rows, Best("v", "less"), "x") is rows[1]
+    assert result_table.best_row(rows, "v", "more", "x") is rows[3]
+    assert result_table.best_row(rows, "v", "less", "x") is rows[1]
 
 
 # --- Attempts and ids ---------------------------------------------------------------------------

@@ -136,7 +136,8 @@ class Command:
             name = program.result.path
             raise UserError(
                 f"trainer.result: {name}: this attempt, which resumed, wrote nothing to it; if "
-                f"it had nothing left to do, `ablate run {self.rundir.path.name} --delete`, and sweep again"
+                f"nothing was left to do, `ablate run {self.rundir.path.name} --delete` and sweep "
+                f"again"
             )
         source, result = read_result(program, folder, output, self.run)
         self.handle.give(source, result, read_predictions(program, folder))

@@ -53,10 +53,9 @@ def csv_rows(content: bytes, place: str) -> list[ResultRow]:
                         f"{place}: line {reader.line_num} has {count_text(len(cells), 'value')}, "
                         f"the header {count_text(len(names), 'column')}"
                     )
-                stripped = [cell.strip() for cell in cells]
-                rows.append(
-                    ResultRow(f"line {reader.line_num}", dict(zip(names, stripped, strict=True)))
-                )
+                values = [cell.strip() for cell in cells]
+                by_name = dict(zip(names, values, strict=True))
+                rows.append(ResultRow(f"line {reader.line_num}", by_name))
     except csv.Error as error:
         raise UserError(f"{place}: line {reader.line_num}: {error}") from error
     if not rows:
