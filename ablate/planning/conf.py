@@ -99,23 +99,6 @@ def other_app_trainers() -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def without_ours() -> Iterator[None]:
-    """Take our groups out of Hydra's store while the block runs.
-
-    The store is global, and another application, composed in the block, may have groups of the same
-    names.
-    """
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    ours = {kind: store.repo.pop(kind) for kind in (*_stored, TRAINER) if kind in store.repo}
-    try:
-        yield
-    finally:
-        store.repo.update(ours)
-
-
 def _loaded(file: Path) -> Any:
     from omegaconf import OmegaConf
 
@@ -148,23 +131,18 @@ def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[st
 
     Raises UserError for whatever Hydra refuses, and for resolvers.
     """
-    with hydra_errors(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
-        tree, choices = composed(name, words)
-    check_resolvers(tree, "conf")
-    return tree, choices
-
-
-def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what `compose_config` does, for the folder that Hydra is initialised on."""
     from hydra import compose
     from omegaconf import OmegaConf
 
-    config = compose(name, words, return_hydra_config=True)
+    with hydra_errors(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
+        config = compose(name, words, return_hydra_config=True)
     group_choices = {str(group): choice for group, choice in config.hydra.runtime.choices.items()}
     keys = [str(key) for key in config if key != "hydra"]
-    tree: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+    container: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+    tree = {str(key): value for key, value in container.items()}
     choices = {k: choice for k, choice in group_choices.items() if not k.startswith("hydra/")}
-    return {str(key): value for key, value in tree.items()}, choices
+    check_resolvers(tree, "conf")
+    return tree, choices
 
 
 @contextlib.contextmanager
