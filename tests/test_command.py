@@ -842,7 +842,7 @@ def test_the_keys_of_an_application_are_checked_by_composing_it(app, word, line)
 
 def test_a_program_that_is_no_application(app):
     (app / "app.py").write_text("print(1)")
-    with pytest.raises(UserError, match=r"keys: hydra: .*app\.py has no @hydra\.main"):
+    with pytest.raises(UserError, match=r"keys: hydra: .*app\.py .*@hydra\.main"):
         ids("trainer=app", "trainer.steps=1,2")
 
 
@@ -894,6 +894,7 @@ def test_what_it_writes_trains(toy, shell):
     assert found == sorted(expected_loss(lr, seed) for lr in (0.1, 0.2) for seed in (0, 1))
 
 
+@pytest.mark.whole
 def test_of_a_hydra_application_it_writes_its_keys(app, shell):
     """A group is what the first sweep may vary; what was typed stays in the command."""
     (app / "conf" / "trainer" / "app.yaml").unlink()
