@@ -229,7 +229,7 @@ def test_an_application_with_an_environment_of_its_own(shell, env, start):
     assert sorted(tree["size"]["width"] for tree in configurations(shell)) == [2, 64]
     declare(shell)  # in ours
     said = shell("plan", "trainer=app", "trainer.size=tiny,huge", "seeds=1", code=2).err
-    assert "python app.py --cfg all: ModuleNotFoundError: No module named 'only_here'" in said
+    assert "named 'only_here'" in said
 
 
 @pytest.mark.whole

@@ -18,6 +18,9 @@ from ablate.run import CHOICES, TRAINER, Param
 from ablate.shared import UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
+VARIABLE = re.compile(r"\$\{oc\.env:\w+\}")
+# The keys that say where data lie, which is no part of a run's id; what a trainer is given, is one.
+_PLACE = re.compile(r"(?!.*\btrainer\b)(.*\.)?data\.path")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -203,10 +206,12 @@ def check_yaml(path: Path, place: str) -> None:
 def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
     """Raise UserError for a text such as ${oc.env:HOME}.
 
-    It would mean something else elsewhere, or disclose what nobody should read. `place` and `key`:
-    how the error names the tree.
+    It would mean something else elsewhere, or disclose what nobody should read. Only `data.path`
+    may have variables. `place` and `key`: how the error names the tree.
     """
     if isinstance(tree, str) and (match := RESOLVER.search(tree)):
+        if _PLACE.fullmatch(key) and not RESOLVER.search(VARIABLE.sub("", tree)):
+            return
         raise UserError(
             f"{': '.join(filter(None, (place, key)))}: {match[0]!r}: resolvers are refused, since "
             f"a configuration must mean the same everywhere; write the value"
