@@ -365,6 +365,10 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
         (lambda: sweep.plot(size=3), "Sweep.plot: size", "3"),
         (lambda: sweep.plot(rows=5), "Sweep.plot: rows", "5"),
         (lambda: sweep.plot(rows=["a", 5]), "Sweep.plot: rows", "['a', 5]"),
+        (lambda: sweep.plot(size=(0.1, 1)), "size: ", "0.1x1"),
+        (lambda: sweep.plot(rows=["dnp"]), "rows: ", "'dpn'"),
+        (lambda: sweep.plot(highlight="dnp"), "highlight: ", "'dpn'"),
+        (lambda: sweep.plot("curves", highlight="dpn"), "highlight: ", "gain"),
         (lambda: sweep.train(retry=5), "Sweep.train: retry", "5"),
         (lambda: sweep.to_pandas(curves="yes"), "Sweep.to_pandas: curves", "'yes'"),
     ):

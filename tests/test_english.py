@@ -90,7 +90,7 @@ EXAMPLES = [
     (
         "verdicts",
         {"words": ["better", "worse"], "margin": 0.5},
-        ["better (bold)", "worse below 0", "±0.5 (analysis.margin)", "above -0.5"],
+        ["better (bold)", "worse = below 0", "±0.5 (analysis.margin)", "above -0.5"],
     ),
     (
         "few-seeds",
@@ -160,7 +160,7 @@ EXAMPLES = [
     (
         "noise.resolution",
         {"columns": [RESOLVED], "points": "dB", "seeds": 7},
-        ["7 seeds", "1.3 dB", "14 seeds", "0.88", "43 %", "500 pictures"],
+        ["7 seeds", "1.3 dB", "14 seeds", "0.88", "43 %", "500 test pictures"],
     ),
     (
         "noise.resolution",

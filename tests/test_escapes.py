@@ -135,7 +135,7 @@ def test_the_best_row_alone_is_judged_among_nine(read):
     alone = sweep(read, "best", BEST, seeds=5)
     assert among_nine("all") in alone
     left_out = ", ".join(f"-level={level}" for level in range(1, 9))
-    assert f" were first read in all, at n = 5: rows: {left_out}; {COUNTED}" in alone
+    assert f" had been read in all, at n = 5: rows: {left_out}; {COUNTED}" in alone
     found = facts(read, "best", "--show", "accuracy")
     gain = float(found["level=9", "gain"])
     score, baseline_score = (float(found[f"level={level}", "score"]) for level in (9, 0))
@@ -188,13 +188,13 @@ def test_an_edited_file(gauge):
     assert "also read" not in flat(gauge("sweep", "photos.yaml", INLINE).out)
     for old, new, note in (
         ("  - low: {trainer.level: 1}\n", "", "rows: -low; all "),
-        ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1; "),
-        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other; "),
+        ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1. "),
+        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other. "),
         ("low:", "small:", ""),  # another label is no change
     ):
         file.write_text(FILE.replace(old, new))
         told = flat(gauge("sweep", "photos.yaml", INLINE, "--replace").out)
-        assert ("Changed after verdicts were first read, at n = 3: " in told) == bool(note)
+        assert ("Changed after verdicts had been read, at n = 3: " in told) == bool(note)
         assert note in told
     (gauge.folder / "pictures.yaml").write_text(FILE.replace("seeds: 3", "seeds: 4"))
     told = flat(gauge("sweep", "pictures.yaml", INLINE).out)

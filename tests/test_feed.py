@@ -6,6 +6,8 @@ buffer too early, or reads a batch before it is there, gets other bytes.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +96,29 @@ def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it():
         assert torch.cat([fed.fetch(n).labels for n in range(3)]).tolist() == list(range(12))
         fed.close()
         assert asked == [0, 1, 2]
+
+
+THREADS_AFTER_GATHERING = """
+import os, time, torch
+from concurrent.futures import ThreadPoolExecutor
+from ablate.data.splits import Split
+torch.set_num_threads(4)
+pixels = torch.zeros(4096, 32, 32, 3, dtype=torch.uint8)
+split = Split(pixels, torch.zeros(4096, dtype=torch.int64), torch.ones(4096))
+pool = ThreadPoolExecutor(4)
+list(pool.map(time.sleep, [0.1] * 4))
+threads = os.listdir("/proc/self/task")
+split.gather(torch.arange(4096), None, split.empty(4096, None), pool.map)
+print(len(os.listdir("/proc/self/task")) - len(threads))
+"""
+
+
+def test_threads_that_gather_start_no_others():
+    """A team of OpenMP in each of 15 threads would be 60 spinning threads, and the thread that
+    launches a GPU's kernels would have to wait for a core."""
+    code = [sys.executable, "-c", THREADS_AFTER_GATHERING]
+    done = subprocess.run(code, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 @pytest.mark.parametrize("bad", [2, 3])  # at either place of the ring

@@ -11,6 +11,7 @@ import pytest
 from support.svg import marks, texts
 from support.tables import finished, make_plan, note, plant, tabulate
 
+from ablate.planning import read_labels
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
@@ -18,7 +19,6 @@ from ablate.report.plot.across import across
 from ablate.report.plot.form import inks, read_figure_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
-from ablate.report.selection import read_labels
 from ablate.report.watch.curves import on_dark
 from ablate.shared.errors import UserError
 
@@ -191,8 +191,8 @@ def test_wrong_words_are_named_with_the_choices():
     with pytest.raises(UserError, match="--style: expected one of page, paper, slides, got 'pap"):
         FigureForm("papers")
     for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):
-        with pytest.raises(UserError, match="--size: expected WIDTHxHEIGHT in inches, each from 1"):
-            read_figure_size(text)
+        with pytest.raises(UserError, match="--size: expected a width and a height from 1 to 40"):
+            FigureForm(size=read_figure_size(text))
     assert read_figure_size("3.3x2.4") == COLUMN
 
 

@@ -83,20 +83,25 @@ def test_columns_are_counted():
     }
     of_three = planted(words, ("S", "B", "L"))
     assert table_headline(of_three) == (
-        "On digits, against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
-        "down hurts in 3 of 3 columns; "
+        "On digits, against base, over 4 seeds: up helps in S and B and later in B; "
+        "down hurts in all 3 columns; "
         "same within 0.5 in 3, can't tell in 2 and no verdict in 1 of 12 comparisons. "
         f"{false_words(of_three)}"
     )
-    assert "up to 0.15 of 3 columns are" in false_words(of_three)
+    assert "a chance of up to 15 %" in false_words(of_three)
     assert "analysis.family=table" in false_words(of_three)
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert table_headline(of_two) == (
-        "On digits, against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 "
-        f"of 2 and 2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r0 helps in both columns, r1 in both columns, r2 "
+        f"in both columns and 2 more in some. {false_words(of_two)}"
     )
-    assert "up to 0.1 of 2 columns are" in false_words(of_two)
+    assert "a chance of up to 10 %" in false_words(of_two)
+    labels = [f"c{number}" for number in range(12)]
+    up = {label: ("helps", 1) if label in labels[:5] else (TELL, 0) for label in labels}
+    of_twelve = planted({"up": up}, labels)
+    assert "up helps in 5 of 12 columns" in table_headline(of_twelve)
+    assert "up to 0.6 of 12 columns are" in false_words(of_twelve)
 
 
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])
@@ -105,8 +110,8 @@ def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expect
     sentence = table_headline(
         make_table(Evidence.collect(plan, plant(plan, PLANTED)), detail=Detail.VERDICTS)
     )
-    assert ("up to 0.15 of 3 columns are expected to have" in sentence) == expected
-    assert ("expected" in sentence) == expected
+    assert ("a false verdict in some column has a chance of up to 15 %" in sentence) == expected
+    assert ("analysis.family" in sentence) == expected
 
 
 def test_without_verdicts_there_is_no_sentence():

@@ -145,7 +145,7 @@ def test_importing_again_extends_and_a_changed_number_is_refused(run, bring):
     more = [{"method": "new", "data": "pets", "seed": s, "acc": 91, "lr": 0.001} for s in range(3)]
     assert "3 runs imported, 18 here already" in bring([*lines(seeds=3), *more])
     text = run("table", "paper2")
-    assert "Changed after verdicts were first read" in text
+    assert "Changed after verdicts had been read" in text
     assert "rows: +new" in text
     changed = lines(seeds=3)
     old, changed[4]["acc"] = changed[4]["acc"], 99.5

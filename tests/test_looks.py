@@ -265,9 +265,9 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, shown):
 def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, shown):
     assert "Changed after" not in shown("analysis.margin=0.3")
     changed = ("fixture", "analysis.metric=loss", "analysis.spread=paired")
-    said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none; "
+    said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none. "
     printed = shown(*changed, "--notes", "full")
-    assert f"Changed after verdicts were first read, at n = 3: {said}" in printed
+    assert f"Changed after verdicts had been read, at n = 3: {said}" in printed
     assert "paired t" in printed
     printed = shown(*changed, "--strict", format="tidy")
     assert said in printed

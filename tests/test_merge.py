@@ -59,7 +59,7 @@ def whole(made) -> list[str]:
     return read(made, "all")
 
 
-OF_LOOKS = ("were also read in sweep", "were also seen in sweep", "were first read")
+OF_LOOKS = ("were also read in sweep", "were also seen in sweep", "had been read")
 
 
 def but_looks(text: str) -> str:

@@ -268,7 +268,7 @@ PARTS = ["stem", "posemb", "cls", "blocks", "norm", "head"]
         ({"name": "muon", "lr_mult": {"blocks": 0}}, "name: muon: every matrix in blocks is froz"),
         ({"lr_mult": {"head": -1}}, r"lr_mult\.head: .*at least 0"),
         ({"lr_mult": {"head": "x"}}, r"lr_mult\.head: .*expected a number"),
-        ({"lr_mult": {"haed": 0}}, r"lr_mult\.haed: .*, expected a path of parameters .*of .*head"),
+        ({"lr_mult": {"haed": 0}}, r"lr_mult\.haed: .*, expected a part of the model, .*head"),
         ({"lr_mult": {"blocks.9": 0}}, r"lr_mult\.blocks\.9: .* 0, got '9'$"),
         ({"lr_mult": {"block.0": 0}}, r"lr_mult\.block\.0: .*'block' .*'blocks'"),
         ({"lr_mult": dict.fromkeys(PARTS, 0)}, "lr_mult: .*freezes every"),

@@ -117,7 +117,9 @@ def _metric(
     lines = [line for block in blocks for line in block.lines]
     has_effects = plan.changes is not None and any(line.gain.low is not None for line in lines)
     effects = gain_alpha(plan.analysis) if has_effects else None
-    reading = sentence("reading", **values, effects=effects)
+    counts = [{entry.n for entry in column.entries if entry.n} for column in columns]
+    uneven = seeds and any(len(numbers) > 1 for numbers in counts)
+    reading = sentence("reading", **values, effects=effects, uneven=uneven)
     return reading, sentence("metric", **values, test=test)
 
 

@@ -123,7 +123,7 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
 MEANINGS = {
     "alone": "alone: the gain of the change over none",
     "among all": f"among all: the gain of all changes over {ALL_BUT}it",
-    MAIN_EFFECT: "main effect: the mean of all cells with the change minus that of the others",
+    MAIN_EFFECT: "main effect: the mean of cells with the change minus the mean of cells without",
 }
 
 
@@ -213,8 +213,8 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
         whole_gain = {WHOLE_GAIN: stats.total(to_array(shares.values()), 0)}
         meaning = (
-            "how much each change adds, averaged over the orders in which all may be added "
-            "(Shapley values); the shares sum to the whole gain, that of all changes over none"
+            "what each change adds to the whole gain, that of all changes over none: the average "
+            "over the orders in which they may be added, Shapley's value"
         )
         title = "Shares of the whole gain"
         caution = (

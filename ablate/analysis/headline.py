@@ -14,6 +14,8 @@ from ablate.analysis.english.words import join_words
 from ablate.analysis.table import Entry, Table
 from ablate.shared import amount_text
 
+CERTAIN = 0.5  # a chance from which the expected number says more than the bound on it
+NAMED_COLUMNS = 3  # of a table; of more their number is said
 NAMED_ROWS = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # What a verdict says of one row, of several. {margin} has its unit.
 STATEMENTS = {
@@ -101,7 +103,8 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) ->
 def _column_clauses(
     table: Table, groups: Sequence[tuple[str, list[Entry]]], contrasts: Sequence[Entry]
 ) -> list[str]:
-    """Count the columns where a row helps or hurts, and the comparisons with each other verdict."""
+    """Name the columns where a row helps or hurts, or count them where they are many; count the
+    comparisons with each other verdict."""
     columns = Counter(entry.row for entry in contrasts)
     clauses, other_clauses = [], []
     for verdict, entries in groups:
@@ -109,16 +112,30 @@ def _column_clauses(
             other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
-        names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED_ROWS]]
-        top_row, count = rows[0]
+        places = {
+            row: _places(table, [entry for entry in entries if entry.row == row], columns[row])
+            for row, _ in rows[:NAMED_ROWS]
+        }
+        names = [f"{row} in {place}" for row, place in places.items()]
+        top_row, _ = rows[0]
         top_statement = STATEMENTS[verdict][0].format(rows=top_row)
-        names[0] = f"{top_statement} in {count} of {columns[top_row]} columns"
+        names[0] = f"{top_statement} in {places[top_row]}"
         remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
         clauses.append(join_words(names + remainder))
     if other_clauses:
         other_clauses[-1] += f" of {len(contrasts)} comparisons"
         clauses.append(join_words(other_clauses))
     return clauses
+
+
+def _places(table: Table, entries: Sequence[Entry], total: int) -> str:
+    """Say in which of the `total` columns of a row these entries lie."""
+    if len(entries) == total > 1:
+        return "both columns" if total == 2 else f"all {total} columns"
+    if total > NAMED_COLUMNS:
+        return f"{len(entries)} of {total} columns"
+    headings = {column.label: column.heading for column in table.columns}
+    return join_words([headings[entry.column] for entry in entries])
 
 
 def wins(table: Table, entries: Sequence[Entry]) -> str:
@@ -163,16 +180,19 @@ def _bracketed(table: Table, entry: Entry) -> str:
 
 
 def false_words(table: Table) -> str:
-    """State the expected number of columns with a false verdict, if each column is a family of its
-    own; else ""."""
+    """State how likely a false verdict is in some column, or how many are to be expected, if each
+    column is a family of its own; else ""."""
     columns = sum(not column.void for column in table.judged_columns)
     if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
-    false_columns = f"{columns * table.gain_alpha:.2g} of {columns} columns"
+    level, total = f"{100 * table.gain_alpha:.3g} %", columns * table.gain_alpha
+    if total < CERTAIN:
+        consequence = f"a false verdict in some column has a chance of up to {100 * total:.3g} %"
+    else:
+        consequence = f"up to {total:.2g} of {columns} columns are expected to have a false verdict"
     return (
-        f"Each column is judged with an error of {100 * table.gain_alpha:.3g} %, so up to "
-        f"{false_columns} are expected to have a false verdict; analysis.family=table shares one "
-        f"error among all."
+        f"Each column has an error of {level} of its own, so {consequence}; analysis.family=table "
+        f"shares {level} among all."
     )
 
 

@@ -23,7 +23,8 @@ def draw_sweep(
     and a line for each run whose result is withheld.
 
     `kind`: one of FIGURE_KINDS; those that give intervals are a look, which is recorded. Raises
-    UserError for an unknown kind or format, and where the figure's data is missing.
+    UserError for an unknown kind or format, for a row that the sweep lacks, and where the figure's
+    data is missing.
     """
     from ablate.analysis import (
         Evidence,
@@ -38,6 +39,7 @@ def draw_sweep(
 
     if kind not in FIGURE_KINDS:
         raise unknown_value("plot", kind, FIGURE_KINDS)
+    form = form.of_sweep(plan, kind)
     results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
     if FIGURE_KINDS[kind].gives_intervals:
         table = read_verdicts(plan, store, results, withheld=withheld).table

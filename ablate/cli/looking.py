@@ -240,16 +240,18 @@ def plot(
         raise unknown_value(
             "plot", kind, FIGURE_KINDS, "a figure at the end of the command, one of"
         )
-    if kind != "gain" and (by or highlight):
-        raise UserError(f"{'--by' if by else '--highlight'}: is of the figure gain; leave it out")
     form = FigureForm(
-        style, read_figure_size(size) if size is not None else None, not no_caption, grouping=by
+        style,
+        read_figure_size(size) if size is not None else None,
+        captioned=not no_caption,
+        grouping=by,
+        highlight=highlight,
     )
     ending = "pdf" if style == "paper" else "svg"
     if out is not None:
         ending = check_out(out, FIGURE_FORMATS)
     with replace(selection, words=words).opened(is_look=True) as (store, _, plan):
-        form = _with_rows(form, plan, rows, highlight)
+        form = _with_rows(form, plan, rows)
     announce(f"drawing {kind} of {plan.name}")
     content, caption, withheld_lines = draw_sweep(plan, store, kind, ending, form)
     for line in withheld_lines:
@@ -261,22 +263,15 @@ def plot(
         print(out)
 
 
-def _with_rows(form: FigureForm, plan: Plan, rows: str | None, highlight: str | None) -> FigureForm:
-    """Return the form with the rows that are shown along with the baseline, and the one that stands
-    out."""
-    from ablate.report import read_labels
+def _with_rows(form: FigureForm, plan: Plan, rows: str | None) -> FigureForm:
+    """Return the form with the rows that the option names."""
+    from ablate.planning import read_labels
 
+    if rows is None:
+        return form
     labels = [row.label for row in plan.rows]
     aliases = {alias: row.label for row in plan.rows for alias in row.aliases}
-    if rows is not None:
-        row_labels = {plan.baseline, *read_labels("--rows", rows, labels, aliases)}
-        form = replace(form, rows=tuple(label for label in labels if label in row_labels))
-    if highlight is not None:
-        candidates = [label for label in form.rows or labels if label != plan.baseline]
-        if (label := aliases.get(highlight, highlight)) not in candidates:
-            raise unknown_value("--highlight", highlight, candidates)
-        form = replace(form, highlight=label)
-    return form
+    return replace(form, rows=read_labels("--rows", rows, labels, aliases))
 
 
 def trials(selection: Selection, format: TrialsFormat = None) -> None:

@@ -62,10 +62,16 @@ class Split:
 
         def part(start: int) -> None:
             span = slice(start, start + at_once)
-            part_rows = rows[span]
-            torch.index_select(self.images, 0, part_rows, out=out.images[span])
-            torch.index_select(self.labels, 0, part_rows, out=out.labels[span])
-            torch.index_select(self.aspects, 0, part_rows, out=out.aspects[span])
+            part_rows = rows[span].numpy()
+            for values, batch_values in (
+                (self.images, out.images),
+                (self.labels, out.labels),
+                (self.aspects, out.aspects),
+            ):
+                # torch.index_select would start an OpenMP team in each thread that calls it. The
+                # mode decides how numpy copies, since no row lies outside: straight into `out`.
+                batch_part = batch_values[span].numpy()
+                np.take(values.numpy(), part_rows, 0, out=batch_part, mode="clip")
 
         for _ in map_calls(part, range(0, len(rows), at_once)):
             pass

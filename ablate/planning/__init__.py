@@ -25,6 +25,7 @@ __all__ = [
     "with_seeds",  # a plan with at least so many seeds
     "unite_plans",  # the plan of two drives of the same sweep
     "find_cell",  # the cell of a row and a column
+    "read_labels",  # split "A,B" into labels
     "first_run",  # the configuration and the id of a cell's first run
     "recipe_caveats",  # what recipes infer or don't follow
     "WidePlace",  # where a wide table has a column
@@ -155,6 +156,7 @@ if TYPE_CHECKING:
         split_logger_words,
     )
     from ablate.planning.parents import FROM_PREFIX
+    from ablate.planning.part import read_labels
     from ablate.planning.plan import Plan, before_searches
     from ablate.planning.recall import Recall
     from ablate.planning.search import (

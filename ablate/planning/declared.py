@@ -20,7 +20,14 @@ from ablate.run import read_value
 from ablate.shared import UserError
 
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
-SWEEP_KEYS = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+PART_KEYS = ("rows", "columns")  # keys that choose a part of a sweep file
+SWEEP_KEYS = (
+    "seeds",
+    "baseline",
+    *PART_KEYS,
+    "analysis",
+    *TUNE,
+)  # keys of the sweep, not of its runs
 COLUMNS = ("data", "model.arch")  # keys that are columns by default
 LAUNCHER = "launcher"
 
@@ -103,7 +110,8 @@ class Declared:
 
     @property
     def sweep(self) -> dict[str, Word]:
-        """Its seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune..., by key."""
+        """Its seeds, baseline, rows, columns, analysis.KEY, tune.KEY, tune=none, from.tune..., by
+        key."""
         return {word.key: word for word in self.words if _section(word.key) in SWEEP_KEYS}
 
     @property
@@ -132,7 +140,7 @@ class Declared:
         for word in self.words:
             is_setting = not _section(word.key) and word not in self.crossed
             is_place = bare(word.key) == "data.path" and not word.swept
-            if (is_setting and not is_place) or word.key in ("baseline", *TUNE):
+            if (is_setting and not is_place) or word.key in ("baseline", *PART_KEYS, *TUNE):
                 words.append(word)
         return tuple(words)
 
@@ -145,6 +153,8 @@ class Declared:
         for word in self.identity_words:
             if word.key in ("baseline", *TUNE):
                 last_labels[word.key] = _label(word)
+            elif word.key in PART_KEYS:  # the same part in any order
+                labels.append(_label(replace(word, values=tuple(sorted(map(str, word.values))))))
             else:
                 labels.append(_label(word))
         labels.sort()

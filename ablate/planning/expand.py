@@ -27,6 +27,7 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.declared import Declared
 from ablate.planning.design import DESIGNS
+from ablate.planning.part import part_of
 from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
 from ablate.planning.settings import (
@@ -116,7 +117,7 @@ def _plan_line(
         levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     recollection = recall_seeds(sweep, line, previous_plan, by_default)
-    plan = expand(recollection.sweep, composer, name, recollection.line)
+    plan = part_of(expand(recollection.sweep, composer, name, recollection.line), line)
     word_notes = (f"{word.text}, as last time" for word in recalled_words)
     plan = replace(plan, notes=(*plan.notes, *word_notes, *recollection.notes))
     if line.file is not None:

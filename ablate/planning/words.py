@@ -30,7 +30,15 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
-from ablate.planning.declared import COLUMNS, SWEEP_KEYS, TUNE, Declared, Options, words_of
+from ablate.planning.declared import (
+    COLUMNS,
+    PART_KEYS,
+    SWEEP_KEYS,
+    TUNE,
+    Declared,
+    Options,
+    words_of,
+)
 from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
 from ablate.planning.sweep_paths import sweep_files
 from ablate.run import TRAINER
@@ -63,7 +71,7 @@ def read_line(
     for word in words[has_name:]:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
-    parsed = [parse_word(word, groups) for word in words[has_name:]]
+    parsed = [_read_word(word, groups) for word in words[has_name:]]
     trainers = [name for word in parsed if word.key == TRAINER for name in word.values]
     text_keys = {f"{TRAINER}.{key}" for name in trainers for key in declared_texts(str(name))}
     parsed = [
@@ -79,12 +87,29 @@ def read_line(
                 value_text(value) for w in parsed if w.key == key for value in w.values
             )
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{seed_list}]")
-        if (section := key.partition(".")[0]) in ("seeds", "baseline") and key != section:
+        if (section := key.partition(".")[0]) in (
+            "seeds",
+            "baseline",
+            *PART_KEYS,
+        ) and key != section:
             raise UserError(f"{key}: {section} has no keys; give {section}=VALUE")
         is_unknown = "." not in key and key not in (*SWEEP_KEYS, *groups)
         if is_unknown and (meant := nearest_name(key, SWEEP_KEYS, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
     return Declared(words[0] if has_name else None, tuple(parsed), options or Options())
+
+
+def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
+    """Read one word. A label that Hydra's grammar can't read, such as "pre/post (branch)", is meant
+    as it stands: a table prints it so."""
+    key, _, labels = text.partition("=")
+    try:
+        return parse_word(text, groups)
+    except UserError:
+        if key not in PART_KEYS or not labels:
+            raise
+        values = tuple(label.strip() for label in labels.split(","))
+        return Word(key, values, swept=len(values) > 1)
 
 
 def declared_texts(trainer: str) -> set[str]:
@@ -127,6 +152,11 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
     """
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
+    for key in PART_KEYS:
+        if key in line.sweep:
+            raise UserError(
+                f"{line.sweep[key].text}: chooses from a sweep file; give its NAME first"
+            )
     swept, options = [word for word in line.settings if word.swept], line.options
     if options.scale is not None:
         raise UserError(

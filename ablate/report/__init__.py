@@ -12,7 +12,6 @@ __all__ = [
     # Tables
     "render_table",  # set a table in one of the formats
     "choose_part",  # the part of a table that options select
-    "read_labels",  # split "A,B" into labels
     "check_show",  # check the parts to print
     "DEFAULT_SHOW",  # the parts that tables print without `--show`
     "SHOW",  # the parts that tables can print
@@ -110,7 +109,7 @@ if TYPE_CHECKING:
     )
     from ablate.report.plot.form import FigureForm, read_figure_size
     from ablate.report.power import SeedSpread, forecast_seeds, seed_spreads, simulate_looks
-    from ablate.report.selection import choose_part, read_labels
+    from ablate.report.selection import choose_part
     from ablate.report.show import (
         compare_runs,
         count_provenance,

@@ -10,40 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow
-from ablate.planning import Cell, Plan, matches_value, parse_word, value_at, value_text
+from ablate.planning import (
+    Cell,
+    Plan,
+    matches_value,
+    parse_word,
+    read_labels,
+    value_at,
+    value_text,
+)
 from ablate.shared import UserError, unknown_value
 
 SORTS = ("gain",)
 Places = set[tuple[str, str]]  # (row, column)
-
-
-def read_labels(
-    place: str, text: str, labels: Collection[str], also: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
-    """Split "A,B" into labels, in the order of `labels`. A label may have commas itself, so the
-    longest that fits is taken. `also`: other names of labels. Raises UserError for what is none."""
-    words, selection = [word.strip() for word in text.split(",")], set()
-    names = {**(also or {}), **{label: label for label in labels}}
-    labels_by_words = {
-        tuple(word.strip() for word in name.split(",")): names[name] for name in names
-    }
-    position = 0
-    while position < len(words):
-        fitting = (
-            n
-            for n in range(len(words), position, -1)
-            if tuple(words[position:n]) in labels_by_words
-        )
-        if (end := next(fitting, None)) is None:
-            raise unknown_value(place, words[position], labels)
-        selection.add(labels_by_words[tuple(words[position:end])])
-        position = end
-    return tuple(label for label in labels if label in selection)
 
 
 def choose_part(

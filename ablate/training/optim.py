@@ -74,7 +74,7 @@ def _unknown_path(path: str, names: Sequence[str]) -> UserError:
     start = f"{above}." if above else ""
     rests = [name.removeprefix(start) for name in names if name.startswith(start)]
     siblings = dict.fromkeys(rest.partition(".")[0] for rest in rests)
-    expectation = f"a path of parameters below {above + ', ' * bool(above)}one of"
+    expectation = f"a part of {above or 'the model'}, one of"
     return unknown_value(f"optim.lr_mult.{path}", part, siblings, expectation)
 
 

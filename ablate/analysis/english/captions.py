@@ -43,11 +43,20 @@ METHODS_WITHOUT_SEEDS = {
 
 @writes("reading")
 def reading(
-    metric: Values, alpha: float, seeds: bool, interval: Values | None, effects: float | None
+    metric: Values,
+    alpha: float,
+    seeds: bool,
+    interval: Values | None,
+    effects: float | None,
+    uneven: bool,
 ) -> str:
     """Say what the numbers of a table are. The values are those of `metric`, which is exact, and
-    `effects`: the alpha of the intervals of effects of changes, None without such intervals."""
+    `effects`: the alpha of the intervals of effects of changes, None without such intervals;
+    `uneven`: whether rows of a column differ in their number of seeds, so that a gain is no
+    difference of the means."""
     difference, gain_interval = metric["contrast"], ""
+    if uneven:
+        difference += ", on the seeds that both have,"
     if interval is not None:
         gain_interval = f" [{_together(interval)}]"
     if effects is not None:
@@ -301,18 +310,21 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     else:
         size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
-    text = f"{with_seeds} under about {size} are lost in the noise"
+    text = (
+        f"{with_seeds} are known to about ±{size}; a true gain that small is missed half of the "
+        "time"
+    )
     if len(columns) > 1:
         return f"{text}."
     [column] = columns
     forecast = column["with_more"]
     if forecast is not None:
         more_seeds = count_text(forecast["seeds"], "seed")
-        text += f"; with {more_seeds}, under about {significant(forecast['half'])}"
+        text += f" ({more_seeds}: about ±{significant(forecast['half'])})"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
-            f". {100 * column['share']:.0f} % of the variance of a gain comes from the size of the "
-            f"test set ({column['size']} {column['examples']})"
+            f". {100 * column['share']:.0f} % of a gain's variance between seeds comes from "
+            f"counting on only {column['size']} test {column['examples']}"
         )
     return f"{text}."
 
@@ -321,12 +333,12 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
 def verdicts(words: Sequence[str], margin: float | None) -> str:
     """`words`: those for an interval above 0 and below 0; `margin`: None without one."""
     above, below = words
-    rules = [f"{above} (bold) if the interval of the gain is above 0", f"{below} below 0"]
+    rules = [f"{above} (bold) = interval of the gain above 0", f"{below} = below 0"]
     if margin is not None:
-        rules.append(f"same within ±{margin:g} (analysis.margin)")
+        rules.append(f"same = within ±{margin:g} (analysis.margin)")
         if above != "higher":  # a metric without a better direction
-            rules.append(f"no worse above -{margin:g}")
-    return f"Verdict: {'; '.join(rules)}; else can't tell."
+            rules.append(f"no worse = above -{margin:g}")
+    return f"Verdict, the first that holds: {', '.join(rules)}; else can't tell."
 
 
 @writes("noise.baseline")
@@ -336,8 +348,12 @@ def noise_baseline(column: str, ratio: float | None) -> str:
 
 
 def noisy_words(ratio: float | None) -> str:
-    times = f"{ratio:.1f} times as much as" if ratio is not None else "far more than"
-    return f"the baseline varies {times} the other rows between seeds, which widens every interval"
+    times = f"{ratio:.1f} times as much" if ratio is not None else "far more"
+    conjunction = "as" if ratio is not None else "than"
+    return (
+        f"the baseline varies {times} between seeds {conjunction} the other rows suggest, which "
+        "widens every interval"
+    )
 
 
 @writes("noise.lacking")
@@ -397,7 +413,7 @@ def few_seeds(n: int, gains: Sequence[Values], decimals: int) -> str:
     ends `low` and `high` of its interval."""
     if n == 1:
         return "One run has no interval (n = 1)."
-    text = "Two seeds are too few for verdicts (n = 2), which are given from three on"
+    text = "No verdicts, which take three seeds (n = 2)"
     if not gains:
         return f"{text}."
     intervals = [

@@ -35,8 +35,8 @@ def looks_among_variants(
 ) -> str:
     return _of_columns(
         columns,
-        f"These runs were also read in {first_few(sweeps)}, among "
-        f"{count_text(variants, 'variant')}, so intervals here are as wide as for "
+        f"Results of these runs were also read in {first_few(sweeps)}, among "
+        f"{count_text(variants, 'variant')}, so intervals here allow for "
         f"{count_text(contrasts, 'comparison')}.",
     )
 
@@ -101,14 +101,14 @@ def looks_changed(
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
     consequence = (
-        "all variants that were read are counted"
+        "; all variants that were read are counted"
         if counts_all
-        else "they were changed with results in view, so the error of the table is unknown"
+        else ". This table is exploratory, therefore, and its error is unknown"
     )
     text = "; ".join(changes)
     if only_named(changes):
         text = first_few([change.partition(": ")[0] for change in changes], NAMED_CHANGES)
-    return f"Changed after {subject} were first read{place}, at n = {n}: {text}; {consequence}."
+    return f"Changed after {subject} had been read{place}, at n = {n}: {text}{consequence}."
 
 
 def only_named(changes: Sequence[str]) -> bool:
@@ -170,21 +170,24 @@ def look_stopped(seeds: int, margin: float, share: float, judged_by: str) -> str
 
 def stop_words(seeds: int, margin: float, share: float) -> str:
     """Say why a row that stopped for futility got no more seeds."""
-    return f"at {seeds} seeds: a gain of {margin:g} was unlikely (one-sided {100 * share:g} %)"
+    return (
+        f"at {seeds} seeds: a gain of {margin:g} was above the one-sided {100 * share:g} % bound "
+        "of this row alone"
+    )
 
 
 @writes("look.ended")
 def look_ended(seeds: int, outcome: str, judged_by: str) -> str:
     """`outcome`: "decided", "stopped" without a verdict or, where verdicts are withheld, "judged";
     `judged_by`: "rows", or the row's "own" spread, or its pairs since it was "alone"."""
-    return f"{outcome.capitalize()} at the look at {seeds} seeds{_judged_by(judged_by)}."
+    return f"{outcome.capitalize()} at {seeds} seeds{_judged_by(judged_by)}."
 
 
 def _judged_by(judged_by: str) -> str:
     return {
         "rows": "",
         "own": "; the row is judged by its own noise",
-        "alone": "; no other row was left, so the row is judged by its paired t",
+        "alone": ", after all other rows, so the row is judged by its own paired t",
     }[judged_by]
 
 
@@ -240,6 +243,6 @@ def looks_next(column: str, noun: str, going_on: int, seeds: int, more_runs: int
 @writes("looks.below")
 def looks_below(seeds: int) -> str:
     return (
-        f"Below the columns, numbers are of the {seeds} seeds that all cells share, without "
+        f"Averages and contrasts are of the {seeds} seeds that all cells share, and have no "
         f"verdicts: looks judge only rows of a column."
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ablate.shared import count_text
-
 
 def first_few(rows: Sequence[str], limit: int = 8) -> str:
     """List labels, of many the first few."""
@@ -39,8 +37,7 @@ def significant(number: float) -> str:
 
 def seed_names(seeds: Sequence[int]) -> str:
     """Name seeds: "seed 1", "seeds 0, 2"."""
-    noun = count_text(len(seeds), "seed").partition(" ")[2]
-    return f"{noun} {', '.join(map(str, seeds))}"
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
 def setting_text(value: object) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ablate.analysis import (
     WARNING_KINDS,
@@ -37,6 +38,9 @@ from ablate.report.formats.parts import (
     parts_of,
 )
 from ablate.shared import UserError
+
+if TYPE_CHECKING:
+    from ablate.analysis import Estimate
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
@@ -249,7 +253,9 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     if block.kind == "change":
         return _changes(table, block, ci, notes)
     with_column = any(line.column for line in block.lines) and block.kind in COLUMN_HEADINGS
-    sampled = any(line.sampled for line in block.lines)
+    with_counts = any(line.sampled for line in block.lines)
+    # Two columns are hardly a sample: where no interval can be given, the mean alone is repeated.
+    with_sampled = bool(ci) and any(_has_interval(line.sampled) for line in block.lines)
     has_verdicts = any(line.verdict for line in block.lines)
     level = bracket(ci, table.gain_alpha)
     change = EFFECT_HEADINGS.get(block.kind, table.metric_of().change)
@@ -277,9 +283,13 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
             GridCell(line.verdict or ""),
         )
         lines.append(GridLine(cells))
-    visibility = (True, with_column, True, sampled, sampled, True, has_verdicts)
+    visibility = (True, with_column, True, with_sampled, with_counts, True, has_verdicts)
     grid = Grid(block.title, headings, tuple(lines), note=_block_note(table, block, notes))
     return grid.columns([place for place, is_visible in enumerate(visibility) if is_visible])
+
+
+def _has_interval(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.low is not None and estimate.high is not None
 
 
 def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis import Table
@@ -85,9 +85,12 @@ class FigureForm:
     highlight: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise UserError for an unknown style, and for rows by anything but their family."""
+        """Raise UserError for an unknown style, for a side that is too short or too long, and for
+        rows by anything but their family."""
         if self.style not in STYLES:
             raise unknown_value("--style", self.style, STYLES)
+        if self.size is not None and not all(LEAST_SIDE <= side <= MOST_SIDE for side in self.size):
+            raise size_error("x".join(f"{side:g}" for side in self.size))
         if self.grouping not in (None, "family"):
             raise unknown_value("--by", self.grouping, ["family"])
 
@@ -98,6 +101,30 @@ class FigureForm:
     @property
     def notes(self) -> bool:
         return self.captioned and STYLES[self.style].notes
+
+    def of_sweep(self, plan: Plan, kind: str) -> FigureForm:
+        """Return the form with the labels that rows of the sweep have, in its order and with its
+        baseline. Raises UserError for a row that the sweep lacks, for the baseline as the row that
+        stands out, and for an option that this kind of figure lacks."""
+        if kind != "gain" and (self.grouping or self.highlight):
+            option = "--by" if self.grouping else "--highlight"
+            raise UserError(f"{option}: is of the figure gain; leave it out")
+        labels = [row.label for row in plan.rows]
+        names = {alias: row.label for row in plan.rows for alias in row.aliases}
+        names |= {label: label for label in labels}
+        rows, highlight = self.rows, self.highlight
+        if rows is not None:
+            for name in rows:
+                if name not in names:
+                    raise unknown_value("--rows", name, labels)
+            selection = {plan.baseline, *(names[name] for name in rows)}
+            rows = tuple(label for label in labels if label in selection)
+        if highlight is not None:
+            candidates = [label for label in rows or labels if label != plan.baseline]
+            highlight = names.get(highlight, highlight)
+            if highlight not in candidates:
+                raise unknown_value("--highlight", self.highlight, candidates)
+        return replace(self, rows=rows, highlight=highlight)
 
     def shows(self, row: str) -> bool:
         return self.rows is None or row in self.rows
@@ -165,13 +192,17 @@ class FigureForm:
 def read_figure_size(text: str) -> Size:
     """Read "3.3x2.4", width and height in inches; raises UserError."""
     match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
-    size = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
-    if not all(LEAST_SIDE <= side <= MOST_SIDE for side in size):
-        raise UserError(
-            f"--size: expected WIDTHxHEIGHT in inches, each from {LEAST_SIDE:g} to {MOST_SIDE:g}, "
-            f"such as 3.3x2.4, got {text!r}"
-        )
-    return size
+    if match is None:
+        raise size_error(text)
+    return float(match[1]), float(match[2])
+
+
+def size_error(text: str) -> UserError:
+    """Return the error for a text that is no size, or for a size with a side out of bounds."""
+    return UserError(
+        f"--size: expected a width and a height from {LEAST_SIDE:g} to {MOST_SIDE:g} inches, such "
+        f"as 3.3x2.4, got {text!r}"
+    )
 
 
 RunDirs = Callable[[str], RunDir]  # a run's id -> its folder

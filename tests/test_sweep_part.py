@@ -1,0 +1,109 @@
+"""A part of a sweep file, `NAME rows=... columns=...`: which runs it has, what it compares, and
+that it shares its runs with the whole sweep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import ablate
+from ablate.planning.expand import plan_from_words
+from ablate.shared.errors import UserError
+
+FILE = """
+title: Stems, by patch
+base: {recipe: quick, data: digits, model.arch: mu/4, train.epochs: 1}
+across: {model.patch: [2, 4, 8]}
+seeds: 2
+variants:
+  - plain: {}
+  - dpn: {stem: dpn}
+  - rms: {norm: rmsnorm}
+  - rms again: {norm: rmsnorm}
+groups: {small: [model.patch=2], large: [model.patch=4, model.patch=8]}
+analysis:
+  contrasts:
+    to 4: {across: model.patch, from: 2, to: 4}
+    to 8: {across: model.patch, from: 2, to: 8}
+"""
+DESIGN = """
+base: {recipe: quick, data: digits, model.arch: mu/4}
+changes:
+  dpn: {stem: dpn}
+  rms: {norm: rmsnorm}
+"""
+
+
+@pytest.fixture
+def plan_of(here):
+    (here / "sweeps").mkdir()
+    (here / "sweeps" / "parts.yaml").write_text(FILE)
+    (here / "sweeps" / "factors.yaml").write_text(DESIGN)
+
+    def plan(*words):
+        return plan_from_words(words, store=here / "runs")[0]
+
+    return plan
+
+
+def places(plan):
+    return {(cell.row, cell.column) for cell in plan.cells}
+
+
+def ids(plan):
+    return {(cell.row, cell.column): cell.ids for cell in plan.cells}
+
+
+def test_a_part_has_the_baseline_and_the_runs_of_the_whole(plan_of):
+    whole, part = plan_of("parts"), plan_of("parts", "rows=rms", "columns=4,8")
+    assert places(part) == {(row, column) for row in ("plain", "rms") for column in ("4", "8")}
+    assert ids(part) == {place: ids(whole)[place] for place in places(part)}
+    assert part.baseline == "plain"
+    assert [column.label for column in part.columns] == ["4", "8"]
+    assert [group.name for group in part.groups] == ["large"]
+    assert part.analysis.contrasts == {}
+    assert [*plan_of("parts", "columns=2,8").analysis.contrasts] == ["to 8"]
+    assert places(plan_of("parts", "rows='rms again'")) == places(plan_of("parts", "rows=rms"))
+
+
+def test_a_part_is_a_sweep_of_its_own_whatever_the_order_of_its_labels(plan_of):
+    names = {
+        plan_of("parts", *words).name
+        for words in (["rows=rms,dpn", "columns=8,4"], ["columns=4,8", "rows=dpn,rms"])
+    }
+    assert len(names) == 1
+    assert names.isdisjoint({"parts", plan_of("parts", "columns=4").name})
+
+
+def test_what_a_sweep_lacks_is_named(plan_of):
+    for words, message in (
+        (["parts", "rows=dnp"], r"rows: expected one of plain, dpn, rms, got 'dnp' .*'dpn'"),
+        (["parts", "columns=16"], r"columns: expected one of 2, 4, 8, got '16'"),
+        (
+            ["parts", "columns=model.patch=4"],
+            r"columns: expected one of 2, 4, 8, got 'model.patch=4'",
+        ),
+        (["factors", "rows=dpn"], r"rows: a design needs all of its cells"),
+        (["factors", "columns=a"], r"columns: factors has one column"),
+        (["stem=none,dpn", "data=digits", "rows=dpn"], r"rows=dpn: .* NAME first"),
+        (["parts", "rows.a=dpn"], r"rows\.a: rows has no keys"),
+    ):
+        with pytest.raises(UserError, match=f"^{message}"):
+            plan_of(*words)
+
+
+def test_python_chooses_as_words_do(plan_of):
+    sweep = ablate.Sweep("parts", rows=("rms", "dpn"), columns=4)
+    assert sweep.name == plan_of("parts", "rows=rms,dpn", "columns=4").name
+
+
+def test_the_whole_trains_what_its_part_has_not(plan_of, shell):
+    shell("sweep", "parts", "rows=dpn", "columns=4")
+    times = {path: path.stat().st_mtime_ns for path in shell.folder.rglob("result.json")}
+    assert len(times) == 4
+    shell("sweep", "parts", "rows=dpn,rms", "columns=4,8")
+    assert len([*shell.folder.rglob("result.json")]) == 12
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    table = json.loads(shell("table", "parts", "rows=dpn", "columns=4", "--format", "json").out)
+    assert [row["label"] for row in table["rows"]] == ["plain", "dpn"]
