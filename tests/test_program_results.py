@@ -137,7 +137,7 @@ def test_lines_of_a_step_are_one_row(shell, tmp_path):
     metrics = {"loss": {"direction": "less", "key": "train_loss"}}
     declare(shell, "lightning", {"file": "metrics.csv", "best": BEST}, metrics=metrics)
     done = sweep(shell, code=1)
-    assert "where val_acc is best: lacks train_loss" in done.out + done.err
+    assert "lacks train_loss" in done.out + done.err
     shutil.rmtree(shell.folder / "runs")
     result = {"file": "metrics.csv", "step": "epoch", "best": BEST}
     declare(shell, "lightning", result, metrics=metrics)
@@ -245,8 +245,9 @@ TABLES = {
 
 @pytest.mark.parametrize("text", TABLES)
 def test_a_csv_that_is_not_whole_is_refused_in_a_line(text):
-    with pytest.raises(result_table.UserError, match=TABLES[text]) as error:
+    with pytest.raises(result_table.UserError) as error:
         result_table.value_of_last(result_table.csv_rows(text.encode(), "x.csv"), "a", "x.csv")
+    assert TABLES[text] in str(error.value)
     assert "\n" not in str(error.value)
 
 
