@@ -9,6 +9,7 @@ from support.tables import PLANTED, finished, make_plan, plant
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.headline import false_words, table_headline
 from ablate.analysis.judging import Detail
+from ablate.analysis.note import Note
 from ablate.analysis.tabulate import make_table
 from ablate.report.formats import render_table
 
@@ -84,7 +85,7 @@ def test_columns_are_counted():
     of_three = planted(words, ("S", "B", "L"))
     assert table_headline(of_three) == (
         "On digits, against base, over 4 seeds: up helps in S and B and later in B; "
-        "down hurts in all 3 columns; "
+        "down hurts in S, B and L; "
         "same within 0.5 in 3, can't tell in 2 and no verdict in 1 of 12 comparisons. "
         f"{false_words(of_three)}"
     )
@@ -93,8 +94,8 @@ def test_columns_are_counted():
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert table_headline(of_two) == (
-        "On digits, against base, over 4 seeds: r0 helps in both columns, r1 in both columns, r2 "
-        f"in both columns and 2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r0, r1 and r2 help in S and B "
+        f"and 2 more in some. {false_words(of_two)}"
     )
     assert "a chance of up to 10 %" in false_words(of_two)
     labels = [f"c{number}" for number in range(12)]
@@ -102,6 +103,16 @@ def test_columns_are_counted():
     of_twelve = planted({"up": up}, labels)
     assert "up helps in 5 of 12 columns" in table_headline(of_twelve)
     assert "up to 0.6 of 12 columns are" in false_words(of_twelve)
+
+
+def test_earlier_readings_count_in_the_chance_of_a_false_verdict():
+    table = planted({"up": ("helps", 1)}, ("S", "B"))
+    readings = Note("looks.other-readings", {"error": 0.09})
+    assert "about 9 %" in false_words(dataclasses.replace(table, notes=(readings,)))
+    assert "up to 18 %" in false_words(dataclasses.replace(table, notes=(readings,)))
+    for counts_all in (True, False):  # of changes with results in view the error is unknown
+        changed = Note("looks.changed", {"counts_all": counts_all})
+        assert bool(false_words(dataclasses.replace(table, notes=(changed,)))) == counts_all
 
 
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])

@@ -138,7 +138,7 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     assert again.entries[-1].verdict == "can't tell"  # nor no worse: which is worse?
     columns = ratio_table(PLANTED, columns=("S", "B"))
     said_of = table_headline(tabulate(*columns[:2], probes=columns[2]))
-    assert "up is higher in both columns; down is lower in both columns" in said_of
+    assert "up is higher in S and B; down is lower in S and B" in said_of
 
 
 def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():

@@ -338,8 +338,8 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
     table = tabulate(plan, results)
     assert [column.on for column in table.columns] == ["", "mnist5k"] * 2
     assert table_headline(table).startswith(
-        "On digits, against plain, over 5 seeds: DPN helps in both columns; asleep hurts in both "
-        "columns. "
+        "On digits, against plain, over 5 seeds: DPN helps in train.batch=64 and train.batch=128; "
+        "asleep hurts in train.batch=64 and train.batch=128. "
     )
     assert false_words(table) in table_headline(table)
     assert "a chance of up to 10 %" in false_words(table)

@@ -213,8 +213,8 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
         whole_gain = {WHOLE_GAIN: stats.total(to_array(shares.values()), 0)}
         meaning = (
-            "what each change adds to the whole gain, that of all changes over none: the average "
-            "over the orders in which they may be added, Shapley's value"
+            "what each change adds, averaged over the orders of adding them (Shapley's value); "
+            "they sum to the whole gain, that of all changes over none"
         )
         title = "Shares of the whole gain"
         caution = (

@@ -112,16 +112,16 @@ def _column_clauses(
             other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
-        places = {
-            row: _places(table, [entry for entry in entries if entry.row == row], columns[row])
-            for row, _ in rows[:NAMED_ROWS]
-        }
-        names = [f"{row} in {place}" for row, place in places.items()]
-        top_row, _ = rows[0]
-        top_statement = STATEMENTS[verdict][0].format(rows=top_row)
-        names[0] = f"{top_statement} in {places[top_row]}"
+        rows_by_place: dict[str, list[str]] = {}
+        for row, _ in rows[:NAMED_ROWS]:
+            place = _places(table, [entry for entry in entries if entry.row == row], columns[row])
+            rows_by_place.setdefault(place, []).append(row)
+        (place, names), *further = rows_by_place.items()
+        several = len(names) > 1
+        parts = [f"{_statement(table, verdict, join_words(names), several)} in {place}"]
+        parts += [f"{join_words(names)} in {place}" for place, names in further]
         remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
-        clauses.append(join_words(names + remainder))
+        clauses.append(join_words(parts + remainder))
     if other_clauses:
         other_clauses[-1] += f" of {len(contrasts)} comparisons"
         clauses.append(join_words(other_clauses))
@@ -130,8 +130,6 @@ def _column_clauses(
 
 def _places(table: Table, entries: Sequence[Entry], total: int) -> str:
     """Say in which of the `total` columns of a row these entries lie."""
-    if len(entries) == total > 1:
-        return "both columns" if total == 2 else f"all {total} columns"
     if total > NAMED_COLUMNS:
         return f"{len(entries)} of {total} columns"
     headings = {column.label: column.heading for column in table.columns}
@@ -185,14 +183,20 @@ def false_words(table: Table) -> str:
     columns = sum(not column.void for column in table.judged_columns)
     if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
-    level, total = f"{100 * table.gain_alpha:.3g} %", columns * table.gain_alpha
+    error, level = table.gain_alpha, f"{100 * table.gain_alpha:.3g} %"
+    for note in table.notes:
+        if note.key == "looks.changed" and not note.values["counts_all"]:
+            return ""  # the error is unknown, as the note says
+        if note.key == "looks.other-readings":
+            error, level = note.values["error"], f"about {100 * note.values['error']:.0f} %"
+    total = columns * error
     if total < CERTAIN:
-        consequence = f"a false verdict in some column has a chance of up to {100 * total:.3g} %"
+        consequence = f"a false verdict in some column has a chance of up to {100 * total:.2g} %"
     else:
         consequence = f"up to {total:.2g} of {columns} columns are expected to have a false verdict"
     return (
         f"Each column has an error of {level} of its own, so {consequence}; analysis.family=table "
-        f"shares {level} among all."
+        f"makes it one error for all."
     )
 
 

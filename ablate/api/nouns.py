@@ -97,19 +97,23 @@ class Store:
         seed: str | None = None,
         baseline: str | None = None,
         predictions: str | None = None,
+        ignore: Sequence[str] = (),
     ) -> Sweep:
         """Import the runs of a frame, one a row, that were trained elsewhere, as `ablate import`
         does, and return them as a sweep. `row`, `column`, `seed`, `predictions` name columns;
-        `metrics`: "acc:more:%", the first is the table's.
+        `metrics`: "acc:more:%", the first is the table's; `ignore`: columns that no note names.
 
         Raises UserError for a mistake in the frame, and for a number that an earlier call had
         otherwise; Failure where another process drives the store.
         """
         from ablate.audit import SheetDeclaration, import_under_lock, read_frame
+        from ablate.planning import SheetKeys
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
-        declaration = SheetDeclaration(name, row, keys, column, seed, baseline, predictions)
-        import_under_lock(OpenStore(self.path), read_frame(frame), declaration)
+        layout = SheetKeys(row, {}, column, seed, predictions, ignore=tuple(ignore))
+        declaration = SheetDeclaration(name, keys, layout, baseline)
+        sheet = read_frame(frame, declaration.keys)
+        import_under_lock(OpenStore(self.path), sheet, declaration)
         return self.sweep(name)
 
 

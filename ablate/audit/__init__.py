@@ -30,7 +30,7 @@ __all__ = [
     "open_sweep",  # open a sweep of a store or of a bundle
     # Sheets and other stores
     "SheetDeclaration",  # what the user says of a sheet's columns
-    "read_sheet",  # read a file of results, or the folder of a Hydra multirun
+    "read_sheet",  # read files of results, or the folder of jobs or of a tracker
     "read_frame",  # read a pandas frame of results
     "import_under_lock",  # make a sweep of a sheet, under the driver's lock
     "read_merge_source",  # read what another store or bundle holds

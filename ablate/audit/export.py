@@ -324,8 +324,8 @@ def _placeless(plan: Plan) -> Plan:
 
     design = plan.design
     if isinstance(design, Imported):
-        sources = (replace(source, file=Path(source.file).name) for source in design.sources)
-        design = replace(design, sources=tuple(sources))
+        sources = tuple(source.placeless() for source in design.sources)
+        design = replace(design, sources=sources)
     return replace(
         plan,
         design=design,

@@ -5,8 +5,8 @@ another name and renamed when it is whole. Then the ledger records all runs, in 
 then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
 the same command goes on.
 
-Used by `ablate import` (cli/keeping.py) and `Store.add_runs` of Python (api/nouns.py). A new field
-of `SheetDeclaration` also needs an option and an argument there.
+Used by `ablate import` (cli/importing.py) and `Store.add_runs` of Python (api/nouns.py). A new
+field of `SheetDeclaration` also needs an option and an argument there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis import is_share
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
-from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, runs_of, undeclared_differences
+from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
+from ablate.audit.sheet_notes import equal_lines, undeclared_differences
 from ablate.planning import (
     Analysis,
     Cell,
@@ -93,39 +94,31 @@ class Imports:
 
 @dataclass(frozen=True)
 class SheetDeclaration:
-    """The user's declarations about a sheet: what its columns mean, and the sweep's name.
+    """The user's declarations about a sheet: the sweep's name, and what the sheet has.
 
     `metrics`: "acc:more:%", or "acc=COLUMN:more:%" where the column has another name than the
-    metric. The first metric is the table's.
+    metric. The first metric is the table's. `layout`: the keys of the sheet but those of metrics.
     """
 
     name: str
-    row: str
     metrics: Sequence[str]
-    column: str | None = None
-    seed: str | None = None
+    layout: SheetKeys
     baseline: str | None = None
-    predictions: str | None = None
-    result: str | None = None
     command: DeclaredImport | None = None  # None: a frame of Python, which no command reads
 
     @property
     def keys(self) -> SheetKeys:
-        """The names of the columns to read. Raises UserError for a metric that can't be parsed."""
+        """How to read the sheet. Raises UserError for a metric that can't be parsed."""
         metric_columns = {}
+        epochs = self.layout.epochs
         for text in self.metrics:
-            key, column, _ = _metric(text)
+            key, column, options = _metric(text)
             metric_columns[key] = column
+            if epochs == f"best:{column}":
+                epochs = f"{epochs}:{options['direction']}"
         if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
-        return SheetKeys(
-            row=self.row,
-            metrics=metric_columns,
-            column=self.column,
-            seed=self.seed,
-            predictions=self.predictions,
-            result=self.result,
-        )
+        return replace(self.layout, metrics=metric_columns, epochs=epochs)
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -159,7 +152,7 @@ def declare_plan(
     that differ from those of `old`.
     """
     metrics = _metrics(sheet, runs, declaration)
-    has_seeds = declaration.seed is not None
+    has_seeds = declaration.layout.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
     earlier_baseline = old.baseline if old is not None else runs[0].row
     baseline = declaration.baseline or earlier_baseline
@@ -175,7 +168,9 @@ def declare_plan(
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
         old_sources = [
-            sheet_source for sheet_source in old.design.sources if sheet_source.file != source.file
+            sheet_source
+            for sheet_source in old.design.sources
+            if not _is_reread(sheet_source, source)
         ]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
@@ -192,7 +187,7 @@ def declare_plan(
     for column in column_labels:
         if (baseline, column) not in seeds:
             raise UserError(
-                f"{sheet.name}: {declaration.column} {column!r} has no run of the baseline "
+                f"{sheet.name}: {declaration.layout.column} {column!r} has no run of the baseline "
                 f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
                 f"--baseline"
             )
@@ -209,7 +204,7 @@ def declare_plan(
         declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
         rows=tuple(Row(label, {f"{TRAINER}.row": label}) for label in row_labels),
         columns=tuple(
-            Column(label, {f"{TRAINER}.column": label} if declaration.column else {})
+            Column(label, {f"{TRAINER}.column": label} if declaration.layout.column else {})
             for label in column_labels
         ),
         cells=tuple(cells),
@@ -228,8 +223,8 @@ def _source_of(
     baseline: str,
 ) -> SheetSource:
     """Return what the plan keeps of a sheet: its file, its keys, and lines on what it hides."""
-    hides = undeclared_differences(runs, baseline)
-    if declaration.seed is None:
+    hides = [*sheet.notes, *undeclared_differences(runs, baseline)]
+    if declaration.layout.seed is None:
         hides += equal_lines(sheet)
     if predicts:
         hides += _unlike_their_share(runs, declaration)
@@ -237,9 +232,15 @@ def _source_of(
         file=FRAME if sheet.name == FRAME else os.path.abspath(sheet.name),
         sha256=sheet.sha256,
         lines=len(sheet.lines),
-        read=declaration.keys,
+        read=sheet.keys,
         hides=tuple(hides),
     )
+
+
+def _is_reread(old: SheetSource, new: SheetSource) -> bool:
+    """Return whether all that an old source has was read again: the same file, or its files among
+    others of their folder."""
+    return old.file == new.file and {*old.read.files} <= {*new.read.files}
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
@@ -354,8 +355,8 @@ def _check_same(
     }
     new_options = {
         "metric": _meanings(metrics),
-        "seed": declaration.seed is not None,
-        "column": declaration.column is not None,
+        "seed": declaration.layout.seed is not None,
+        "column": declaration.layout.column is not None,
     }
     for option in old_options:
         if old_options[option] != new_options[option]:
@@ -390,7 +391,7 @@ def import_sheet(
     for numbers that differ from those of an earlier import, and for the name of a sweep that was
     trained here.
     """
-    runs = runs_of(sheet, declaration.keys)
+    runs = runs_of(sheet)
     old = _old_plan(store, ledger, declaration.name)
     plan = declare_plan(sheet, runs, declaration, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
@@ -413,7 +414,7 @@ def import_sheet(
     for run in lacking:
         sheet_run = runs_by_id[run.id]
         detail = result_detail(store.rundir(run.id), _read_back(store, run, sheet_run))
-        detail[IMPORT_EVENT] = {**_origin(sheet_run, sheet), "test": _numbers(sheet_run)}
+        detail[IMPORT_EVENT] = {**_origin(sheet_run, sheet), "test": sheet_run.results}
         history: list[tuple[float, str, dict[str, Any]]] = []
         if not ledger.events(run.id):
             history.append((time.time(), "planned", {"sweep": plan.name}))
@@ -443,7 +444,7 @@ def _read_back(store: Store, run: PlannedRun, sheet_run: SheetRun) -> Mapping[st
     sheet's."""
     folder = store.rundir(run.id)
     result, fault = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
-    if result is None or fault or result.get("test", {}) != _numbers(sheet_run):
+    if result is None or fault or result.get("test", {}) != sheet_run.results:
         raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
     return result
 
@@ -464,10 +465,6 @@ def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
     if old is not None and not isinstance(old.design, Imported):
         raise UserError(f"--as {name}: is the name of a sweep that was trained here; give another")
     return old
-
-
-def _numbers(run: SheetRun) -> Values:
-    return {} if run.diverged else run.values
 
 
 def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]:
@@ -493,7 +490,7 @@ def _check_numbers(
             continue
         for key in run.values:
             old_value = old_values[id].get(key)
-            new_value = _numbers(run).get(key)
+            new_value = run.results.get(key)
             if old_value != new_value:
                 changed.append(
                     f"{sheet.name}: {run.place}: {run.label}: {key} was "
@@ -525,7 +522,7 @@ def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Shee
     """Write the files of a run into `folder`: spec, environment, metrics, predictions, result."""
     metric_lines: list[dict[str, Any]] = []
     if not sheet_run.diverged:
-        scores = {f"test_{key}": value for key, value in _numbers(sheet_run).items()}
+        scores = {f"test_{key}": value for key, value in sheet_run.results.items()}
         metric_lines.append({"step": 0, **scores})
     contents = {
         folder.run: to_json({"id": run.id, "spec": run.spec.tree}),

@@ -2,61 +2,52 @@
 
 `ablate import` and `Store.add_runs` read sheets; `ablate verify` compares a store with its sheets.
 
-A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra multirun. Each of its
+A sheet is a file, several files, a pandas frame, or the folder of jobs or of a tracker. Each of its
 lines has a place, which errors name, and values by column name. The sheet may come from a stranger:
 the size of its content is bounded before it is read, and files that it names must lie in its own
 folder.
 
-Used by `ablate import` (cli/keeping.py, audit/importing.py), `Store.add_runs` of Python
+Used by `ablate import` (cli/importing.py, audit/importing.py), `Store.add_runs` of Python
 (api/nouns.py) and `ablate verify` of an imported sweep (audit/verify.py).
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import itertools
 import json
 import math
+import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ablate.audit.job_folders import is_multirun, read_jobs
 from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
-from ablate.audit.sheet_values import (
-    decimals_of,
-    read_label,
-    read_number,
-    read_seed,
-    value_text,
-)
+from ablate.audit.sheet_forms import RUN, Line, check_columns, read_content, read_lines, with_column
+from ablate.audit.sheet_lines import shape_lines
+from ablate.audit.sheet_values import UNNAMED, decimals_of, read_label, read_number, read_seed
+from ablate.audit.trackers import RUN_NAME, is_mlflow, is_tensorboard, read_mlflow, read_tensorboard
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
-from ablate.shared import (
-    MOST_BYTES,
-    NotRegular,
-    UserError,
-    count_text,
-    is_shallow,
-    read_file,
-    sha256_of,
-    unknown_value,
-)
+from ablate.shared import MOST_BYTES, UserError, expected_words, sha256_of
 
-Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
 FRAME = "a pandas frame"
-MOST_LINES = 1_000_000  # runs that a sheet may have
-BATCH = 256  # lines of a parquet file that are decoded at once
-FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an index without a name
+FILE = "file"  # the column of the name of a file, where a sheet is several
+MOST_LISTED = 3  # columns that an error names
+_LAST_NUMBER = re.compile(r"[0-9]+$")
 
 
 @dataclass(frozen=True)
 class Sheet:
     """The lines of a sheet, the names of its columns, and the hash of its bytes.
 
-    `folder`: the folder of the files that the sheet names.
+    `folder`: the folder of the files that the sheet names. `keys`: how it was read. `notes`:
+    sentences on the lines that were left out.
     """
 
     name: str
@@ -64,6 +55,13 @@ class Sheet:
     lines: Sequence[Line]
     sha256: str
     folder: Path
+    keys: SheetKeys
+    notes: tuple[str, ...] = ()
+
+    @property
+    def default_name(self) -> str:
+        """The name of its sweep where the user gives none: that of its file or folder."""
+        return Path(os.path.abspath(self.name)).stem
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,11 @@ class SheetRun:
         return not all(map(math.isfinite, self.values.values()))
 
     @property
+    def results(self) -> Mapping[str, float]:
+        """The numbers of a run that finished; none of a run that diverged."""
+        return {} if self.diverged else self.values
+
+    @property
     def marks_examples(self) -> bool:
         """True if its predictions say of each example whether it is right, or if the run diverged.
 
@@ -101,191 +104,108 @@ class SheetRun:
         return f"{self.row}{f'@{self.column}' * bool(self.column)}#{self.seed}"
 
 
-# --- The forms of a sheet -------------------------------------------------------------------------
+# --- Reading it -----------------------------------------------------------------------------------
 
 
-def read_sheet(source: Path, result: str | None = None) -> Sheet:
-    """Read a file, or the folder of a Hydra multirun whose jobs each left a file named `result`.
+def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
+    """Read a sheet: a file, several files, a folder of jobs that each left a file, or the folder of
+    MLflow or TensorBoard. Its lines are those that `keys` chooses and shapes.
 
-    Raises UserError for another form, and for a file that is not of its form.
+    Raises UserError for another form, for a file that is not of its form, and for options that
+    don't fit it.
     """
-    if source.is_dir():
-        from ablate.audit.multirun import read_multirun
-
-        lines, sha256 = read_multirun(source, result)
-        return _sheet(str(source), lines, sha256, source)
-    if result is not None:
-        raise UserError(f"--result: is of a Hydra multirun's jobs, and {source} is a file")
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl}
-    readers |= {".parquet": _read_parquet}
-    if source.suffix not in readers:
-        forms = ", ".join(readers)
-        raise UserError(f"{source}: expected a file {forms}, or the folder of a Hydra multirun")
-    content = _content(source)
-    lines = readers[source.suffix](content, str(source))
-    return _sheet(str(source), lines, hashlib.sha256(content).hexdigest(), source.parent)
-
-
-def _content(source: Path) -> bytes:
-    try:
-        if (size := source.stat().st_size) > MOST_BYTES:
-            raise UserError(f"{source}: has {size:,} bytes; a sheet has at most {MOST_BYTES:,}")
-        return read_file(source)
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
-    except NotRegular as error:
-        raise UserError(f"{source}: {error.strerror}") from error
+    source = sources[0]
+    if len(sources) > 1:
+        source = _common_folder(sources)
+        names = [Path(os.path.relpath(path, source)).as_posix() for path in sources]
+        if twice := [name for name, often in Counter(names).items() if often > 1]:
+            raise UserError(f"{twice[0]}: was given twice")
+        keys = replace(keys, files=tuple(names))
+    reader_columns: list[str] = []
+    if keys.files:
+        lines, sha256 = _read_files(source, keys)
+        reader_columns = [FILE]
+    elif source.is_dir():
+        lines, sha256 = _read_folder(source, keys)
+        reader_columns = [RUN, RUN_NAME]
+    elif keys.result is not None and source.exists():
+        raise UserError(f"--result: is of a folder of jobs, and {source} is a file")
+    else:
+        content = read_content(source, str(source))
+        lines = read_lines(content, str(source), keys)
+        sha256 = hashlib.sha256(content).hexdigest()
+    folder = source if keys.files or source.is_dir() else source.parent
+    shaped, notes = shape_lines(lines, keys, reader_columns)
+    return _sheet(str(source), shaped, sha256, folder, keys, notes)
 
 
-def read_frame(frame: Any) -> Sheet:
+def _common_folder(files: Sequence[Path]) -> Path:
+    """Return the deepest folder that all files are in or below."""
+    return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
+
+
+def _read_files(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
+    """Return the lines of the files of a folder, with the name of their file as a column, and a
+    hash of all."""
+    lines: list[Line] = []
+    hashed = hashlib.sha256()
+    size = 0
+    for name in keys.files:
+        content = read_content(folder / name, name)
+        size += len(content)
+        if size > MOST_BYTES:
+            raise UserError(f"{folder}: its files have more than {MOST_BYTES:,} bytes")
+        hashed.update(hashlib.sha256(content).digest())
+        for line_place, values in read_lines(content, name, keys):
+            place = f"{name}: {line_place}"
+            lines.append((place, with_column(values, FILE, name, place)))
+    return lines, hashed.hexdigest()
+
+
+def _read_folder(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
+    """Return the lines of a folder, and a hash of what was read."""
+    if keys.result is not None:
+        return read_jobs(folder, keys.result, keys)
+    if is_multirun(folder):
+        raise UserError(f"{folder}: --result FILE: missing; which file has each job's numbers?")
+    if is_mlflow(folder):
+        lines = read_mlflow(folder, history=keys.epochs is not None)
+    elif is_tensorboard(folder):
+        lines = read_tensorboard(folder)
+    else:
+        raise UserError(
+            f"{folder}: has no files of MLflow or TensorBoard; give --result FILE, such as "
+            f"metrics.csv, where each job left one, or name the files themselves"
+        )
+    content = json.dumps(lines, sort_keys=True, default=str).encode()
+    return lines, hashlib.sha256(content).hexdigest()
+
+
+def read_frame(frame: Any, keys: SheetKeys) -> Sheet:
     """Read a pandas frame. The sheet's hash is that of the frame written as csv."""
     columns = [str(name) for name in frame.columns]
-    _check_columns(columns, FRAME)
+    check_columns(columns, FRAME)
     renamed_frame = frame.set_axis(columns, axis=1)
     lines = [
         (f"row {number}", {key: _of_frame(value) for key, value in record.items()})
         for number, record in enumerate(renamed_frame.to_dict("records"))
     ]
     content = frame.to_csv(index=False).encode()
-    return _sheet(FRAME, lines, hashlib.sha256(content).hexdigest(), Path.cwd())
+    return _sheet(FRAME, lines, hashlib.sha256(content).hexdigest(), Path.cwd(), keys, [])
 
 
-def _sheet(name: str, lines: Sequence[Line], sha256: str, folder: Path) -> Sheet:
+def _sheet(
+    name: str,
+    lines: Sequence[Line],
+    sha256: str,
+    folder: Path,
+    keys: SheetKeys,
+    notes: Sequence[str],
+) -> Sheet:
     if not lines:
         raise UserError(f"{name}: has no line with values")
     columns = dict.fromkeys(itertools.chain.from_iterable(values for _, values in lines))
-    return Sheet(name, list(columns), lines, sha256, folder)
-
-
-def _check_columns(columns: Sequence[str], place: str) -> None:
-    """Raise UserError where two columns have the same name."""
-    if twice := [name for name, often in Counter(columns).items() if often > 1]:
-        raise UserError(f"{place}: two columns are named {twice[0]!r}")
-
-
-def _read_csv(content: bytes, name: str) -> list[Line]:
-    text = decoded_text(content, name)
-    head = text.partition("\n")[0]
-    between = max(",\t;", key=head.count)  # the first of equally frequent ones
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-    lines: list[Line] = []
-    try:
-        columns = [part.strip() for part in next(rows, [])]
-        _check_columns(columns, f"{name}: line 1")
-        for row in rows:
-            place = f"line {rows.line_num}"
-            if len(row) != len(columns) and row:
-                raise UserError(
-                    f"{name}: {place}: has {count_text(len(row), 'value')} for "
-                    f"{count_text(len(columns), 'column')}"
-                )
-            if any(part.strip() for part in row):
-                values = (part.strip() for part in row)
-                lines.append((place, dict(zip(columns, values, strict=True))))
-    except csv.Error as error:
-        raise UserError(f"{name}: line {rows.line_num}: is no csv ({error})") from error
-    return lines
-
-
-def decoded_text(content: bytes, name: str) -> str:
-    """Return the text of a file. Raises UserError for one that is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: byte {error.start} is no UTF-8") from error
-
-
-def _read_jsonl(content: bytes, name: str) -> list[Line]:
-    lines: list[Line] = []
-    for number, text in enumerate(decoded_text(content, name).splitlines(), 1):
-        if text.strip():
-            place = f"line {number}"
-            lines.append((place, flat(read_object(text, f"{name}: {place}"))))
-    return lines
-
-
-def read_object(text: str, place: str) -> Mapping[str, Any]:
-    """Parse the JSON object in a text. Raises UserError for anything else.
-
-    A number that a float can't hold stays a text, which whoever reads it as a number refuses.
-    """
-    try:
-        tree = json.loads(text, parse_float=_float)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: is no JSON ({error})") from error
-    check_shallow(tree, place)
-    if not isinstance(tree, dict):
-        raise UserError(
-            f"{place}: expected an object such as {{...}}, got {value_text(text.strip())}"
-        )
-    return tree
-
-
-def check_shallow(tree: Any, place: str) -> None:
-    """Raise UserError for a tree that is nested deeper than any result is."""
-    if not is_shallow(tree):
-        raise UserError(f"{place}: is nested deeper than any result is; give plain values")
-
-
-def _float(literal: str) -> float | str:
-    number = float(literal)
-    lost = math.isinf(number) or (not number and any(digit in literal for digit in "123456789"))
-    return literal if lost else number
-
-
-def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """Return the values of nested objects, by dotted keys."""
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        inner = isinstance(value, Mapping)
-        values |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
-    return values
-
-
-def _read_parquet(content: bytes, name: str) -> list[Line]:
-    """Read the lines of a parquet file, without columns of lists and structs.
-
-    A null means no number, whereas nan is a number: pandas would not distinguish them, so pyarrow
-    reads the file.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        file = parquet.ParquetFile(io.BytesIO(content))
-        if (rows := file.metadata.num_rows) > MOST_LINES:
-            raise UserError(f"{name}: has {rows:,} rows; a sheet has at most {MOST_LINES:,}")
-        fields = [
-            arrow_field
-            for arrow_field in file.schema_arrow
-            if not pyarrow.types.is_nested(arrow_field.type)
-        ]
-        columns = [
-            arrow_field.name
-            for arrow_field in fields
-            if not arrow_field.name.startswith(FRAME_INDEX)
-        ]
-        _check_columns([arrow_field.name for arrow_field in fields], name)
-        return list(_of_batches(file.iter_batches(BATCH, columns=columns), name))
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{name}: is no parquet file ({reason:.200})") from error
-
-
-def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
-    """Yield the lines of a parquet file.
-
-    A dictionary repeats a long value in a few bytes, so the decoded bytes are counted: UserError
-    for more than MOST_BYTES.
-    """
-    decoded, number = 0, 0
-    for batch in batches:
-        decoded += batch.nbytes
-        if decoded > MOST_BYTES or number > MOST_LINES:
-            raise UserError(f"{name}: decodes to more than the {MOST_BYTES:,} bytes of a sheet")
-        for record in batch.to_pylist():
-            yield f"row {number}", record
-            number += 1
+    return Sheet(name, list(columns), lines, sha256, folder, keys, tuple(notes))
 
 
 def _of_frame(value: Any) -> Any:
@@ -301,40 +221,64 @@ def _of_frame(value: Any) -> Any:
 # --- Its runs -------------------------------------------------------------------------------------
 
 
-def runs_of(sheet: Sheet, keys: SheetKeys) -> list[SheetRun]:
+def runs_of(sheet: Sheet) -> list[SheetRun]:
     """Return the runs of a sheet, in its order. Without a seed column, a row's runs are numbered.
 
     Raises UserError, which begins with the place, for a column that the sheet lacks, a line that
     lacks a value, a value that is not a number, and two lines of one run.
     """
+    keys = sheet.keys
     for name in keys.used:
         if name not in sheet.columns:
-            raise unknown_value(f"{sheet.name}: columns", name, sheet.columns)
+            expectation = expected_words(name, sheet.columns)
+            raise UserError(f"{sheet.name}: columns: {expectation}{_remedy_of_wide(sheet, name)}")
     if twice := [name for name, often in Counter(keys.used).items() if often > 1]:
         raise UserError(f"{sheet.name}: {twice[0]}: was given for two things")
     numbers: Counter[tuple[str, str]] = Counter()
+    lines = dict(sheet.lines)
     places: dict[tuple[str, str, int], str] = {}
     sheet_runs = []
     for place, values in sheet.lines:
-        run = _run(sheet, keys, place, values, numbers)
+        run = _run(sheet, place, values, numbers)
         run_key = run.row, run.column, run.seed
         if run_key in places:
             raise UserError(
                 f"{sheet.name}: {places[run_key]} and {place} are of the same run, {run.label}: "
-                f"leave one of them out"
+                f"{_remedy_of_two(lines[places[run_key]], values)}"
             )
         places[run_key] = place
         sheet_runs.append(run)
     return sheet_runs
 
 
+def _remedy_of_wide(sheet: Sheet, missing: str) -> str:
+    """Return the way out where a metric has no column, but numbered columns may hold a run each."""
+    if missing not in sheet.keys.metrics.values() or sheet.keys.wide:
+        return ""
+    patterns = Counter(_LAST_NUMBER.sub("*", name) for name in sheet.columns)
+    pattern, often = patterns.most_common(1)[0]
+    return f"; give --wide {shlex.quote(pattern)} if each such column is a run" if often > 1 else ""
+
+
+def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> str:
+    """Return the way out where two lines are of one run."""
+    names = [name or UNNAMED for name in earlier if earlier[name] != later.get(name)]
+    if not names:
+        return "leave one of them out"
+    return (
+        f"they differ in {', '.join(names[:MOST_LISTED])}; --epochs last keeps the last line of a "
+        f"run, --column makes columns of what differs, --where leaves lines out"
+    )
+
+
 def _run(
     sheet: Sheet,
-    keys: SheetKeys,
     place: str,
     values: Mapping[str, Any],
     numbers: Counter[tuple[str, str]],
 ) -> SheetRun:
+    keys = sheet.keys
+
     def cell_place(name: str) -> str:
         return f"{sheet.name}: {place}: {name}"
 
@@ -357,13 +301,22 @@ def _run(
         column=column,
         seed=seed,
         values={
-            key: read_number(value, cell_place(keys.metrics[key]))
+            key: read_number(value, cell_place(keys.metrics[key]), keys.decimal)
             for key, value in metric_values.items()
         },
-        decimals=max(map(decimals_of, metric_values.values())),
+        decimals=max(decimals_of(value, keys.decimal) for value in metric_values.values()),
         predictions=predictions,
-        undeclared={key: value for key, value in values.items() if key not in keys.used},
+        undeclared={
+            key: value
+            for key, value in values.items()
+            if key not in keys.used and not _is_ignored(key, keys)
+        },
     )
+
+
+def _is_ignored(column: str, keys: SheetKeys) -> bool:
+    """Return whether no note may name an undeclared column."""
+    return any(column == pattern or fnmatchcase(column, pattern) for pattern in keys.ignore)
 
 
 # --- What its numbers promise ---------------------------------------------------------------------
@@ -390,7 +343,7 @@ def check_sheets(
         elif (sheet := _same_sheet(source)) is None:
             reason = "is another file by now" if Path(source.file).exists() else "is not here"
         else:
-            findings += _differing(sheet, source.read, ids, results)
+            findings += _differing(sheet, ids, results)
             continue
         notes.append(f"{source.file}: {reason}: its numbers are those that the ledger sealed")
     return findings, notes
@@ -402,7 +355,7 @@ def _same_sheet(source: SheetSource) -> Sheet | None:
     try:
         if not file.is_dir() and sha256_of(file) != source.sha256:
             return None
-        sheet = read_sheet(file, source.read.result)
+        sheet = read_sheet([file], source.read)
     except (UserError, OSError):
         return None
     return sheet if sheet.sha256 == source.sha256 else None
@@ -410,128 +363,15 @@ def _same_sheet(source: SheetSource) -> Sheet | None:
 
 def _differing(
     sheet: Sheet,
-    keys: SheetKeys,
     ids: Mapping[tuple[str, str, int], PlannedRun],
     results: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[str]:
     """Yield a line for each run whose test result differs from its line in the sheet."""
-    for line in runs_of(sheet, keys):
+    for line in runs_of(sheet):
         run = ids.get((line.row, line.column, line.seed))
-        numbers = {} if line.diverged else line.values
+        numbers = line.results
         if run is None or run.id not in results:
             continue
         if (test := results[run.id].get("test", {})) != numbers:
             difference = f"{test}, but {numbers} in {sheet.name}: {line.place}"
             yield f"{run.id} {run.label}: {difference}"
-
-
-# --- Undeclared columns ---------------------------------------------------------------------------
-
-# An undeclared column is taken for an outcome, or for a name of each run, where it varies within
-# more than this share of the rows that have several runs; else for a setting.
-OUTCOME = 0.5
-MOST_NOTES = 3  # on settings in which rows differ
-MOST_LISTED = 3  # labels that a sentence names
-UNNAMED = "the column without a name"  # such as the index that pandas writes
-
-
-def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]:
-    """Return a sentence on the undeclared columns of the sheet in which rows differ from the
-    baseline within a column of the table, at most MOST_NOTES, and one on those in which the runs of
-    a row differ."""
-    settings: dict[tuple[str, ...], list[str]] = {}  # by the labels of the runs that differ
-    outcomes = []
-    for name in dict.fromkeys(key for run in runs for key in run.undeclared):
-        cells = _values_by_cell(runs, name)
-        repeated_cells = [counts for counts in cells.values() if counts.total() > 1]
-        varying = sum(len(counts) > 1 for counts in repeated_cells)
-        unlike_runs = _unlike_baseline(runs, name, cells, baseline)
-        # In an outcome, a row's one value that the baseline never has is set, too.
-        if varying > OUTCOME * len(repeated_cells):
-            unlike_runs = [run for run in unlike_runs if _is_set(cells, run, baseline)]
-        if varying and not unlike_runs:
-            outcomes.append(name or UNNAMED)
-        elif unlike_runs:
-            settings.setdefault(tuple(run.label for run in unlike_runs), []).append(name or UNNAMED)
-    rows = {run.label: run.row for run in runs}
-    lines = []
-    named_groups = len(settings) if len(settings) <= MOST_NOTES else MOST_NOTES - 1
-    for labels, names in itertools.islice(settings.items(), named_groups):
-        rows_unlike = list(dict.fromkeys(rows[label] for label in labels))
-        gains = "its gain" if len(rows_unlike) == 1 else "their gains"
-        lines.append(
-            f"{_listed(names)} {'differs' if len(names) == 1 else 'differ'} in {len(labels)} of "
-            f"{count_text(len(runs), 'run')} ({_listed(rows_unlike)}), which may cause or hide "
-            f"{gains}"
-        )
-    if other_names := [name for names in [*settings.values()][named_groups:] for name in names]:
-        lines.append(
-            f"rows also differ in {count_text(len(other_names), 'more column')} "
-            f"({_listed(other_names)}), which may cause or hide gains"
-        )
-    if outcomes:
-        lines.append(f"runs of one row differ in {_listed(outcomes)}, and count as repeats")
-    return lines
-
-
-def _values_by_cell(runs: Sequence[SheetRun], name: str) -> dict[tuple[str, str], Counter[str]]:
-    """Count the values of an undeclared column, by row and column of the table."""
-    cells: dict[tuple[str, str], Counter[str]] = {}
-    for run in runs:
-        cells.setdefault((run.row, run.column), Counter())[repr(run.undeclared.get(name))] += 1
-    return cells
-
-
-def _unlike_baseline(
-    runs: Sequence[SheetRun],
-    name: str,
-    cells: Mapping[tuple[str, str], Counter[str]],
-    baseline: str,
-) -> list[SheetRun]:
-    """Return the runs with another value than most of the baseline's have, of rows that don't have
-    as much of each value as the baseline. In a sheet without the baseline, all rows are it."""
-    references: dict[str, Counter[str]] = {}  # by column of the table
-    for (_, column), counts in cells.items():
-        if (baseline, column) in cells:
-            references[column] = cells[baseline, column]
-        else:
-            references.setdefault(column, Counter()).update(counts)
-    usual_values = {}  # of the reference, by the cells that are unlike it
-    for (row, column), counts in cells.items():
-        reference = references[column]
-        if _shares(counts) != _shares(reference):
-            [(usual_values[row, column], _)] = reference.most_common(1)
-    unlike_runs = []
-    for run in runs:
-        value = repr(run.undeclared.get(name))
-        if usual_values.get((run.row, run.column), value) != value:
-            unlike_runs.append(run)
-    return unlike_runs
-
-
-def _is_set(cells: Mapping[tuple[str, str], Counter[str]], run: SheetRun, baseline: str) -> bool:
-    """Return whether all runs of a run's row have one value, which no run of the baseline has."""
-    counts = cells[run.row, run.column]
-    reference = cells.get((baseline, run.column), counts)
-    return len(counts) == 1 and counts.total() > 1 and not counts & reference
-
-
-def _shares(counts: Counter[str]) -> dict[str, float]:
-    total = counts.total()
-    return {value: count / total for value, count in counts.items()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    """List names, of many the first MOST_LISTED."""
-    if len(names) > MOST_LISTED + 1:
-        names = [*names[:MOST_LISTED], f"{len(names) - MOST_LISTED} more"]
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-
-
-def equal_lines(sheet: Sheet) -> list[str]:
-    """Return a line on lines that are equal in every column; without seeds they may be copies."""
-    places: dict[str, list[str]] = {}
-    for place, values in sheet.lines:
-        places.setdefault(repr(values), []).append(place)
-    copies = [", ".join(some) for some in places.values() if len(some) > 1]
-    return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []

@@ -4,7 +4,7 @@ A value is a text of a csv, or whatever JSON, parquet or a frame contains. Only 
 notation is a number. `1_000`, digits of other scripts and numbers that a float can't hold are
 refused, since each would be read as a result that nobody wrote.
 
-Used by `ablate import` (audit/sheet.py and audit/multirun.py).
+Used by `ablate import` (audit/sheet.py and the files that read and shape its lines).
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import shlex
 from decimal import Decimal
 from typing import Any
 
 from ablate.shared import LARGEST_INTEGER, UserError
 
+UNNAMED = "the column without a name"  # such as the index that pandas writes
 LONGEST = 60  # characters of a value that an error shows
 EXACT = 2**53  # from here on a float stands for several whole numbers
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
+_SEPARATED = re.compile(r"[+-]?[0-9]{1,3}([., '\u2019\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+# "0.80 ± 0.02", "80.1 +/- 0.3", "80.1 \pm 0.3", "80.1 (0.3)"
+_MEAN_AND_SPREAD = re.compile(r"±|\+/?-|\\pm|[0-9] *\([0-9.,]+\)")
 _NOT_FINITE = re.compile(r"[+-]?\.?(nan|inf|infinity)", re.IGNORECASE)  # yaml writes .nan
 
 
@@ -36,20 +42,37 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value)
 
 
-def read_number(value: Any, place: str) -> float:
-    """Read the number of a metric; nan or infinite for a run that diverged. Raises UserError."""
+def plain_text(value: Any) -> str:
+    """Return the text by which a value is chosen and matched: "" of a missing one, "3" of 3.0, and
+    true and false as JSON writes them."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def read_number(value: Any, place: str, decimal: str = ".") -> float:
+    """Read the number of a metric; nan or infinite for a run that diverged. `decimal`: the mark
+    before the decimals of a text. Raises UserError."""
     if is_missing(value):
         raise UserError(
-            f"{place}: is empty: leave the line of a run without a result out; of one that "
-            f"diverged write nan, or inf where nan is stored as a null (pandas)"
+            f"{place}: is empty: leave the line of a run without a result out "
+            f"({_where_option(place, '')}); of one that diverged write nan, or inf where nan is "
+            f"stored as a null (pandas)"
         )
     if isinstance(value, float):
         return value
     if isinstance(value, str) and _NOT_FINITE.fullmatch(value):
         return float(value.replace(".", ""))
-    exact = _exact(value)
+    exact = _exact(_with_point(value, decimal))
     if exact is None:
-        raise UserError(f"{place}: expected a number such as 90.31, got {value_text(value)}")
+        raise UserError(
+            f"{place}: expected a number such as 90{decimal}31, got {value_text(value)}"
+            f"{_remedy(value, place)}"
+        )
     number = float(exact)
     if math.isinf(number) or (not number and exact):
         raise UserError(
@@ -78,7 +101,8 @@ def read_seed(value: Any, place: str) -> int:
 def read_label(value: Any, place: str) -> str:
     """Read the name of a row, a column or a file. Raises UserError."""
     if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
-        raise UserError(f"{place}: expected a name, got nothing")
+        remedy = f"{_where_option(place, '')} leaves such lines out"
+        raise UserError(f"{place}: expected a name, got nothing; {remedy}")
     is_integral = isinstance(value, float) and value.is_integer()
     text = str(int(value) if is_integral else value)
     kinds = (str, int, float, Decimal, datetime.date)
@@ -87,10 +111,43 @@ def read_label(value: Any, place: str) -> str:
     return text
 
 
-def decimals_of(value: Any) -> int:
+def decimals_of(value: Any, decimal: str = ".") -> int:
     """Return how many decimals are written: 2 for "93.10"."""
-    text = value if isinstance(value, str) else repr(value)
+    text = _with_point(value, decimal) if isinstance(value, str) else repr(value)
     return len(text.partition(".")[2]) if "e" not in text.lower() else 0
+
+
+def _with_point(value: Any, decimal: str) -> Any:
+    """Return a text with a point before its decimals. One that has a point already stays as it is,
+    with another mark: it is no number then."""
+    if not isinstance(value, str) or decimal == ".":
+        return value
+    return value.replace(".", " ").replace(decimal, ".", 1)
+
+
+def _where_option(place: str, text: str) -> str:
+    """Return the option that leaves out lines whose cell has this text."""
+    return f"--where {shlex.quote(place.rpartition(': ')[2] + '!=' + text)}"
+
+
+def _remedy(value: Any, place: str) -> str:
+    """Return the way out for a text that is no number, "" where none is known."""
+    if not isinstance(value, str):
+        return ""
+    if _MEAN_AND_SPREAD.search(value):
+        return (
+            ": a mean and a spread have no runs behind them, and verdicts are about runs; give the "
+            "result of each run a line, or the mean alone, which gets no interval and no verdict"
+        )
+    if _DECIMAL.fullmatch(value.removesuffix("%").strip()):
+        return "; take the signs out, as by formatting the column as numbers: --metric has the unit"
+    if _DECIMAL_COMMA.fullmatch(value):
+        return "; give --decimal , where a comma stands before decimals"
+    if _SEPARATED.fullmatch(value):
+        return "; write it without marks between thousands"
+    if not any(letter.isdecimal() for letter in value):
+        return f"; {_where_option(place, value)} leaves such lines out"
+    return ""
 
 
 def _exact(value: Any) -> Decimal | None:

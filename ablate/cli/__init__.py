@@ -21,7 +21,7 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import choosing, driving, help_texts, keeping, looking, publishing  # noqa: E402
+from ablate.cli import choosing, driving, help_texts, importing, keeping, looking, publishing  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
 from ablate.shared import Failure, UserError, printable  # noqa: E402
@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
         looking.trials,
     ),
-    "Share": (publishing.report, publishing.export, keeping.merge, keeping.import_),
+    "Share": (publishing.report, publishing.export, keeping.merge, importing.import_),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),
 }
 for group, commands in GROUPS.items():

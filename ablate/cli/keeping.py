@@ -1,4 +1,4 @@
-"""Commands that keep a store in order: doctor, verify, gc; and that bring runs: merge, import.
+"""Commands that keep a store in order: doctor, verify, gc, merge.
 
 Used by cli/__init__.py, which adds each command; the work is in audit/ and store/. A new option
 also needs docs/options.md, which tests/options_page.py writes; a new command its place in `GROUPS`
@@ -401,66 +401,3 @@ def _lines(report: MergeReport) -> Iterator[str]:
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
     yield from (f"  sweep {name!r}: {words[change]}" for name, change in report.sweeps.items())
     yield from (f"  damaged: {line}" for line in report.damaged)
-
-
-# --- Results from elsewhere -----------------------------------------------------------------------
-
-
-def import_(
-    source: Annotated[
-        Path,
-        argument(
-            "SHEET", "File .csv, .tsv, .jsonl or .parquet, or the folder of a Hydra multirun."
-        ),
-    ],
-    row: Annotated[str, option("COLUMN", "Column that names the variant.")],
-    metric: Annotated[
-        list[str],
-        option(
-            "KEY:more|less:UNIT",
-            "Column of a metric, which values are better, and the unit, such as acc:more:%; "
-            "NAME=COLUMN renames it. The first is the table's.",
-        ),
-    ],
-    name: Annotated[
-        str | None, option("NAME", "Name for the sweep (default: the file's).", "--as")
-    ] = None,
-    column: Annotated[
-        str | None, option("COLUMN", "Column whose values become columns of the table.")
-    ] = None,
-    seed: Annotated[
-        str | None,
-        option("COLUMN", "Column of seeds, if runs with the same seed can be compared in pairs."),
-    ] = None,
-    baseline: Annotated[str | None, option("ROW", "Baseline (default: the first variant).")] = None,
-    predictions: Annotated[
-        str | None, option("COLUMN", "Column that names files of predictions (.npy).")
-    ] = None,
-    result: Annotated[
-        str | None,
-        option("FILE", "JSON or yaml file in which each job of a multirun left numbers."),
-    ] = None,
-    format: TextFormat = "text",
-    store: StoreDir = RUNS,
-) -> None:
-    """Import results that were trained elsewhere, as a sweep. The same command extends it.
-
-    Every number is kept with the hash of the sheet; a changed number is refused.
-    """
-    from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
-    from ablate.planning import DeclaredImport
-
-    options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
-    options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
-    arguments = [(option, str(value)) for option, value in options.items() if value is not None]
-    arguments += [("--metric", key) for key in metric]
-    declaration = SheetDeclaration(
-        name if name is not None else source.stem or source.resolve().name,
-        *(row, metric, column, seed, baseline, predictions, result),
-        command=DeclaredImport(str(source), tuple(arguments)),
-    )
-    report = import_under_lock(store_at(store), read_sheet(source, result), declaration)
-    if format == "json":
-        print_json({"store": str(store), "source": str(source), **dataclasses.asdict(report)})
-        return
-    print("\n".join(map(printable, report.lines())))

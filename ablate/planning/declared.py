@@ -208,23 +208,26 @@ class Declared:
 class DeclaredImport:
     """The declaration of a sweep that was trained elsewhere: a call of `ablate import`.
 
-    `sheet`: the file that it read. `arguments`: its options and their values, in their order.
+    `sheet`: the file that it read, `more_sheets`: the other ones. `arguments`: its options and
+    their values, in their order.
     """
 
     sheet: str
     arguments: tuple[tuple[str, str], ...]
+    more_sheets: tuple[str, ...] = ()
 
     @property
     def texts(self) -> list[str]:
         """The command line after `ablate` that imports the sheet again."""
-        texts = ["import", self.sheet]
+        texts = ["import", self.sheet, *self.more_sheets]
         for option, value in self.arguments:
             texts += [option, value]
         return texts
 
     def placeless(self) -> DeclaredImport:
         """Return the declaration without the folder of the sheet."""
-        return replace(self, sheet=Path(self.sheet).name)
+        names = tuple(Path(sheet).name for sheet in self.more_sheets)
+        return replace(self, sheet=Path(self.sheet).name, more_sheets=names)
 
 
 def declared_of(tree: Mapping[str, Any]) -> Declared | DeclaredImport:

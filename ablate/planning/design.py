@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
@@ -311,18 +312,31 @@ class Looks:
 
 @dataclass(frozen=True)
 class SheetKeys:
-    """The columns of a sheet, by what they hold.
+    """The columns of a sheet by what they hold, and how its lines are read.
 
-    `metrics`: a metric's name -> its column. `predictions`: the column that names files. `result`:
-    the file of each job of a Hydra multirun.
+    `metrics`: a metric's name -> its column. `predictions`: the column that names files. `run`: the
+    column that tells the runs of a row apart. `result`: the file that each job left in a folder of
+    jobs. `files`: the names of the files where a sheet is several files of a folder. `comment`:
+    begins lines that are no lines of the sheet. `wide`, `split`, `where`, `epochs`: as typed, see
+    audit/sheet_lines.py. `ignore`: undeclared columns, or patterns of them, that no note names.
     """
 
     row: str
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, str] = field(default_factory=dict)
     column: str | None = None
     seed: str | None = None
     predictions: str | None = None
+    run: str | None = None
     result: str | None = None
+    files: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+    decimal: str = "."
+    comment: str | None = None
+    wide: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    epochs: str | None = None
+    ignore: tuple[str, ...] = ()
 
     @property
     def used(self) -> list[str]:
@@ -343,6 +357,12 @@ class SheetSource:
     lines: int
     read: SheetKeys
     hides: tuple[str, ...] = ()
+
+    def placeless(self) -> SheetSource:
+        """Return the source without folders."""
+        names = tuple(Path(name).name for name in self.read.files)
+        file = f"{len(names)} files" if names else Path(self.file).name
+        return replace(self, file=file, read=replace(self.read, files=names))
 
 
 @dataclass(frozen=True)

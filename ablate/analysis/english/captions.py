@@ -420,11 +420,9 @@ def few_seeds(n: int, gains: Sequence[Values], decimals: int) -> str:
         f"{gain['label']} [{gain['low']:+.{decimals}f}, {gain['high']:+.{decimals}f}]"
         for gain in gains
     ]
-    subject = "the interval of" if len(gains) == 1 else "the intervals of"
-    verb = "rests" if len(gains) == 1 else "rest"
     return (
-        f"{text}; {subject} {first_few(intervals)} {verb} on the two seeds alone, which say almost "
-        f"nothing about noise."
+        f"{text}. The intervals of means, and of {first_few(intervals)}, rest on the two seeds "
+        "alone, which say almost nothing about noise."
     )
 
 

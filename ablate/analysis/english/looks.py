@@ -103,7 +103,7 @@ def looks_changed(
     consequence = (
         "; all variants that were read are counted"
         if counts_all
-        else ". This table is exploratory, therefore, and its error is unknown"
+        else ". So this table is exploratory: how often its intervals miss is unknown"
     )
     text = "; ".join(changes)
     if only_named(changes):
@@ -171,8 +171,8 @@ def look_stopped(seeds: int, margin: float, share: float, judged_by: str) -> str
 def stop_words(seeds: int, margin: float, share: float) -> str:
     """Say why a row that stopped for futility got no more seeds."""
     return (
-        f"at {seeds} seeds: a gain of {margin:g} was above the one-sided {100 * share:g} % bound "
-        "of this row alone"
+        f"at {seeds} seeds: the one-sided {100 * share:g} % bound of this row alone ruled out a "
+        f"gain of {margin:g}"
     )
 
 
@@ -187,7 +187,7 @@ def _judged_by(judged_by: str) -> str:
     return {
         "rows": "",
         "own": "; the row is judged by its own noise",
-        "alone": ", after all other rows, so the row is judged by its own paired t",
+        "alone": ", the last row of its column: its interval is a paired t of its own",
     }[judged_by]
 
 

@@ -1,0 +1,343 @@
+"""Chooses and shapes the lines of a sheet, as its keys say, until each line is one run.
+
+First the columns that hold a run each become lines (`wide`), then texts become columns (`split`),
+then lines are chosen by their values (`where`), and then each run keeps one of its lines
+(`epochs`). A pattern of `wide` and `split` is a text with fields, such as `{method}/seed{seed}`;
+`*` stands for any text, and in `wide` for `{seed}`.
+
+Used by audit/sheet.py, between a sheet's form and its runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.audit.sheet_forms import RUN, Line
+from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
+from ablate.planning import SheetKeys
+from ablate.run import DIRECTIONS
+from ablate.shared import UserError, unknown_value
+
+LAST_LINE, BEST_LINE = "last", "best"
+MOST_LISTED = 8  # columns or values that an error names
+_FIELD = re.compile(r"\{([A-Za-z_]\w*)\}|\*")
+
+
+def shape_lines(
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> tuple[list[Line], list[str]]:
+    """Return the lines that are runs, and sentences on what was left out.
+
+    `reader_columns`: columns that the reader made, such as the name of a file: they tell runs
+    apart, and leave unless `keys` names them. Raises UserError, which begins with the option, for
+    what doesn't fit the lines.
+    """
+    shaped, notes = list(lines), list[str]()
+    if keys.wide:
+        shaped = list(_to_long(shaped, keys))
+    splits = [_Split.parse(text) for text in keys.split]
+    for split in splits:
+        shaped = split.lines(shaped)
+    total = len(shaped)
+    for text in keys.where:
+        shaped = _filter(shaped, text)
+    if len(shaped) < total:
+        conditions = " and ".join(keys.where)
+        notes.append(f"only the lines with {conditions} count, {len(shaped):,} of {total:,}")
+    for split in splits:
+        split.check(shaped)
+    if keys.epochs is not None:
+        shaped, epoch_notes = _line_of_each_run(shaped, keys, reader_columns)
+        notes += epoch_notes
+    else:
+        _check_repeats(shaped, keys, reader_columns)
+    hidden = {*reader_columns, *(split.column for split in splits), keys.run} - {*keys.used}
+    return [
+        (place, {key: value for key, value in values.items() if key not in hidden})
+        for place, values in shaped
+    ], notes
+
+
+def _columns_of(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(key for _, values in lines for key in values))
+
+
+# --- Columns that hold runs, and texts that hold columns ------------------------------------------
+
+
+def _pattern(text: str, place: str, star: str) -> re.Pattern[str]:
+    """Compile a text with fields. `star`: the expression that * stands for.
+
+    Raises UserError for a text without a field, and for a field that it has twice.
+    """
+    expression, end = "", 0
+    for field in _FIELD.finditer(text):
+        expression += re.escape(text[end : field.start()])
+        expression += f"(?P<{field[1]}>.+)" if field[1] else star
+        end = field.end()
+    try:
+        pattern = re.compile(expression + re.escape(text[end:]))
+    except re.error as error:
+        raise UserError(f"{place}: has a field twice; give each a name of its own") from error
+    if not pattern.groupindex:
+        raise UserError(f"{place}: expected a field such as {{seed}}, got none")
+    return pattern
+
+
+@dataclass(frozen=True)
+class _RunColumn:
+    """A column that holds a run: the column of its metric, and the fields of its own name."""
+
+    metric_column: str
+    fields: Mapping[str, str]
+
+
+def _to_long(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
+    """Yield a line for each run of a line whose columns hold a run each.
+
+    A run without any value has no line. Raises UserError for a pattern that doesn't fit.
+    """
+    run_columns = _run_columns(_columns_of(lines), keys)
+    for place, values in lines:
+        remaining = {key: value for key, value in values.items() if key not in run_columns}
+        runs: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+        places: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for column, run_column in run_columns.items():
+            if not is_missing(values.get(column)):
+                fields = tuple(run_column.fields.items())
+                runs.setdefault(fields, {})[run_column.metric_column] = values[column]
+                places.setdefault(fields, []).append(column)
+        for fields, metric_values in runs.items():
+            run_place = f"{place}, {', '.join(places[fields])}"
+            yield run_place, {**remaining, **dict(fields), **metric_values}
+
+
+def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColumn]:
+    """Return the columns that hold a run each. The n-th pattern is that of the n-th metric."""
+    metric_columns = list(keys.metrics.values())
+    if len(keys.wide) > len(metric_columns):
+        raise UserError(f"--wide {keys.wide[-1]}: give a --metric for each --wide, in their order")
+    declared_columns = {keys.row, keys.column, keys.predictions}
+    run_columns: dict[str, _RunColumn] = {}
+    for text, metric_column in zip(keys.wide, metric_columns, strict=False):
+        pattern = _pattern(text, f"--wide {text}", "(?P<seed>.+)")
+        fitting_columns = {}
+        for column in columns:
+            match = pattern.fullmatch(column)
+            if match is None or column in declared_columns:
+                continue
+            if column in run_columns:
+                raise UserError(
+                    f"--wide {text}: fits {column!r}, as an earlier --wide does; give patterns "
+                    f"that fit different columns"
+                )
+            fitting_columns[column] = _RunColumn(metric_column, match.groupdict())
+        if not fitting_columns:
+            raise UserError(f"--wide {text}: fits none of the columns {_quoted_list(columns)}")
+        for new_column in (metric_column, *pattern.groupindex):
+            if new_column in columns and new_column not in fitting_columns:
+                raise UserError(
+                    f"--wide {text}: the sheet has a column {new_column!r} already; name the "
+                    f"field, or the metric, otherwise"
+                )
+        run_columns |= fitting_columns
+    return run_columns
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A "COLUMN=PATTERN" of --split."""
+
+    text: str
+    column: str
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Split:
+        """Raises UserError for a malformed pattern."""
+        column, _, pattern_text = text.partition("=")
+        return cls(text, column, _pattern(pattern_text, f"--split {text}", ".*"))
+
+    def lines(self, lines: Sequence[Line]) -> list[Line]:
+        """Return the lines with the fields of the pattern as columns, None in those that it doesn't
+        fit. Raises UserError for a column that isn't there, and for a field that is one already."""
+        columns = _columns_of(lines)
+        if self.column not in columns:
+            raise unknown_value(f"--split {self.text}", self.column, columns, "a column among")
+        for field in self.pattern.groupindex:
+            if field in columns:
+                raise UserError(
+                    f"--split {self.text}: the sheet has a column {field!r} already; name it "
+                    f"otherwise"
+                )
+        nothing: dict[str, str | None] = dict.fromkeys(self.pattern.groupindex)
+        split_lines = list[Line]()
+        for place, values in lines:
+            match = self.pattern.fullmatch(plain_text(values.get(self.column)))
+            split_lines.append((place, {**values, **(match.groupdict() if match else nothing)}))
+        return split_lines
+
+    def check(self, lines: Sequence[Line]) -> None:
+        """Raise UserError for a line that the pattern didn't fit."""
+        for place, values in lines:
+            if any(values[field] is None for field in self.pattern.groupindex):
+                value = plain_text(values.get(self.column))
+                condition = shlex.quote(f"{self.column}!={value}")
+                raise UserError(
+                    f"--split {self.text}: {place}: doesn't fit {value!r}; change the pattern, or "
+                    f"give --where {condition} to leave it out"
+                )
+
+
+# --- Lines by their values ------------------------------------------------------------------------
+
+
+def _filter(lines: Sequence[Line], text: str) -> list[Line]:
+    """Return the lines that "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" chooses.
+
+    Raises UserError where there are none.
+    """
+    column, equals, value_list = text.partition("=")
+    negated = column.endswith("!")
+    column = column.removesuffix("!")
+    columns = _columns_of(lines)
+    if not equals:
+        raise UserError(f"--where {text}: expected COLUMN=VALUE or COLUMN!=VALUE")
+    if column not in columns:
+        raise unknown_value(f"--where {text}", column, columns, "a column among")
+    listed_values = {value_list, *value_list.split(",")}  # a value may have a comma in it
+    chosen_lines = [
+        (place, values)
+        for place, values in lines
+        if (plain_text(values.get(column)) in listed_values) != negated
+    ]
+    if not chosen_lines:
+        column_values = list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
+        raise UserError(
+            f"--where {text}: chooses no line; {column} has {_quoted_list(column_values)}"
+        )
+    return chosen_lines
+
+
+# --- Lines of epochs ------------------------------------------------------------------------------
+
+
+def _check_repeats(lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]) -> None:
+    """Raise UserError where lines without --epochs may be of one run and would count as repeats."""
+    if keys.run is not None:
+        raise UserError(f"--run {keys.run}: give --epochs last, or best:COLUMN, which it serves")
+    if RUN not in reader_columns:
+        return
+    seeds = f"--seed {keys.seed or 'COLUMN'}"
+    names = [name for name in (RUN, keys.row, keys.column, keys.seed) if name is not None]
+    for block in _blocks(lines, names).values():
+        if len(block) > 1:
+            _, values = block[0]
+            raise UserError(
+                f"run {values[RUN]}: has {len(block):,} lines: give --epochs last, or best:COLUMN, "
+                f"if they are of one run; {seeds} has to tell them apart if each is a run"
+            )
+
+
+def _blocks(lines: Sequence[Line], names: Sequence[str]) -> dict[tuple[str, ...], list[Line]]:
+    """Group lines by the values of some columns."""
+    blocks: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        blocks.setdefault(tuple(plain_text(line[1].get(name)) for name in names), []).append(line)
+    return blocks
+
+
+def _line_of_each_run(
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> tuple[list[Line], list[str]]:
+    """Return one line for each run, which has several, and a sentence on how it was chosen."""
+    assert keys.epochs is not None
+    place = f"--epochs {keys.epochs}"
+    columns = _columns_of(lines)
+    if keys.run is not None and keys.run not in columns:
+        raise unknown_value("--run", keys.run, columns, "a column among")
+    run_columns = [name for name in (keys.seed, keys.run, *reader_columns) if name in columns]
+    if not run_columns:
+        raise UserError(
+            f"{place}: which lines are of one run? give --seed COLUMN, or --run COLUMN where seeds "
+            f"are no pairs"
+        )
+    names = [name for name in (keys.row, keys.column, *run_columns) if name is not None]
+    choose, sentence = _chooser(keys, columns)
+    runs = [choose(block) for block in _blocks(lines, names).values()]
+    return runs, [sentence] if len(runs) < len(lines) else []
+
+
+def _chooser(
+    keys: SheetKeys, columns: Sequence[str]
+) -> tuple[Callable[[Sequence[Line]], Line], str]:
+    """Return what chooses a line among those of a run, and the sentence that says how."""
+    assert keys.epochs is not None
+    place = f"--epochs {keys.epochs}"
+    if keys.epochs == LAST_LINE:
+        return _last_values, "a run has several lines, and the last value of each column counts"
+    kind, _, rest = keys.epochs.partition(":")
+    column, _, direction = rest.rpartition(":")
+    if direction not in DIRECTIONS:
+        column, direction = rest, ""
+    if kind != BEST_LINE or not column:
+        raise UserError(f"{place}: expected last, or best:COLUMN such as best:val_acc:more")
+    if column not in columns:
+        raise unknown_value(place, column, columns, "a column among")
+    if not direction:
+        raise UserError(f"{place}: which values are better? best:{column}:more or :less")
+    metric_columns = list(keys.metrics.values())
+
+    def choose(block: Sequence[Line]) -> Line:
+        return _best_line(block, column, DIRECTIONS[direction], metric_columns, keys.decimal)
+
+    sentence = f"a run has several lines, and the one with the best {column} counts"
+    if column in metric_columns:
+        sentence += "; a choice by the metric itself makes every run look better than it is"
+    return choose, sentence
+
+
+def _last_values(block: Sequence[Line]) -> Line:
+    """Return the last value of each column. Loggers leave cells of other steps empty."""
+    merged_values: dict[str, Any] = {}
+    for _, values in block:
+        for key, value in values.items():
+            if key not in merged_values or not is_missing(value):
+                merged_values[key] = value
+    return block[-1][0], merged_values
+
+
+def _best_line(
+    block: Sequence[Line], column: str, sign: int, metric_columns: Sequence[str], decimal: str
+) -> Line:
+    """Return the line with the best value of a column, the first of equal ones; that of a run
+    without any such number is its last.
+
+    A metric that has one value in the whole run, such as that of a test at its end, is of every
+    line. Raises UserError for a value that is no number.
+    """
+    best_line, best = block[-1], -math.inf
+    for line in block:
+        place, values = line
+        if is_missing(values.get(column)):
+            continue
+        value = sign * read_number(values[column], f"{place}: {column}", decimal)
+        if value > best:
+            best_line, best = line, value
+    place, best_values = best_line
+    chosen_values = dict(best_values)
+    for name in metric_columns:
+        filled = [values[name] for _, values in block if not is_missing(values.get(name))]
+        if is_missing(chosen_values.get(name)) and len(filled) == 1:
+            chosen_values[name] = filled[0]
+    return place, chosen_values
+
+
+def _quoted_list(texts: Sequence[str]) -> str:
+    suffix = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
+    return ", ".join(map(value_text, texts[:MOST_LISTED])) + suffix

@@ -1,0 +1,122 @@
+"""Says what a sheet hides: settings in which its rows differ, outcomes, lines that are copies.
+
+Used by audit/importing.py, which prints these sentences and keeps them in the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ablate.audit.sheet import Sheet, SheetRun
+from ablate.audit.sheet_values import UNNAMED
+from ablate.shared import count_text
+
+# An undeclared column is taken for an outcome, or for a name of each run, where it varies within
+# more than this share of the rows that have several runs; else for a setting.
+OUTCOME = 0.5
+MOST_NOTES = 3  # on settings in which rows differ
+MOST_LISTED = 3  # labels that a sentence names
+
+
+def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]:
+    """Return a sentence on the undeclared columns of the sheet in which rows differ from the
+    baseline within a column of the table, at most MOST_NOTES, and one on those in which the runs of
+    a row differ."""
+    settings: dict[tuple[str, ...], list[str]] = {}  # by the labels of the runs that differ
+    outcomes = []
+    for name in dict.fromkeys(key for run in runs for key in run.undeclared):
+        cells = _values_by_cell(runs, name)
+        repeated_cells = [counts for counts in cells.values() if counts.total() > 1]
+        varying = sum(len(counts) > 1 for counts in repeated_cells)
+        unlike_runs = _unlike_baseline(runs, name, cells, baseline)
+        # In an outcome, a row's one value that the baseline never has is set, too.
+        if varying > OUTCOME * len(repeated_cells):
+            unlike_runs = [run for run in unlike_runs if _is_set(cells, run, baseline)]
+        if varying and not unlike_runs:
+            outcomes.append(name or UNNAMED)
+        elif unlike_runs:
+            settings.setdefault(tuple(run.label for run in unlike_runs), []).append(name or UNNAMED)
+    rows = {run.label: run.row for run in runs}
+    lines = []
+    named_groups = len(settings) if len(settings) <= MOST_NOTES else MOST_NOTES - 1
+    for labels, names in itertools.islice(settings.items(), named_groups):
+        rows_unlike = list(dict.fromkeys(rows[label] for label in labels))
+        gains = "its gain" if len(rows_unlike) == 1 else "their gains"
+        lines.append(
+            f"{_listed(names)} {'differs' if len(names) == 1 else 'differ'} in {len(labels)} of "
+            f"{count_text(len(runs), 'run')} ({_listed(rows_unlike)}), which may cause or hide "
+            f"{gains}"
+        )
+    if other_names := [name for names in [*settings.values()][named_groups:] for name in names]:
+        lines.append(
+            f"rows also differ in {count_text(len(other_names), 'more column')} "
+            f"({_listed(other_names)}), which may cause or hide gains"
+        )
+    if outcomes:
+        lines.append(f"runs of one row differ in {_listed(outcomes)}, and count as repeats")
+    return lines
+
+
+def _values_by_cell(runs: Sequence[SheetRun], name: str) -> dict[tuple[str, str], Counter[str]]:
+    """Count the values of an undeclared column, by row and column of the table."""
+    cells: dict[tuple[str, str], Counter[str]] = {}
+    for run in runs:
+        cells.setdefault((run.row, run.column), Counter())[repr(run.undeclared.get(name))] += 1
+    return cells
+
+
+def _unlike_baseline(
+    runs: Sequence[SheetRun],
+    name: str,
+    cells: Mapping[tuple[str, str], Counter[str]],
+    baseline: str,
+) -> list[SheetRun]:
+    """Return the runs with another value than most of the baseline's have, of rows that don't have
+    as much of each value as the baseline. In a sheet without the baseline, all rows are it."""
+    references: dict[str, Counter[str]] = {}  # by column of the table
+    for (_, column), counts in cells.items():
+        if (baseline, column) in cells:
+            references[column] = cells[baseline, column]
+        else:
+            references.setdefault(column, Counter()).update(counts)
+    usual_values = {}  # of the reference, by the cells that are unlike it
+    for (row, column), counts in cells.items():
+        reference = references[column]
+        if _shares(counts) != _shares(reference):
+            [(usual_values[row, column], _)] = reference.most_common(1)
+    unlike_runs = []
+    for run in runs:
+        value = repr(run.undeclared.get(name))
+        if usual_values.get((run.row, run.column), value) != value:
+            unlike_runs.append(run)
+    return unlike_runs
+
+
+def _is_set(cells: Mapping[tuple[str, str], Counter[str]], run: SheetRun, baseline: str) -> bool:
+    """Return whether all runs of a run's row have one value, which no run of the baseline has."""
+    counts = cells[run.row, run.column]
+    reference = cells.get((baseline, run.column), counts)
+    return len(counts) == 1 and counts.total() > 1 and not counts & reference
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    total = counts.total()
+    return {value: count / total for value, count in counts.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """List names, of many the first MOST_LISTED."""
+    if len(names) > MOST_LISTED + 1:
+        names = [*names[:MOST_LISTED], f"{len(names) - MOST_LISTED} more"]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def equal_lines(sheet: Sheet) -> list[str]:
+    """Return a line on lines that are equal in every column; without seeds they may be copies."""
+    places: dict[str, list[str]] = {}
+    for place, values in sheet.lines:
+        places.setdefault(repr(values), []).append(place)
+    copies = [", ".join(some) for some in places.values() if len(some) > 1]
+    return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []
