@@ -372,4 +372,4 @@ def test_a_function_has_no_key_of_a_result(shell):
     yaml.parent.mkdir(parents=True)
     yaml.write_text("name: own:main\nmetrics: {acc: {direction: more, key: test/acc}}\n")
     shell.folder.joinpath("own.py").write_text("def main(settings, run): pass\n")
-    assert "trainer.metrics.acc.key" in shell("plan", "trainer=own", "seeds=2", code=2).err
+    assert "metrics.acc.key" in shell("plan", "trainer=own", "seeds=2", code=2).err
