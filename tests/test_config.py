@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -287,6 +288,33 @@ def test_resolvers_are_refused(kind, monkeypatch):
     assert "\n" not in text
     assert ("resolvers are refused" in text) is (kind != "default")  # there Hydra says so
     assert OmegaConf.create({"x": "${oc.env:SECRET}"}).x == "layernorm"  # others' are left alone
+
+
+def test_the_place_of_data_may_name_a_variable(monkeypatch):
+    """It is no part of an id."""
+    images("train/cat", "train/dog", "test/cat")
+    words = ["data=imagefolder", "data.size=8"]
+    expected = resolve_run([*words, "data.path=images"], STORE)
+    monkeypatch.setenv("HERE", os.getcwd())
+    assert resolve_run([*words, "data.path=${oc.env:HERE}/images"], STORE) == expected
+    conf("data/mine", "defaults: [imagefolder, _self_]\npath: '${oc.env:HERE}/images'\n")
+    tree, _ = resolve_run(["data=mine", "data.size=8"], STORE)
+    assert tree["data"]["path"] == expected[0]["data"]["path"]
+    monkeypatch.delenv("HERE")
+    with pytest.raises(UserError) as caught:
+        resolve_run([*words, "data.path=${oc.env:HERE}/images"], STORE)
+    assert str(caught.value).startswith("data.path: ")
+    assert "HERE" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["${oc.env:HERE,x}", "${oc.env:HERE}/${oc.decode:1}", "${oc.env:${oc.env:HERE}}"]
+)
+def test_the_place_of_data_has_no_other_resolver(text, monkeypatch):
+    monkeypatch.setenv("HERE", os.getcwd())
+    with pytest.raises(UserError) as caught:
+        resolve_run(["data=imagefolder", "data.size=8", f"data.path={text}"], STORE)
+    assert "resolvers are refused" in str(caught.value)
 
 
 def test_interpolations_are_resolved_after_values_are_set():

@@ -346,6 +346,10 @@ def test_analysis_and_paper():
         ("variants: [{a: {stem: '${ oc.env:USER}'}}]\n", "variants.0.a.stem"),
         ("variants: [{'${oc.env:USER}': {stem: dpn}}]\n", "variants.0"),
         ("base: {optim.lr: '${mine:1}'}\nvariants: [{a: {stem: dpn}}]\n", "base.optim.lr"),
+        (
+            "base: {trainer: x, trainer.data.path: '${oc.env:USER}'}\nvariants: [{a: {}}]\n",
+            "base.trainer.data.path",
+        ),
     ],
 )
 def test_resolvers_are_refused(text, key):

@@ -27,7 +27,7 @@ from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
-from ablate.run import RunSpec
+from ablate.run import OwnSpec, RunSpec, program_of
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
@@ -69,6 +69,7 @@ def caption(
         yield sentence("metric.measured", text=plan.metric.how)
     if plan.task.how:
         yield sentence("task.tested", text=plan.task.how)
+    yield from _rows_of_results(plan)
     yield from _other_sets(plan, columns)
     yield from _population(plan, columns)
     starts: list[dict[str, Any]] = []
@@ -170,6 +171,19 @@ def _other_sets(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
         family = "own" if plan.analysis.family == "column" else "shared"
         family = family if plan.design.judges_other_sets else "none"
         yield sentence("other-sets", sets=[*sets], family=family)
+
+
+def _rows_of_results(plan: Plan) -> Iterator[Sentence]:
+    """State which row of a table is a run's result, where programs leave tables."""
+    results: list[dict[str, Any]] = []
+    for spec in (cell.spec for cell in plan.cells):
+        if isinstance(spec, OwnSpec) and spec.is_command:
+            result = program_of(spec).result
+            if result.is_table and result.plain not in results:
+                results.append(result.plain)
+    for plain in results:
+        place = {name: plain[name] for name in ("file", "tensorboard") if name in plain}
+        yield sentence("result.row", place=place, best=plain.get("best"))
 
 
 def parent_words(spec: RunSpec) -> str:

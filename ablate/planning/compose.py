@@ -136,6 +136,7 @@ class Composer:
         self._keys = functools.cache(_keys)
         self._trainer = functools.cache(_section)
         self._codes: dict[str, dict[str, Any]] = {}  # function or command -> its code section
+        self._apps: dict[str, hydra_app.HydraApp] = {}  # trainer -> its Hydra application
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         with hydra_on_conf():
             # Ask the sources: the loader copies all of them each time it lists a group.
@@ -236,8 +237,7 @@ class Composer:
                 )
         settings = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
         if keys == "hydra" and "command" in section:
-            words = split_command(section["command"], "command")
-            declares, overrides = hydra_app.keys_of(words, settings)
+            declares, overrides = hydra_app.keys_of(self._hydra_app(name, section), settings)
             section = {**section, "keys": declares}
         tree = trainer.declared_tree(name, section, settings)
         if overrides is not None:
@@ -247,6 +247,20 @@ class Composer:
             check_resolvers(tree)
             tree = interpolate(tree)
         return tree
+
+    def _hydra_app(self, name: str, section: Mapping[str, Any]) -> hydra_app.HydraApp:
+        """Return the application of a trainer, with the hashes of its code as it is now."""
+        if name not in self._apps:
+            keyless = OwnSpec(trainer.declared_tree(name, {**section, "keys": {}}, {}))
+            variables = section.get("env") or {}
+            self._apps[name] = hydra_app.HydraApp(
+                split_command(section["command"], "command"),
+                Path.cwd() / (section.get("cwd") or ""),
+                {key: str(value) for key, value in variables.items() if "{" not in str(value)},
+                self._store / hydra_app.CACHE_FOLDER,
+                self._code(keyless)["files"],
+            )
+        return self._apps[name]
 
     def declares(self, spec: OwnSpec) -> bool:
         """Return whether a run's command is that of a trainer here; True where it has none."""

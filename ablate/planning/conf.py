@@ -18,6 +18,9 @@ from ablate.run import CHOICES, TRAINER, Param
 from ablate.shared import UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
+VARIABLE = re.compile(r"\$\{oc\.env:\w+\}")
+# The keys that say where data lie, which is no part of a run's id; what a trainer is given, is one.
+_PLACE = re.compile(r"(?!.*\btrainer\b)(.*\.)?data\.path")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -99,23 +102,6 @@ def other_app_trainers() -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def without_ours() -> Iterator[None]:
-    """Take our groups out of Hydra's store while the block runs.
-
-    The store is global, and another application, composed in the block, may have groups of the same
-    names.
-    """
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    ours = {kind: store.repo.pop(kind) for kind in (*_stored, TRAINER) if kind in store.repo}
-    try:
-        yield
-    finally:
-        store.repo.update(ours)
-
-
 def _loaded(file: Path) -> Any:
     from omegaconf import OmegaConf
 
@@ -148,23 +134,18 @@ def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[st
 
     Raises UserError for whatever Hydra refuses, and for resolvers.
     """
-    with hydra_errors(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
-        tree, choices = composed(name, words)
-    check_resolvers(tree, "conf")
-    return tree, choices
-
-
-def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what `compose_config` does, for the folder that Hydra is initialised on."""
     from hydra import compose
     from omegaconf import OmegaConf
 
-    config = compose(name, words, return_hydra_config=True)
+    with hydra_errors(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
+        config = compose(name, words, return_hydra_config=True)
     group_choices = {str(group): choice for group, choice in config.hydra.runtime.choices.items()}
     keys = [str(key) for key in config if key != "hydra"]
-    tree: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+    container: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+    tree = {str(key): value for key, value in container.items()}
     choices = {k: choice for k, choice in group_choices.items() if not k.startswith("hydra/")}
-    return {str(key): value for key, value in tree.items()}, choices
+    check_resolvers(tree, "conf")
+    return tree, choices
 
 
 @contextlib.contextmanager
@@ -225,10 +206,12 @@ def check_yaml(path: Path, place: str) -> None:
 def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
     """Raise UserError for a text such as ${oc.env:HOME}.
 
-    It would mean something else elsewhere, or disclose what nobody should read. `place` and `key`:
-    how the error names the tree.
+    It would mean something else elsewhere, or disclose what nobody should read. Only `data.path`
+    may have variables. `place` and `key`: how the error names the tree.
     """
     if isinstance(tree, str) and (match := RESOLVER.search(tree)):
+        if _PLACE.fullmatch(key) and not RESOLVER.search(VARIABLE.sub("", tree)):
+            return
         raise UserError(
             f"{': '.join(filter(None, (place, key)))}: {match[0]!r}: resolvers are refused, since "
             f"a configuration must mean the same everywhere; write the value"

@@ -1,4 +1,8 @@
-"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`.
+"""The keys of another Hydra application, as it composes them itself: `keys: hydra`.
+
+Its command is started with Hydra's own `--cfg all` and `--help`, which print what a run would have
+and run nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What it
+composed is remembered in the store, until its files change.
 
 Used by `planning/compose.py` for runs of such a trainer, and by `planning/program_yaml.py` for
 `ablate new trainer "COMMAND"`.
@@ -6,74 +10,233 @@ Used by `planning/compose.py` for runs of such a trainer, and by `planning/progr
 
 from __future__ import annotations
 
-import ast
+import collections
+import functools
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.conf import composed, hydra_errors, without_ours
+from ablate.planning.conf import hydra_errors
 from ablate.planning.settings import leaves
-from ablate.run import TRAINER, hydra_override, parse_source
-from ablate.shared import UserError, unknown_value
+from ablate.run import TRAINER, hydra_override
+from ablate.shared import UserError, make_folder, read_sealed, unknown_value, write_sealed
 
-WAY_OUT = (
-    "install where ablate is what the application needs for that, or write `keys: {KEY: DEFAULT}` "
-    "of the keys that you vary, instead of `keys: hydra`"
-)
+CACHE_FOLDER = Path("cache", "hydra")  # in a store; a file for each composition
+ANSWER_S = 300.0
+GROUPS = "groups of the application:"  # before the groups in what `--help` prints
+HELP = f"hydra.help.template='{GROUPS} $APP_CONFIG_GROUPS'"
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
+_FILLED = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=.*\{.*")  # KEY={PLACE}, which a run alone has
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Composed:
     """The result of composing an application's configuration from overrides.
 
-    options: what each group may be, including groups that its list of defaults lacks; choices: what
-    each group is; values: by dotted key; derived: the keys of interpolations; missing: the keys
-    that have no value yet.
+    choices: what each group is; values: by dotted key; derived: the keys of interpolations;
+    missing: the keys that have no value yet; folders: where its files of configuration lie.
     """
 
-    options: Mapping[str, Sequence[str]]
     choices: Mapping[str, str]
     values: dict[str, Any]
     derived: Sequence[str]
     missing: Sequence[str]
+    folders: Sequence[Path]
 
 
-def keys_of(
-    words: Sequence[str], run_settings: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
+@dataclass(frozen=True)
+class HydraApp:
+    """A Hydra application, by the command that starts it.
+
+    words: of the command, with placeholders; folder: where it starts; env: its variables; cache:
+    the folder for what it composed, None to remember nothing; files: the hashes of its code.
+    """
+
+    words: Sequence[str]
+    folder: Path
+    env: Mapping[str, str]
+    cache: Path | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def options(self) -> dict[str, list[str]]:
+        """The options of each group, including groups that its list of defaults lacks. Raises as
+        `compose`."""
+        text = self._answer([HELP], ["--help"])["text"]
+        lines = text.partition(GROUPS)[2].splitlines()
+        pairs = (line.strip().partition(": ") for line in lines if ": " in line)
+        return {group: options.split(", ") for group, _, options in pairs}
+
+    def compose(self, overrides: Sequence[str]) -> Composed:
+        """Return what the application composes from its command and these overrides.
+
+        Raises UserError, one line, for what it refuses, and where it is no Hydra application.
+        """
+        tree = self._answer(overrides, ["--cfg", "all"])["config"]
+        runtime = tree["hydra"]["runtime"]
+        choices = {
+            group: str(choice)
+            for group, choice in runtime["choices"].items()
+            if choice is not None and not group.startswith("hydra/")
+        }
+        values: dict[str, Any] = {}
+        missing: list[str] = []
+        derived: list[str] = []
+        for key, value in leaves({key: part for key, part in tree.items() if key != "hydra"}):
+            if key == "name" or value == {}:  # "name" is ours
+                continue
+            if value == "???":
+                missing.append(key)
+            elif "${" in repr(value):
+                derived.append(key)
+            else:
+                values[key] = value
+        return Composed(choices, values, derived, missing, _folders(tree))
+
+    def _answer(self, overrides: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+        """Return what the application printed for Hydra's options, `text` or a parsed `config`:
+        remembered, or else asked for now."""
+        words = [*self._filled(overrides), *options]
+        location = f"{TRAINER}.keys: hydra: {shlex.join(words)}"
+        path = None if self.cache is None else self.cache / f"{self._digest(words)}.json"
+        answer = None if path is None else read_sealed(path)
+        if answer is not None and answer["sources"] == _sources(answer["config"]):
+            return answer
+        text = self._printed(words, location)
+        if "--help" in options:
+            answer = {"text": text, "config": {}}
+        else:
+            answer = {"config": _parsed(text, location)}
+        answer["sources"] = _sources(answer["config"])
+        if path is not None:
+            make_folder(path.parent)
+            write_sealed(path, answer)
+        return answer
+
+    def _filled(self, overrides: Sequence[str]) -> list[str]:
+        """Return the words of the command with overrides; of a run alone has no place here."""
+        places: Mapping[str, str] = collections.defaultdict(lambda: "1")
+        words: list[str] = []
+        for word in self.words:
+            if word == "{overrides}":
+                words += overrides
+            elif not _FILLED.fullmatch(word.replace("{{", "").replace("}}", "")):
+                words.append(word.format_map(places))
+        return words
+
+    def _digest(self, words: Sequence[str]) -> str:
+        """Return the name of a composition: a hash of the words, the variables, the code, and the
+        time of the last change of its interpreter's packages."""
+        program = shutil.which(words[0]) or words[0]
+        packages = Path(program).parent.parent.glob("lib/python*/site-packages")
+        installed = [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(packages)]
+        content = [words, program, installed, str(self.folder), self.env, self.files]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _printed(self, words: Sequence[str], location: str) -> str:
+        environment = {**os.environ, **self.env, "PYTHONWARNINGS": "ignore"}
+        environment.pop("HYDRA_FULL_ERROR", None)
+        try:
+            done = subprocess.run(
+                words,
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWER_S,
+            )
+        except OSError as error:
+            raise UserError(f"{TRAINER}.command: {words[0]}: {error.strerror}") from error
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{location}: did not end within {ANSWER_S:g} s") from None
+        if done.returncode:
+            raise UserError(f"{location}: {_cause(done.stderr)}")
+        return done.stdout
+
+
+def _cause(text: str) -> str:
+    """Return why an application ended: the last exception of a traceback, or else the first lines
+    of Hydra's message, without the hint below it."""
+    if "Traceback (most recent call last)" in text and (errors := _ERROR.findall(text)):
+        return str(errors[-1])
+    lines = [line.rstrip(" .") for line in text.splitlines() if line.strip()]
+    message = [line for line in lines if "HYDRA_FULL_ERROR" not in line and line[0] != " "]
+    return ": ".join(message[:2]) or "it ended with an error, and printed nothing"
+
+
+def _parsed(text: str, location: str) -> dict[str, Any]:
+    """Return the plain tree of a printed configuration, interpolations unresolved. Hydra's own
+    section is its first; what the program prints as it is loaded stands before."""
+    from omegaconf import OmegaConf
+
+    begin = re.search(r"^hydra:$", text, re.MULTILINE)
+    if begin is None:
+        raise UserError(
+            f"{location}: printed no configuration of Hydra; `keys: hydra` is for a program with "
+            f"@hydra.main, any other has keys: {{KEY: DEFAULT}}"
+        )
+    with hydra_errors(location):
+        tree = OmegaConf.to_container(OmegaConf.create(text[begin.start() :]), resolve=False)
+    plain: dict[str, Any] = json.loads(json.dumps(tree, default=str))
+    return plain
+
+
+def _folders(config: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of files that a configuration was composed from."""
+    if not config:
+        return []
+    sources = config["hydra"]["runtime"]["config_sources"]
+    return [Path(source["path"]) for source in sources if source["schema"] == "file"]
+
+
+def _sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hash of the files in each folder that a configuration was composed from."""
+    hashes = {}
+    for folder in _folders(config):
+        content = hashlib.sha256()
+        for file in sorted(folder.rglob("*.y*ml")):
+            content.update(f"{file}\0".encode() + file.read_bytes() + b"\0")
+        hashes[str(folder)] = content.hexdigest()
+    return hashes
+
+
+def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the declaration of each key of an application, and the overrides of a run.
 
     A declaration is as a yaml's `keys` has it, with the key's value as default; the overrides are
     the words that give the application what it would not have by itself.
 
-    words: of the command, one of which is the script with `@hydra.main`; run_settings: what is
-    set in a run, by group or dotted key. Raises UserError, one line, for a key that the application
-    does not have.
+    run_settings: what is set in a run, by group or dotted key. Raises UserError, one line, for a
+    key that the application does not have, and for a value that it refuses.
     """
-    folder, name = main_config(words)
-    constants = _constants(words)
-    try:
-        default = _compose(folder, name, constants)
-    except UserError as error:
-        raise UserError(f"{error}; {WAY_OUT}") from error
-    group_choices = {key: value for key, value in run_settings.items() if key in default.options}
+    default = app.compose([])
+    group_choices = {key: value for key, value in run_settings.items() if key in app.options}
     for key, value in group_choices.items():
-        if value not in default.options[key]:
-            raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
+        if value not in app.options[key]:
+            raise unknown_value(f"{TRAINER}.{key}", value, app.options[key])
     groups = []
     for key, value in group_choices.items():
         if key not in default.choices:
             groups.append(f"+{key}={value}")
         elif default.choices[key] != value:
             groups.append(f"{key}={value}")
-    composed = _compose(folder, name, [*constants, *groups])
+    composed = app.compose(groups)
     settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
         if key not in keys:
-            all_keys = [*composed.options, *keys]
+            all_keys = [*app.options, *keys]
             raise unknown_value(f"{TRAINER}.{key}", key, all_keys, "a key among")
     for key in composed.missing:
         if key not in settings:
@@ -85,83 +248,14 @@ def keys_of(
     }
     overrides = groups + [hydra_override(key, value) for key, value in changed_values.items()]
     if changed_values:
-        _compose(folder, name, [*constants, *overrides])
+        app.compose(overrides)
     declares: dict[str, Any] = {}
     for key, choice in composed.choices.items():
         # An optional default from an interpolation may name a file that does not exist.
-        if choice in composed.options[key]:
-            declares[key] = {"default": choice, "choices": [*composed.options[key]]}
+        if choice in app.options.get(key, ()):
+            declares[key] = {"default": choice, "choices": app.options[key]}
     for key, value in (composed.values | changed_values).items():
         default_value = composed.values.get(key)
         kind = KINDS.get(type(value if default_value is None else default_value), "str")
         declares[key] = {"default": value, "type": kind, "nullable": default_value is None}
     return declares, overrides
-
-
-def _constants(words: Sequence[str]) -> list[str]:
-    """Return the overrides that the command always has: KEY=VALUE after the script."""
-    script = next(n for n, word in enumerate(words) if word.endswith(".py"))
-    return [
-        word
-        for word in words[script + 1 :]
-        if "=" in word and "{" not in word and not word.startswith(("-", "hydra."))
-    ]
-
-
-def main_config(words: Sequence[str]) -> tuple[Path, str]:
-    """Return the folder and the name of the main config, from the script's `@hydra.main`.
-
-    Raises UserError where the command has no script, or the script no such decorator with plain
-    texts.
-    """
-    script = next((Path(word) for word in words if word.endswith(".py")), None)
-    if script is None or not script.is_file():
-        raise UserError(f"{TRAINER}.keys: hydra: the command names no script, such as train.py")
-    for node in ast.walk(parse_source(script, f"{TRAINER}.keys: hydra: ")):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("hydra.main"):
-            arguments = dict(zip(("config_path", "config_name"), node.args, strict=False))
-            arguments |= {word.arg: word.value for word in node.keywords if word.arg is not None}
-            path = _text(arguments.get("config_path"))
-            name = _text(arguments.get("config_name"))
-            if path is not None and name is not None:
-                return (script.parent / path).resolve(), name.removesuffix(".yaml")
-    raise UserError(
-        f"{TRAINER}.keys: hydra: {script} has no @hydra.main(config_path=..., config_name=...) of "
-        f"plain texts; write the keys: {{KEY: DEFAULT}}"
-    )
-
-
-def _text(node: ast.expr | None) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.object_type import ObjectType
-
-    config = " ".join([f"{folder}/{name}.yaml", *overrides])
-    location = f"{TRAINER}.keys: hydra: {config}"
-    with (
-        hydra_errors(location),
-        without_ours(),
-        initialize_config_dir(str(folder), version_base=None),
-    ):
-        tree, group_choices = composed(name, overrides)
-        choices = {key: str(value) for key, value in group_choices.items() if value is not None}
-        loader = GlobalHydra.instance().config_loader()
-        groups = {*choices, *loader.list_groups("")} - {"hydra"}
-        options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in sorted(groups)}
-    values: dict[str, Any] = {}
-    missing: list[str] = []
-    derived: list[str] = []
-    for key, value in leaves(tree):
-        if key == "name" or value == {}:  # "name" is ours
-            continue
-        if value == "???":
-            missing.append(key)
-        elif "${" in repr(value):
-            derived.append(key)
-        else:
-            values[key] = value
-    return Composed(options, choices, values, derived, missing)

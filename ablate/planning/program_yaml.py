@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.hydra_app import keys_of, main_config
+from ablate.planning.hydra_app import HydraApp, keys_of
 from ablate.run import (
     FOLDER_PLACE,
     PLACEHOLDERS,
@@ -54,7 +54,7 @@ YAML = """\
 # {title}
 command: {command}
 {env}keys: {keys}
-# {{file: a JSON object in the folder}} or {{lines: the last match on the output}}
+# {{file: result.json}}, {{file: metrics.csv}}, {{tensorboard: FOLDER}} or {{lines: PATTERN}}
 result: {result}
 metrics: {{loss: {{direction: less}}}} # one that the result has; more or less: which is better
 {code}"""
@@ -102,8 +102,10 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     options = _Options([_escaped(word) for word in words[: start + 1]])
     files = _files(folder, script)
     if files and "hydra.main" in (folder / script).read_text(errors="replace"):
-        keys_text, try_it = "hydra", _add_hydra(words, start, options)
-        files.append(f"'{_config_pattern(words, folder)}'")
+        options.template += [*_hydra_constants(words[start + 1 :]), "{overrides}"]
+        app = HydraApp([*options.template], folder, env)
+        keys_text, try_it = "hydra", _add_hydra(app, options)
+        files += _config_patterns(app, folder)
     else:
         _add_options(words[start + 1 :], options)
         _play_back(words, options)
@@ -374,22 +376,22 @@ def _default(declaration: Any) -> Any:
 # --- What to write ------------------------------------------------------------------------------
 
 
-def _add_hydra(words: Sequence[str], start: int, options: _Options) -> str:
-    """Add the words of a Hydra application, whose settings stand in its own configuration; return
-    words for a first sweep.
-
-    What was typed stays in the command, before {overrides}: of two values Hydra takes the later.
-    """
-    constants = [
-        word
-        for word in words[start + 1 :]
+def _hydra_constants(words: Sequence[str]) -> list[str]:
+    """Return what was typed after the script of a Hydra application, but its seed and its folder.
+    It stays in the command, before {overrides}: of two values Hydra takes the later."""
+    return [
+        _escaped(word)
+        for word in words
         if not (word.startswith("hydra.run.dir=") or _SEED.fullmatch(word.partition("=")[0]))
     ]
-    declarations, _ = keys_of([*words[: start + 1], *constants], {})
+
+
+def _add_hydra(app: HydraApp, options: _Options) -> str:
+    """Add the seed and the folder of a Hydra application, whose settings stand in its own
+    configuration; return words for a first sweep."""
+    declarations, _ = keys_of(app, {})
     has_seed = any(key == SEED_PLACE for key in declarations)
-    options.template += [_escaped(word) for word in constants]
     options.template += [
-        "{overrides}",
         f"{'' if has_seed else '+'}seed={{{SEED_PLACE}}}",
         f"hydra.run.dir={{{FOLDER_PLACE}}}",
     ]
@@ -399,16 +401,17 @@ def _add_hydra(words: Sequence[str], start: int, options: _Options) -> str:
     return ""
 
 
-def _config_pattern(words: Sequence[str], folder: Path) -> str:
-    """Return the pattern of a Hydra application's files of configuration, relative to `folder`."""
-    config_folder, _ = main_config(words)
-    try:
-        return (config_folder.relative_to(folder.resolve()) / "**/*.yaml").as_posix()
-    except ValueError:
-        raise UserError(
-            f"new trainer: {config_folder} is outside {folder}; type the command where both the "
-            f"script and its configuration lie"
-        ) from None
+def _config_patterns(app: HydraApp, folder: Path) -> list[str]:
+    """Return the patterns of a Hydra application's files of configuration, relative to `folder`."""
+    patterns = []
+    for config_folder in app.compose([]).folders:
+        if not config_folder.is_relative_to(folder.resolve()):
+            raise UserError(
+                f"new trainer: {config_folder} is outside {folder}; type the command where both "
+                f"the script and its configuration lie"
+            )
+        patterns.append(f"'{config_folder.relative_to(folder.resolve()) / '**/*.yaml'}'")
+    return patterns
 
 
 def _first_sweep(keys: Mapping[str, Any]) -> str:

@@ -28,6 +28,8 @@ def code_file_hash(content: bytes) -> str:
 # --- What it measures ---------------------------------------------------------------------------
 
 DIRECTIONS = {"more": 1, "less": -1}
+# Of a declared metric: its name in the result of a program, only where it is another one.
+RESULT_KEY = "result_key"
 # Names with another meaning among values, or as columns of a table.
 TAKEN_NAMES = (
     *("step", "epoch", "predictions", "auc"),
@@ -154,9 +156,16 @@ def declared_metric(key: Any, attributes: Any) -> dict[str, Any]:
     if not isinstance(attributes, Mapping):
         raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {attributes!r}")
     declaration = _unsaid(key, attributes.get("unit", ""))
+    attributes = dict(attributes)
+    place_in_result = attributes.pop("key", key)
+    if not isinstance(place_in_result, str) or not place_in_result or "\n" in place_in_result:
+        raise UserError(
+            f"{place}.key: expected the name of a value in the result, such as test/acc, got "
+            f"{place_in_result!r}"
+        )
     for name in attributes:
         if name not in declaration:
-            raise unknown_value(f"{place}.{name}", name, declaration, "a key among")
+            raise unknown_value(f"{place}.{name}", name, ["key", *declaration], "a key among")
     if (direction := attributes.get("direction")) is None:
         raise UserError(f"{place}.direction: missing; which values are better: more or less?")
     if direction not in DIRECTIONS:
@@ -173,7 +182,15 @@ def declared_metric(key: Any, attributes: Any) -> dict[str, Any]:
     if declaration["chance"] is not None and not in_range(declaration, declaration["chance"]):
         raise UserError(f"{place}.chance: {declaration['chance']:g} lies outside its range")
     check_shares(declaration, f"{place}.")
-    return {"key": key, **declaration}
+    record = {"key": key, **declaration}
+    if place_in_result != key:
+        record[RESULT_KEY] = place_in_result
+    return record
+
+
+def result_key(metric: Mapping[str, Any]) -> str:
+    """Return the name that a declared metric has in the result of its program."""
+    return str(metric.get(RESULT_KEY, metric["key"]))
 
 
 def in_range(attributes: Mapping[str, Any], value: float) -> bool:

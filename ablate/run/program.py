@@ -4,7 +4,7 @@
     command: python train.py --lr {lr} --seed {seed} --out {folder}   # one argument a placeholder
     keys: {lr: 6e-4}
     metrics: {val_loss: {direction: less}}
-    result: {file: result.json}        # in {folder}; or {lines: 'val_loss=(?P<val_loss>\\S+)'}
+    result: {file: result.json}        # in {folder}; others: run/result_source.py
 
 The contents of its code are in the id of its runs, never a commit: the same content is the same
 run. Nothing of it runs here.
@@ -28,6 +28,7 @@ from string import Formatter
 from typing import Any
 
 from ablate.run.own import TRAINER, code_file_hash
+from ablate.run.result_source import Result, check_result
 from ablate.run.schema import read_section
 from ablate.run.spec import OwnSpec
 from ablate.shared import (
@@ -65,16 +66,15 @@ class Curves:
 class Program:
     """A program as a yaml declares it. Names of files are relative to the run's folder.
 
-    result: {"file": a JSON object of metrics} or {"lines": a regular expression with a group for
-    each metric, whose last match on the output counts}; resume: words that are added to the command
-    where the files that they name in the folder exist; code, data: patterns of files where the user
-    works; grace_s: seconds between SIGTERM and SIGKILL; env: variables, whose values may have
-    placeholders; cwd, stdin: the folder that it starts in, and the file of its standard input,
-    relative to where the user works.
+    result: where its result is; resume: words that are added to the command where the files that
+    they name in the folder exist; code, data: patterns of files where the user works; grace_s:
+    seconds between SIGTERM and SIGKILL; env: variables, whose values may have placeholders; cwd,
+    stdin: the folder that it starts in, and the file of its standard input, relative to where the
+    user works.
     """
 
     command: str | tuple[str, ...]
-    result: Mapping[str, str]
+    result: Result
     predictions: str | None = None
     curves: Curves | None = None
     resume: str | tuple[str, ...] | None = None
@@ -88,7 +88,7 @@ class Program:
     @property
     def plain(self) -> dict[str, Any]:
         """The plain tree that a run keeps: all but the command, and `ADDED` only where given."""
-        tree = dataclasses.asdict(self)
+        tree = dataclasses.asdict(self) | {"result": self.result.plain}
         return {
             key: value
             for key, value in tree.items()
@@ -109,13 +109,9 @@ ADDED = ("env", "cwd", "stdin")
 def read_program(tree: Mapping[str, Any]) -> Program:
     """Read the program from a yaml's section, or from a run's tree. Raise UserError, one line."""
     program: Program = read_section(Program, tree, TRAINER)
-    if len(program.result) != 1 or not program.result.keys() <= {"file", "lines"}:
-        raise UserError(
-            f"{TRAINER}.result: expected {{file: result.json}} or "
-            f"{{lines: 'NAME=(?P<NAME>\\S+)'}}, got {dict(program.result)!r}"
-        )
     inside = {
-        "result.file": program.result.get("file"),
+        "result.file": program.result.file,
+        "result.tensorboard": program.result.tensorboard,
         "predictions": program.predictions,
         "curves.file": None if program.curves is None else program.curves.file,
     }
@@ -134,7 +130,9 @@ def program_of(spec: OwnSpec) -> Program:
     return read_program({"command": spec.trainer, **spec.tree["code"]["program"]})
 
 
-def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:
+def check_program(
+    program: Program, keys: Collection[str], metrics: Sequence[Mapping[str, Any]]
+) -> None:
     """Raise UserError where the command, the keys and the metrics do not fit one another."""
     words = split_command(program.command, "command")
     if not words:
@@ -157,22 +155,19 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
             f"{TRAINER}.keys.{idle[0]}: the command has no {{{idle[0]}}}, so that it would change "
             f"nothing"
         )
-    files = [program.result.get("file"), program.predictions, program.curves]
+    files = [program.result.path, program.predictions, program.curves]
     if FOLDER_PLACE not in used and any(file is not None for file in files):
         raise UserError(
             f"{TRAINER}.command: has no {{{FOLDER_PLACE}}}, where its files are looked for: "
             f"add it, or read the output by result: {{lines: ...}}"
         )
-    if (lines := program.result.get("lines")) is not None:
-        try:
-            groups = re.compile(lines).groupindex
-        except re.error as error:
-            raise UserError(f"{TRAINER}.result.lines: {lines!r}: {error}") from error
-        if lacking := [key for key in metrics if key not in groups]:
-            raise UserError(
-                f"{TRAINER}.result.lines: has no group (?P<{lacking[0]}>...) for the metric "
-                f"{lacking[0]}"
-            )
+    check_result(program.result, metrics)
+    table = program.result.file if program.result.is_table else None
+    if table and program.resume and program.result.best and program.result.step is None:
+        raise UserError(
+            f"{TRAINER}.result.step: missing; name the column of steps of {table}, by which rows "
+            f"that `resume` makes the program write again are known"
+        )
 
 
 def command_text(command: str | Sequence[str]) -> str:

@@ -445,6 +445,12 @@ READ_FROM = ("result", "predictions")  # keys of a program that say where its re
 STARTED_WITH = ("env", "cwd", "stdin")  # keys of a program that say how it is started
 
 
+def _judged_by(metric: Tree) -> dict[str, Any]:
+    """Return what of a declared metric decides its number."""
+    keys = [*JUDGED_BY, own.RESULT_KEY] if own.RESULT_KEY in metric else JUDGED_BY
+    return {key: metric[key] for key in keys}
+
+
 class OwnSpec(RunSpec):
     """The spec of a run that a function or program of the user's trains, or that was trained
     elsewhere: the sections of an `OwnRun`."""
@@ -461,7 +467,7 @@ class OwnSpec(RunSpec):
         content = {
             own.TRAINER: tree[own.TRAINER],
             "code": {key: tree["code"][key] for key in ("files", "packages")},
-            "metrics": [{key: metric[key] for key in JUDGED_BY} for metric in tree["metrics"]],
+            "metrics": [_judged_by(metric) for metric in tree["metrics"]],
         }
         if self.is_command:
             program = tree["code"]["program"]

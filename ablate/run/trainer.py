@@ -26,6 +26,7 @@ from typing import Any, Literal
 from ablate.run import program
 from ablate.run.fingerprint import FINGERPRINTS_FILE, FileHashes
 from ablate.run.own import (
+    RESULT_KEY,
     TRAINER,
     code_file_hash,
     declared_metric,
@@ -109,18 +110,24 @@ def declared_tree(name: str, section: Any, settings: Mapping[str, Any]) -> dict[
     code: dict[str, Any] = {
         "fork_safe": read_value(section.get("fork_safe", False), bool, f"{TRAINER}.fork_safe")
     }
+    # A list: which is the first counts, and JSON sorts keys.
+    declarations = [declared_metric(key, metric) for key, metric in metrics.items()]
     if is_program:
         declares = program.read_program(
             {key: section[key] for key in program.FIELDS if key in section}
         )
-        program.check_program(declares, keys, metrics)
+        program.check_program(declares, keys, declarations)
         function = program.command_text(declares.command)
         code = {"fork_safe": True, "program": declares.plain}
+    elif keyed := [metric["key"] for metric in declarations if RESULT_KEY in metric]:
+        raise UserError(
+            f"{TRAINER}.metrics.{keyed[0]}.key: is for a program; a function gives "
+            f"run.result({keyed[0]}=...)"
+        )
     return {
         TRAINER: {"name": function, **defaults, **settings},
         "keys": keys,
-        # a list: which is the first counts, and JSON sorts keys
-        "metrics": [declared_metric(key, metric) for key, metric in metrics.items()],
+        "metrics": declarations,
         "code": code,
     }
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
     "text": ("texts by byte-pair encoding", "tokenizers>=0.20"),
-    "tensorboard": ("logger=tensorboard", "tensorboard>=2.18"),
+    "tensorboard": ("logger=tensorboard, and results in its files", "tensorboard>=2.18"),
     "wandb": ("logger=wandb", "wandb>=0.22"),
     "mlflow": ("logger=mlflow", "mlflow-skinny>=3.9"),
 }

@@ -129,6 +129,20 @@ def _noise_words(
     )
 
 
+@writes("result.row")
+def result_row(place: Values, best: Values | None) -> str:
+    """Say which row of a program's table is its result. `place`: its file, or the folder of event
+    files."""
+    if "tensorboard" in place:
+        row = f"step in TensorBoard's files of {place['tensorboard']}"
+    else:
+        row = f"row of {place['file']}"
+    if best is None:
+        return f"A run's result is that of the last {row}."
+    extreme = {"more": "highest", "less": "lowest"}[best["direction"]]
+    return f"A run's result is that of the {row} with the {extreme} {best['key']}."
+
+
 def family_words(contrasts: Sequence[int], scope: str) -> str:
     """Name the family of simultaneous intervals: "9 comparisons of a column". `scope`: "column" or
     "table"."""

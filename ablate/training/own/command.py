@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,11 +37,18 @@ from ablate.run import (
     program_of,
     resume_words,
 )
-from ablate.shared import UserError, read_file, signal_words
+from ablate.shared import UserError, read_file, signal_words, write_whole
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle
-from ablate.training.own.outcome import fail, read_output, read_predictions, read_result
+from ablate.training.own.outcome import (
+    SET_ASIDE,
+    fail,
+    left_as_result,
+    read_output,
+    read_predictions,
+    read_result,
+)
 from ablate.training.own.processes import TAG, Processes, machine
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
@@ -85,6 +92,8 @@ class Command:
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
         resumed = resume_words(program, settings, place)
+        if not resumed:
+            self._empty(program, folder)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [
             *fill_command(command, settings, place, overrides, self.run.spec.flags),
@@ -105,7 +114,7 @@ class Command:
             before_s=previous_attempt.get("before_s", 0.0) + previous_attempt.get("alive_s", 0.0),
         )
         self.handle.add_seconds(self.attempt.facts["before_s"])
-        _set_aside(program, folder, len(self.attempt.earlier_attempts))
+        table = self._begin_result(program, folder, bool(resumed))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
         curves = ProgramCurves(program, folder, self.handle)
@@ -123,14 +132,49 @@ class Command:
             self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
             content = json.dumps(files, sort_keys=True).encode()
             self.attempt.note(plugins={"trainer": code_file_hash(content)})
+        if table and table == states(table):
+            name = program.result.path
+            raise UserError(
+                f"trainer.result: {name}: this attempt, which resumed, wrote nothing to it; if "
+                f"nothing was left to do, `ablate run {self.rundir.path.name} --delete` and sweep "
+                f"again"
+            )
         source, result = read_result(program, folder, output, self.run)
         self.handle.give(source, result, read_predictions(program, folder))
 
+    def _begin_result(self, program: Program, folder: Path, resumed: bool) -> dict[Path, Any]:
+        """Set aside what an earlier attempt left as its result; return the state of the files that
+        stay.
+
+        A table stays where the program goes on by the words of `resume`, without the line that a
+        kill cut off.
+        """
+        number = len(self.attempt.earlier_attempts)
+        if resumed:
+            table = _table(program, folder)
+            if program.result.file is not None:
+                for file in table:
+                    cut_last_line(file)
+            _set_aside(program, folder, number, but=table)
+            return states(table)
+        _set_aside(program, folder, number)
+        return {}
+
+    def _empty(self, program: Program, folder: Path) -> None:
+        """Empty the folder of a run whose result is the best row of all, where no words of `resume`
+        say that it goes on: it would lack the rows of the attempt before, or have them twice."""
+        if program.result.best is not None and any(folder.iterdir()):
+            self.rundir.say("begins in an empty folder: no `resume` says how it goes on")
+            shutil.rmtree(folder)
+            folder.mkdir()
+
     def _interrupt(self, program: Program, folder: Path) -> NoReturn:
         """Set aside what the program left as its result, whatever its exit code: it was asked to
-        stop before it ended, so its training may not be whole. Raises TrainingStopped."""
+        stop before it ended, so its training may not be whole. A table is left to the next attempt,
+        which may append to it. Raises TrainingStopped."""
         self.rundir.ask_to_stop()
-        if _set_aside(program, folder, len(self.attempt.earlier_attempts) + 1):
+        number = len(self.attempt.earlier_attempts) + 1
+        if _set_aside(program, folder, number, but=_table(program, folder)):
             self.rundir.say("stopped: the result that it left was set aside; it starts again")
         raise TrainingStopped
 
@@ -286,15 +330,34 @@ def _changed(name: str, change: str, hint: str = "") -> UserError:
     )
 
 
-def _set_aside(program: Program, folder: Path, number: int) -> bool:
-    """Rename the files that attempt `number` left as its result, which doesn't count; return
-    whether there were any."""
-    names = [program.result.get("file"), program.predictions]
-    files = [folder / name for name in names if name]
-    leftovers = [file for file in files if os.path.lexists(file)]
+def _table(program: Program, folder: Path) -> list[Path]:
+    """Return the files of the table that the program left as its result; none for other results."""
+    return left_as_result(program, folder) if program.result.is_table else []
+
+
+def _set_aside(program: Program, folder: Path, number: int, but: Collection[Path] = ()) -> bool:
+    """Rename the files that attempt `number` left as its result, which doesn't count, `but` those
+    of a table that is appended to; return whether there were any."""
+    predictions = [folder / name for name in [program.predictions] if name]
+    files = [*left_as_result(program, folder), *filter(os.path.lexists, predictions)]
+    leftovers = [file for file in files if file not in but]
     for file in leftovers:
-        file.replace(file.with_name(f"{file.name}.attempt-{number}"))
+        file.replace(file.with_name(f"{file.name}{SET_ASIDE}{number}"))
     return bool(leftovers)
+
+
+def states(files: Iterable[Path]) -> dict[Path, Any]:
+    """Return the size and the time of the last change of each file, None where it is gone."""
+    stats = {file: file.stat() if file.is_file() else None for file in files}
+    return {file: stat and (stat.st_size, stat.st_mtime_ns) for file, stat in stats.items()}
+
+
+def cut_last_line(file: Path) -> None:
+    """Cut off what follows the last end of a line, as a kill leaves it. What a program appends
+    would become a part of that line."""
+    content = file.read_bytes() if file.is_file() else b""
+    if content and not content.endswith(b"\n"):
+        write_whole(file, content[: content.rfind(b"\n") + 1])
 
 
 VERSIONS = """

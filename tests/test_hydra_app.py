@@ -1,0 +1,303 @@
+"""Hydra applications as they are: what each run had is what the application itself says, in its own
+environment, whatever composes it there: plugins, a ConfigStore, optional and interpolated defaults,
+experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from support.programs import results
+
+ENV_PYTHON = "env/bin/python"
+APP = """
+import json, os
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, List, Optional
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, OmegaConf
+
+open("starts", "a").write("x")
+print("loading the application")
+
+
+class Mode(Enum):
+    FAST = 1
+    EXACT = 2
+
+
+@dataclass
+class MySQL:
+    driver: str = "mysql"
+    port: int = 3306
+
+
+@dataclass
+class Postgres:
+    driver: str = "postgres"
+    port: int = 5432
+    timeout: Optional[float] = None
+
+
+@dataclass
+class Config:
+    defaults: List[Any] = field(default_factory=lambda: [{"db": "mysql"}, "_self_"])
+    db: Any = MISSING
+    mode: Mode = Mode.FAST
+    rate: float = 1e-3
+    label: str = "${db.driver}-${mode}"
+    data: str = "${oc.env:HOME}/data"
+    seed: int = 0
+
+
+store = ConfigStore.instance()
+store.store(name="config", node=Config)
+store.store(group="db", name="mysql", node=MySQL)
+store.store(group="db", name="postgres", node=Postgres)
+
+
+@hydra.main(version_base=None, config_name="config")
+def main(cfg):
+    folder = HydraConfig.get().runtime.output_dir
+    tree = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    json.dump(tree, open(os.path.join(folder, "cfg.json"), "w"))
+    json.dump({"loss": cfg.rate}, open(os.path.join(folder, "result.json"), "w"))
+
+
+if __name__ == "__main__":
+    main()
+"""
+FILES_APP = """
+import json, os
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+open("starts", "a").write("x")
+
+
+@hydra.main(version_base=None, config_path="configs", config_name="config")
+def main(cfg):
+    folder = HydraConfig.get().runtime.output_dir
+    json.dump(OmegaConf.to_container(cfg, resolve=True), open(f"{folder}/cfg.json", "w"))
+    json.dump({"loss": cfg.width}, open(f"{folder}/result.json", "w"))
+
+
+if __name__ == "__main__":
+    main()
+"""
+# Hydra's own examples: patterns/configuring_experiments, and interpolated defaults that may lack
+# their file.
+CONFIGS = {
+    "config": "defaults: [{server: apache}, {db: mysql}, "
+    "{optional server_db: '${server}_${db}'}, _self_]\nwidth: 8\nseed: 0\n",
+    "server/apache": "name: apache\nport: 80\n",
+    "server/nginx": "name: nginx\nport: 81\n",
+    "db/mysql": "name: mysql\n",
+    "db/sqlite": "name: sqlite\n",
+    "server_db/apache_sqlite": "path: here\n",
+    "experiment/aplite": "# @package _global_\ndefaults: [{override /db: sqlite}]\nwidth: 16\n",
+    "experiment/nglite": "# @package _global_\n"
+    "defaults: [{override /db: sqlite}, {override /server: nginx}]\nserver: {port: 8080}\n",
+}
+COMMAND = "python app.py {overrides} seed={seed} hydra.run.dir={folder}"
+INLINE = "launcher=inline"
+
+
+@pytest.fixture
+def shell(shell, monkeypatch) -> Shell:
+    """In a folder with an application, where `python` is that of the environment."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (shell.folder / "app.py").write_text(APP)
+    declare(shell)
+    return shell
+
+
+@pytest.fixture
+def of_files(shell) -> Shell:
+    (shell.folder / "app.py").write_text(FILES_APP)
+    for name, text in CONFIGS.items():
+        configure(shell, name, text)
+    return shell
+
+
+def configure(shell: Shell, name: str, text: str) -> None:
+    path = shell.folder / "configs" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def declare(shell: Shell, **changes: object) -> None:
+    yaml = {
+        "command": COMMAND,
+        "keys": "hydra",
+        "result": {"file": "result.json"},
+        "metrics": {"loss": {"direction": "less"}},
+        "code": ["app.py"],
+        **changes,
+    }
+    path = shell.folder / "conf" / "trainer" / "app.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(yaml))
+
+
+def configurations(shell: Shell) -> list[dict]:
+    """What each run had, as it wrote it itself."""
+    files = shell.folder.glob("runs/runs/*/scratch/cfg.json")
+    return [json.loads(file.read_text()) for file in files]
+
+
+def starts(shell: Shell) -> int:
+    file = shell.folder / "starts"
+    return len(file.read_text()) if file.exists() else 0
+
+
+# --- What composes it ---------------------------------------------------------------------------
+
+
+@pytest.mark.whole
+def test_a_structured_application_is_swept_by_its_groups_and_keys(shell):
+    words = ("trainer=app", "trainer.db=mysql,postgres", "trainer.mode=EXACT", "seeds=2", INLINE)
+    shell("sweep", *words)
+    had = {(tree["db"]["driver"], tree["seed"]): tree for tree in configurations(shell)}
+    assert {*had} == {(driver, seed) for driver in ("mysql", "postgres") for seed in (0, 1)}
+    assert had["postgres", 1]["db"] == {"driver": "postgres", "port": 5432, "timeout": None}
+    assert {tree["mode"] for tree in had.values()} == {"EXACT"}
+    assert had["mysql", 0]["label"] == "mysql-Mode.EXACT"
+    for file in shell.folder.glob("runs/runs/*/run.json"):  # not what an environment decides
+        assert "data" not in json.loads(file.read_text())["spec"]["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("trainer.db=mysql,postgre", "trainer.db: expected one of mysql, postgres, got 'postgre'"),
+        ("trainer.db.prt=1,2", "trainer.db.prt: "),
+        ("trainer.db.port=x,2", "Error merging override db.port=x: Value 'x' of type 'str'"),
+        ("trainer.mode=EXACT,SLOW", "Invalid value 'SLOW', expected one of [FAST, EXACT]"),
+    ],
+)
+def test_the_types_of_a_structured_application_are_checked_before_a_run(shell, word, line):
+    said = shell("plan", "trainer=app", word, "seeds=1", code=2).err
+    assert line in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.fixture
+def env(shell) -> Path:
+    """An environment of the application's own, with a plugin and a module that ours lacks."""
+    folder = shell.folder / "env"
+    venv = [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)]
+    subprocess.run(venv, check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
+    plugin = packages / "hydra_plugins" / "own_configs"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(
+        "from hydra.core.config_store import ConfigStore\n"
+        "from hydra.core.config_search_path import ConfigSearchPath\n"
+        "from hydra.plugins.search_path_plugin import SearchPathPlugin\n"
+        "class Own(SearchPathPlugin):\n"
+        "    def manipulate_search_path(self, search_path):\n"
+        "        ConfigStore.instance().store(group='size', name='tiny', node={'width': 2})\n"
+        "        ConfigStore.instance().store(group='size', name='huge', node={'width': 64})\n"
+    )
+    (packages / "only_here.py").write_text("VALUE = 1\n")
+    configure(shell, "config", "defaults: [{size: tiny}, _self_]\nwidth: 8\nseed: 0\n")
+    return folder
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("start", [ENV_PYTHON, "./start.sh"])
+def test_an_application_with_an_environment_of_its_own(shell, env, start):
+    (shell.folder / "app.py").write_text("import only_here\n" + FILES_APP)
+    script = shell.folder / "start.sh"
+    script.write_text(f'#!/bin/sh\nexec {shell.folder / ENV_PYTHON} "$@"\n')
+    script.chmod(0o755)
+    declare(shell, command=COMMAND.replace("python", start))
+    shell("sweep", "trainer=app", "trainer.size=tiny,huge", "seeds=1", INLINE)
+    assert sorted(tree["size"]["width"] for tree in configurations(shell)) == [2, 64]
+    declare(shell)  # in ours
+    said = shell("plan", "trainer=app", "trainer.size=tiny,huge", "seeds=1", code=2).err
+    assert "named 'only_here'" in said
+
+
+@pytest.mark.whole
+def test_experiments_that_the_defaults_lack_are_swept(of_files):
+    of_files("sweep", "trainer=app", "trainer.experiment=aplite,nglite", "seeds=1", INLINE)
+    had = {tree["server"]["name"]: tree for tree in configurations(of_files)}
+    assert had["apache"]["width"] == 16
+    assert had["apache"]["server_db"] == {"path": "here"}  # an interpolated, optional default
+    assert had["nginx"]["server"]["port"] == 8080
+    assert {tree["db"]["name"] for tree in had.values()} == {"sqlite"}
+    assert "server_db" not in had["nginx"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "start", ["python -m package.app", "python app.py --config-name other", "env python app.py"]
+)
+def test_other_ways_to_start_it(of_files, start):
+    """What the command has, and its overrides, hold for each run."""
+    (of_files.folder / "package").mkdir()
+    configs = FILES_APP.replace('config_path="configs"', 'config_path="../configs"')
+    (of_files.folder / "package" / "app.py").write_text(configs)
+    configure(of_files, "other", CONFIGS["config"].replace("width: 8", "width: 5"))
+    declare(of_files, command=COMMAND.replace("python app.py", f"{start} server=nginx"))
+    of_files("sweep", "trainer=app", "trainer.db=mysql,sqlite", "seeds=1", INLINE)
+    had = configurations(of_files)
+    assert sorted(tree["db"]["name"] for tree in had) == ["mysql", "sqlite"]
+    assert {tree["server"]["port"] for tree in had} == {81}
+    assert {tree["width"] for tree in had} == {5 if "other" in start else 8}
+
+
+# --- What is remembered -------------------------------------------------------------------------
+
+
+@pytest.mark.whole
+def test_the_application_is_asked_again_only_where_its_files_changed(of_files):
+    words = ("plan", "trainer=app", "trainer.width=8,9", "seeds=1")
+    assert "2 runs" in of_files(*words).out
+    once = starts(of_files)
+    assert once == 3  # its groups, its defaults, and the row that has another value
+    of_files(*words)
+    assert starts(of_files) == once
+    configure(of_files, "config", CONFIGS["config"] + "depth: 2\n")
+    of_files("plan", "trainer=app", "trainer.depth=2,3", "seeds=1")
+    with open(of_files.folder / "app.py", "a") as file:
+        file.write("# edited\n")
+    asked = starts(of_files)
+    of_files(*words)
+    assert starts(of_files) == asked + once
+
+
+@pytest.mark.whole
+def test_a_file_of_what_was_composed_that_rotted_is_composed_again(of_files):
+    words = ("plan", "trainer=app", "trainer.width=8,9", "seeds=1")
+    of_files(*words)
+    once = starts(of_files)
+    for file in of_files.folder.glob("runs/cache/hydra/*.json"):
+        file.write_text(file.read_text().replace("8", "7"))
+    assert "2 runs" in of_files(*words).out
+    assert starts(of_files) == 2 * once
+
+
+@pytest.mark.whole
+def test_reading_results_starts_no_application(of_files):
+    of_files("sweep", "trainer=app", "trainer.width=8,9", "seeds=1", INLINE)
+    (of_files.folder / "app.py").write_text("raise SystemExit('started')")
+    once = starts(of_files)
+    for command in ("table", "status", "verify"):
+        of_files(command)
+    assert starts(of_files) == once
+    assert len(results(of_files.folder)) == 2
