@@ -1,6 +1,7 @@
-"""How often is some verdict wrong? Figures of docs/statistics.md: designs, pairs of rows, looks.
+"""How often is some verdict wrong? Figures of docs/statistics.md: designs, pairs of rows, contrasts
+between rows, looks.
 
-    python benchmarks/errors.py [TABLES] [designs] [screen] [pairs] [looks]      (default 2,000)
+    python benchmarks/errors.py [TABLES] [PART ...]      (default 2,000, and all parts)
         15 minutes on one idle core
 
 Tables are resampled from 590 real trainings (tests/populations.npz) or drawn.
@@ -22,9 +23,12 @@ from simulation import (
     DESIGNS,
     PAIRS,
     cells,
+    contrasts_error,
     judged_effects,
     judged_pairs,
     pairs_of_rows,
+    resampled,
+    simulate,
     stopped,
 )
 
@@ -76,6 +80,31 @@ def pairs(tables: int) -> None:
         )
 
 
+def contrasts(tables: int) -> None:
+    """Four gains and the six contrasts of four variants, as one family."""
+    plain, short = "digits.plain70", "digits.short70"
+    cases = {
+        "digits, rows alike": [plain] * 5,
+        "two variants trained short": [plain] * 3 + [short] * 2,
+        "the baseline short": [short] + [plain] * 4,
+    }
+    for case, rows in cases.items():
+        errors = [
+            contrasts_error(resampled(np.random.default_rng(15), rows, n, tables), "images")
+            for n in (3, 5, 10)
+        ]
+        print(f"{case}: error {said(errors)} at n = 3, 5, 10", flush=True)
+    for correlation, by in itertools.product((0.0, 0.6), ("one way", "paired")):
+        errors = [
+            contrasts_error([simulate(np.random.default_rng(16), 5, n, correlation, tables)], by)
+            for n in (3, 5, 10)
+        ]
+        print(
+            f"Gaussian, correlation {correlation:g}, {by}: error {said(errors)} at n = 3, 5, 10",
+            flush=True,
+        )
+
+
 def looks(tables: int) -> None:
     """Rows that all gain the margin, looks at 5, 8 and 12 seeds."""
     for variants, margin in itertools.product((3, 9), (1.0, 1.5, 2.0)):
@@ -91,7 +120,13 @@ def said(shares: list[float]) -> str:
     return " ".join(f"{share:.3f}" for share in shares)
 
 
-PARTS = {"designs": designs, "screen": screen, "pairs": pairs, "looks": looks}
+PARTS = {
+    "designs": designs,
+    "screen": screen,
+    "pairs": pairs,
+    "contrasts": contrasts,
+    "looks": looks,
+}
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ For `gpu.py`, whose part `steps` it is. A case is a run's words; its images are 
 
 from __future__ import annotations
 
+import gc
 import platform
 import statistics
 import time
@@ -88,6 +89,7 @@ def step_costs(device: torch.device, tiny: bool) -> Iterator[str]:
             yield f"{name}: FAILED: {type(error).__name__}: {error}".splitlines()[0]
             continue
         finally:
+            gc.collect()  # a training is a cycle: without this the next case's peak has it, too
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         line = f"{name}, batch {cost.images}: {cost}"

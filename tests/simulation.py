@@ -391,3 +391,26 @@ def stopped(rng, variants, margin, looks, tables):
         denied |= ((futile & inside) | (state.decided == stats.Decision.WORSE)).any(-1)
     stops = (state.decided == stats.Decision.FUTILE).any(-1)
     return Stopped(float(stops.mean()), float(denied.mean()))
+
+
+def contrasts_error(tables, spread, contrasts=None):
+    """The share of tables in which the interval of some gain, or of some contrast of two variants,
+    misses the true one. `tables`: as `resampled` yields them, or arrays y (T, R, n) without any
+    gain; `contrasts`: those that share the error, by default all."""
+    wrong = []
+    for table in tables:
+        y, right, truth = table[:3] if isinstance(table, Tables) else (table, None, None)
+        rows = y.shape[1]
+        expected = np.zeros((1, rows)) if truth is None else truth
+        method = stats.Method(spread, contrasts=contrasts or rows * (rows - 1) // 2)
+        half, gain = np.zeros((2, len(y), rows, rows))
+        for base in range(rows):
+            order = [base, *(row for row in range(rows) if row != base)]
+            images = None if right is None else stats.ImageFlips.from_right(right[:, order])
+            found = stats.fit(y[:, order], method, images)
+            half[:, base, order], gain[:, base, order] = found.half, found.gain
+        # Gains are judged over the baseline alone, contrasts by the wider of both ways round.
+        half[:, 1:, 1:] = np.maximum(half, np.swapaxes(half, 1, 2))[:, 1:, 1:]
+        off = np.abs(gain - (expected[:, None, :] - expected[:, :, None]))
+        wrong.append(np.triu(off > half, 1).any((1, 2)))
+    return float(np.concatenate(wrong).mean())

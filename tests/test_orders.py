@@ -24,7 +24,8 @@ from ablate.shared.errors import Failure, UserError
 from ablate.store.events import RunState, Status
 from ablate.store.find import without_skipped
 from ablate.store.ledger import Ledger
-from ablate.store.looks import look, look_changes
+from ablate.store.look_differences import look_changes
+from ablate.store.looks import look
 from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"

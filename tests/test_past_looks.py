@@ -12,13 +12,14 @@ import sys
 import time
 
 import pytest
-from support.looks import contrasts, reading, spec
+from support.looks import contrasts, planned, reading, spec
 
 from ablate.analysis.captions import _changed
-from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.cell import Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
 from ablate.store import looks
+from ablate.store.look_differences import look_changes
 from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
 
@@ -153,7 +154,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     before = [reading("by", 3, "z"), reading("bx", 2, "p", planned=3), first, reading("bx", 3)]
     past = PastLooks(before, reading("bx", 3, "now"))
     assert past.first_look() is first
-    assert looks.look_changes(first, past.present) == ["metric: loss -> top1"]
+    assert look_changes(first, past.present) == ["metric: loss -> top1"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     ],
 )
 def test_what_was_changed_since_a_look(first, now, expected):
-    assert looks.look_changes(first, now) == expected
+    assert look_changes(first, now) == expected
 
 
 # --- Against the definition ---------------------------------------------------------------------
@@ -239,19 +240,6 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
 
 
 # --- Kept ---------------------------------------------------------------------------------------
-
-
-def planned(
-    rows: tuple[str, ...] = ("b", "x", "y"), columns: tuple[str, ...] = ("",), seeds: int = 3
-) -> Plan:
-    """Runs that name their row, column and seed."""
-    cells = tuple(
-        Cell(row, at, spec(row, at), {s: f"{row}{at}{s}" for s in range(seeds)})
-        for row in rows
-        for at in columns
-    )
-    made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
-    return Plan("p", "p", *made, cells, rows[0], tuple(range(seeds)))
 
 
 def done(*runs: str) -> dict[str, dict]:
@@ -365,7 +353,7 @@ def test_rows_and_columns_of_other_labels_are_matched_by_what_is_trained():
         (two, {"x": "other"}, ["rows: +z"]),
         (two, {"x": "z", "z": "x"}, ["rows: +x"]),
     ):
-        assert looks.look_changes(looks.look(one), named(plan, labels)) == expected
+        assert look_changes(looks.look(one), named(plan, labels)) == expected
 
 
 def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
@@ -382,7 +370,7 @@ def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
         (dataclasses.replace(one, cells=(*others, longer)), ["what is trained: y"]),
         (planned(columns=both, seeds=4), []),
     ):
-        assert looks.look_changes(looks.look(one), looks.look(other)) == expected
+        assert look_changes(looks.look(one), looks.look(other)) == expected
 
 
 def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
@@ -407,7 +395,7 @@ def test_what_changed_is_told_in_the_same_words_by_every_process():
     """A column became two rows: which of them it is called depends on nothing but the labels."""
     was = {"column": {"cell 1", "cell 2", "cell 3"}}
     now = {str(i): {f"cell {i}"} for i in (1, 2, 3)}
-    code = f"from ablate.store.looks import _matched; print(_matched({was}, {now}))"
+    code = f"from ablate.store.look_differences import _matched; print(_matched({was}, {now}))"
     for seed in range(6):
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
         told = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)

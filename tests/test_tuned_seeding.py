@@ -20,8 +20,8 @@ from ablate.planning.plan import Plan, before_searches
 from ablate.planning.search import Search
 from ablate.planning.unite import unite_plans
 from ablate.shared.errors import UserError
-from ablate.store import looks
 from ablate.store.ledger import Ledger
+from ablate.store.look_differences import look_changes
 from ablate.store.looks import look
 from ablate.store.store import Store
 
@@ -221,11 +221,9 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(shell, sections, epochs
 def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
     for text in (FILE, FILE.replace(UNTIL, "seeds: 3")):
         plan, other = planned(text=text), planned("tune.seed=1", text=text)
-        assert looks.look_changes(look(plan), look(other)) == ["tune: other searches"]
+        assert look_changes(look(plan), look(other)) == ["tune: other searches"]
     based = planned(text=FILE.replace("train.epochs: 2,", "train.epochs: 3,"))
-    assert looks.look_changes(look(planned()), look(based)) == [
-        "what is trained: plain, DPN, asleep"
-    ]
+    assert look_changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
 
 
 def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatch, tmp_path):

@@ -138,7 +138,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
     import numpy as np
 
     plan = arrays.plan
-    for name, contrast in plan.analysis.contrasts.items():
+    for name, contrast in plan.analysis.column_contrasts.items():
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))

@@ -397,6 +397,12 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
     if count <= len(past.ours(column)):
         return None
     sweeps = [*past.other_sweeps(column)]
+    if past.counts_row_contrasts(column):
+        return "looks.among-comparisons", {
+            "sweeps": sweeps,
+            "comparisons": count,
+            "contrasts": contrasts,
+        }
     return "looks.among-variants", {"sweeps": sweeps, "variants": count, "contrasts": contrasts}
 
 
@@ -467,7 +473,7 @@ def _changed(past: PastLooks) -> list[Sentence]:
         "changes": [*parts],
     }
     subject = _what_was_read(first_look.n)
-    counts_all = all(part.startswith("rows: ") for part in parts)
+    counts_all = all(part.startswith(("rows: ", "contrasts: ")) for part in parts)
     sentences = [sentence("looks.changed", **place, subject=subject, counts_all=counts_all)]
     if looks.only_named(parts):
         sentences.append(sentence("looks.changes", **place))

@@ -36,6 +36,9 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.M
     and all variants that were read with them. `past`: the looks before; None counts none."""
     analysis = plan.analysis
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    for label in contrasts:
+        rows = [cell.row for cell in plan.cells if cell.column == label]
+        contrasts[label] += len(plan.contrasts_in(rows))
     if (changes := plan.changes) is not None:  # cells have no verdicts
         contrasts = Counter(dict.fromkeys(contrasts, changes.contrasts))
     comparisons = max(1, contrasts[column])

@@ -81,7 +81,9 @@ class ColumnCourse:
     """The looks at a column so far. `next_seeds`: the seeds of the look to come, None where the
     column has ended. `spreads`: the spreads by which the last look judged rows, without their
     gains. `history`: for each look, its seeds and the words on the rows that it judged. `lacking`:
-    why images determined no spread, so that rows were judged in pairs."""
+    why images determined no spread, so that rows were judged in pairs. `contrasts`: those between
+    rows, by their `difference`, as the look judged them that was the first to exclude 0, or the
+    last at which both rows had all seeds."""
 
     label: str
     rows: Mapping[str, RowCourse]
@@ -90,6 +92,7 @@ class ColumnCourse:
     next_seeds: int | None = None
     lacking: str = ""
     changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # (change, part)
+    contrasts: Mapping[str, stats.RowGain] = field(default_factory=dict)
 
     @property
     def active(self) -> list[str]:
@@ -167,6 +170,7 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
     plan, y, method = evidence.plan, evidence.y, evidence.method
     state = stats.before_looks(len(evidence.rows))
     courses: dict[str, RowCourse] = {}
+    contrasts: dict[str, stats.RowGain] = {}
     history: list[tuple[int, Mapping[str, str]]] = []
     column_gains, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.seed_counts):
@@ -196,6 +200,7 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
         if method.spread == "images" and judged_rows.sum() == 1 and len(evidence.rows) > 2:
             looked = {row: replace(course, alone=True) for row, course in looked.items()}
         courses |= looked
+        contrasts |= _contrasts(evidence, method.method_at(look), shaky, n, contrasts)
         history.append((n, {row: course.word for row, course in looked.items()}))
         if judged_rows.any():
             row_spreads = fit.sd[judged_rows] / math.sqrt(2)
@@ -208,7 +213,40 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
         state = next_state
     later_looks = plan.design.seed_counts[len(history) :] if state.active.any() else ()
     following = later_looks[0] if later_looks else None
-    return ColumnCourse(evidence.label, courses, column_gains, tuple(history), following, lacking)
+    return ColumnCourse(
+        evidence.label,
+        courses,
+        column_gains,
+        tuple(history),
+        following,
+        lacking,
+        contrasts=contrasts,
+    )
+
+
+def _contrasts(
+    evidence: _ColumnLooks,
+    method: stats.Method,
+    shaky: stats.Bools,
+    n: int,
+    earlier: Mapping[str, stats.RowGain],
+) -> dict[str, stats.RowGain]:
+    """Judge the contrasts between rows that have all seeds of a look at n seeds, and that no
+    `earlier` look decided. `method`: of this look; `shaky` (R,): the rows that are unstable."""
+    flips = None
+    if method.spread == "images" and (right := evidence.right().right) is not None:
+        flips = stats.Flips((right[:, :n],))
+    gains = {}
+    for contrast in evidence.plan.contrasts_in(evidence.rows):
+        rows = evidence.rows.index(contrast.row), evidence.rows.index(contrast.base)
+        earlier_gain = earlier.get(contrast.difference)
+        is_decided = earlier_gain is not None and not earlier_gain.holds_zero
+        if is_decided or not evidence.ended[list(rows), :n].all():
+            continue
+        gain = stats.contrast_gain(evidence.y[:, :n], rows, method, shaky, flips)
+        if gain is not None:
+            gains[contrast.difference] = gain
+    return gains
 
 
 def _follow_changes(evidence: _ColumnLooks, changes: Changes) -> ColumnCourse:

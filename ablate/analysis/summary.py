@@ -65,9 +65,9 @@ class SummaryLine:
 @dataclass(frozen=True)
 class Summary:
     """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
-    columns) or contrast; of effects, change, pair, shapley or placement, see
-    `ablate.analysis.effects`. `note`: what the lines are; `basis`: how they were judged, which only
-    full notes print; `contrasts`: those that share the error of the intervals."""
+    columns) or contrast; of two rows, row_contrast; of effects, change, pair, shapley or placement,
+    see `ablate.analysis.effects`. `note`: what the lines are; `basis`: how they were judged, which
+    only full notes print; `contrasts`: those that share the error of the intervals."""
 
     kind: str
     name: str

@@ -33,6 +33,7 @@ from ablate.analysis.judging import (
 )
 from ablate.analysis.note import Note, Sentence, notes
 from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
+from ablate.analysis.row_contrasts import contrast_blocks
 from ablate.analysis.scores import Correct, Scores, Values, mean_by_replicate, sets_of
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.sequential import notes as course_notes
@@ -123,10 +124,11 @@ def make_table(
     variants_read = past.read_over_baselines() if past is not None else 0
     images = evidence.images() if reads_images else None
     arrays = Arrays(evidence, detail, images, bool(courses), variants_read)
-    below = _summaries(plan, arrays, courses)
+    averaged = _summaries(plan, arrays, courses)
+    below = (*contrast_blocks(evidence, detail, past, courses, reads_images), *averaged)
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
-    has_blocks = bool(below) and row_detail >= Detail.INTERVALS
+    has_blocks = bool(averaged) and row_detail >= Detail.INTERVALS
     verdicts = [entry.verdict for column in columns for entry in column.entries]
     verdicts += [line.verdict for block in below for line in block.lines]
     has_verdicts = any(verdicts)

@@ -93,8 +93,9 @@ class Forecast:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each row and column: `row`, `column`, `parameters`, `multiply_adds` (of
-        an image), `seconds` (of a run; missing where nothing was timed), and the number of runs,
-        `runs`, of which `left` are still to train."""
+        an image), `seconds` (of a run; missing where nothing was timed), `peak_bytes` (of a step on
+        a GPU; missing on a CPU), and the number of runs, `runs`, of which `left` are still to
+        train."""
         import pandas as pd
 
         from ablate.run import FINAL_STATUSES
@@ -106,5 +107,7 @@ class Forecast:
             number - sum(count for state, count in counts.items() if state in FINAL_STATUSES)
             for number, counts in zip(frame["runs"], states, strict=True)
         ]
-        names = ["row", "column", "parameters", "multiply_adds", "seconds", "runs", "left"]
-        return frame[names].astype({"seconds": float})
+        frame["peak_bytes"] = [memory and memory["peak_bytes"] for memory in frame.pop("memory")]
+        sizes = ["parameters", "multiply_adds", "seconds", "peak_bytes"]
+        names = ["row", "column", *sizes, "runs", "left"]
+        return frame[names].astype({"seconds": float, "peak_bytes": "Int64"})

@@ -252,6 +252,7 @@ class Sweep:
 
         plan, store, events = self._opened_look()
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
+        plan.check_contrasts("analysis.contrasts.")
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

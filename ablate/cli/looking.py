@@ -39,7 +39,7 @@ from ablate.cli.printing import (
     print_table,
     write_out,
 )
-from ablate.cli.selection import Selection, reading, store_at
+from ablate.cli.selection import ReadSelection, Selection, reading, store_at
 from ablate.report import announce
 from ablate.shared import NotThere, UserError, unknown_value
 
@@ -165,7 +165,7 @@ def show(
 
 
 def table(
-    selection: Selection,
+    selection: ReadSelection,
     view: TableView,
     bundle: Annotated[
         Path | None,
@@ -177,6 +177,8 @@ def table(
     if bundle is not None:
         if selection.words or selection.has_options:
             raise UserError("--from: an export holds one sweep; leave its name and words out")
+        if selection.contrasts:
+            raise UserError("--from: an export keeps its own comparisons; leave --contrast out")
         from ablate.audit import Bundle
 
         exported = Bundle(bundle)

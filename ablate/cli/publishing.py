@@ -13,13 +13,13 @@ from typing import Annotated
 
 from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
-from ablate.cli.selection import Selection, planned, reading
+from ablate.cli.selection import ReadSelection, planned, reading
 from ablate.report import announce
 from ablate.shared import UserError, unknown_value
 
 
 def report(
-    selection: Selection,
+    selection: ReadSelection,
     out: Annotated[Path | None, option("FILE", "File to write (default: NAME.html).")] = None,
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
@@ -38,7 +38,7 @@ def report(
 
 
 def export(
-    selection: Selection,
+    selection: ReadSelection,
     folder: Annotated[
         Path, argument("DIR", "New folder, or an earlier export; with --weights a file.")
     ],

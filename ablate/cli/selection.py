@@ -105,6 +105,7 @@ class Selection:
     ] = None
     store: StoreDir = RUNS
     logger_words: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
+    contrasts: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Move the words for loggers and notices from `words` to `logger_words`, for every command:
@@ -146,6 +147,16 @@ class Selection:
         """Return the store, its ledger, which stays open, and the driven plan: see `planned`."""
         with reading(self.store) as (store, ledger):
             yield store, ledger, planned(store, ledger, self, is_look, checks_seal)
+
+
+@dataclass(frozen=True)
+class ReadSelection(Selection):
+    """A sweep, and what its table compares in addition, for commands by which verdicts are read."""
+
+    contrasts: Annotated[
+        list[str],
+        option("'A - B'", "Also compare two rows: A minus B; can be repeated.", "--contrast"),
+    ] = field(default_factory=list)
 
 
 def planned(
@@ -226,6 +237,8 @@ def planned(
             )
         plan.design.check_change(plan, key)
     plan = replace(plan, analysis=changed).with_own()
+    plan.check_contrasts("analysis.contrasts.")
+    plan = plan.with_contrasts(selection.contrasts, "--contrast")
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 

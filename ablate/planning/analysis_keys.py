@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from ablate.planning.contrasts import BETWEEN_ROWS, RowContrast
 from ablate.run import (
     CROSSING,
     METRIC_ATTRIBUTES,
@@ -260,5 +261,20 @@ class Analysis:
         Literal["omit", "chance"], Key("a diverged run is left out, or scored at chance")
     ] = "omit"
     contrasts: Annotated[
-        Mapping[str, Mapping[str, Any]], Key("by how much gains change between columns")
+        Mapping[str, Mapping[str, Any]],
+        Key("differences of two rows, and by how much gains change between two columns"),
     ] = field(default_factory=dict)
+
+    @property
+    def row_contrasts(self) -> list[RowContrast]:
+        """The contrasts between rows."""
+        return [
+            RowContrast(name, contrast["to"], contrast["from"])
+            for name, contrast in self.contrasts.items()
+            if set(contrast) == BETWEEN_ROWS
+        ]
+
+    @property
+    def column_contrasts(self) -> dict[str, Mapping[str, Any]]:
+        """The contrasts between columns, by name."""
+        return {name: contrast for name, contrast in self.contrasts.items() if "across" in contrast}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, JOINT, Column, ColumnGroup, Tune, wide_places
 from ablate.planning.conf import MOST_VALUES
+from ablate.planning.contrasts import ACROSS_COLUMNS, BETWEEN_ROWS
 from ablate.planning.design import Design, Fixed
 from ablate.planning.parents import FROM_PREFIX
 from ablate.planning.settings import SettingsLayer, plain, value_text
@@ -204,15 +205,18 @@ def _looks_at(value: Any, place: str) -> tuple[int, ...]:
 
 
 def _contrasts_at(value: Any, place: str) -> dict[str, Any]:
-    contrasts = mapping_at(value, place, "NAME: {across: ..., from: ..., to: ...}")
+    contrasts = mapping_at(value, place, "NAME: {from: ..., to: ...}")
     return {
         label_at(name, place): _contrast(raw, f"{place}.{name}") for name, raw in contrasts.items()
     }
 
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:
-    form = "{across: key, from: value, to: value}"
-    if set(mapping_at(raw, place, form)) != {"across", "from", "to"}:
+    form = "{from: row, to: row} or {across: key, from: value, to: value}"
+    keys = set(mapping_at(raw, place, form))
+    if keys == BETWEEN_ROWS:
+        return {end: label_at(raw[end], f"{place}.{end}") for end in ("from", "to")}
+    if keys != ACROSS_COLUMNS:
         raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
     return {**raw, "across": key_at(raw["across"], place)}
 

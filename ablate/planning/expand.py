@@ -15,6 +15,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, PlannedRun, Row, Tune
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
+from ablate.planning.contrasts import BETWEEN_ROWS
 from ablate.planning.data_section import NOT_SEEN
 from ablate.planning.declaration import (
     CellRule,
@@ -185,7 +186,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         cells=tuple(cells),
         baseline=baseline,
         seeds=sweep.seeds,
-        analysis=_analysis(sweep, notes),
+        analysis=_analysis(sweep, first_rows, notes),
         paper=paper_of(sweep, first_rows),
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
@@ -194,6 +195,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         changes=sweep.changes,
     )
     plan.design.check_plan(plan, place)
+    plan.check_contrasts(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
     return _metric_said(plan, place)
 
 
@@ -410,15 +412,21 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
     return notes
 
 
-def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
-    """Return the analysis without contrasts that lack columns at this scale.
+def _analysis(sweep: Sweep, first_rows: Mapping[str, str], notes: list[str]) -> Analysis:
+    """Return the analysis without contrasts that lack rows or columns at this scale.
 
     Contrasts are in a stored plan's order. `notes` names those that are left out. Raises UserError
-    where no scale explains that the columns are missing.
+    where no scale explains that the columns are missing. `first_rows`: see `_first_of_equals`.
     """
     place, must_fit = sweep.place_and_fit("analysis.contrasts")
-    contrasts = {}
+    contrasts: dict[str, Mapping[str, Any]] = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
+        if set(contrast) == BETWEEN_ROWS:
+            if must_fit or {*contrast.values()} <= {*first_rows}:
+                contrasts[name] = {end: first_rows.get(row, row) for end, row in contrast.items()}
+            else:
+                notes.append(f"contrast {name!r} has no rows at this scale")
+            continue
         key = contrast["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
         missing = [end for end in (contrast["from"], contrast["to"]) if end not in values]

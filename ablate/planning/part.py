@@ -74,13 +74,14 @@ def _groups(part: Plan) -> tuple[ColumnGroup, ...]:
 
 
 def _analysis(part: Plan) -> Analysis:
-    """Return the analysis with the contrasts whose two ends the part has."""
-    contrasts = {}
-    for name, contrast in part.analysis.contrasts.items():
-        key = contrast["across"]
-        values = [column.settings.get(key) for column in part.columns]
+    """Return the analysis with the contrasts whose two ends, rows or columns, the part has."""
+    rows = [row.label for row in part.rows]
+    names = {contrast.name for contrast in part.contrasts_in(rows)}
+    for name, contrast in part.analysis.column_contrasts.items():
+        values = [column.settings.get(contrast["across"]) for column in part.columns]
         if contrast["from"] in values and contrast["to"] in values:
-            contrasts[name] = contrast
+            names.add(name)
+    contrasts = {k: contrast for k, contrast in part.analysis.contrasts.items() if k in names}
     return replace(part.analysis, contrasts=contrasts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,13 @@ from ablate.planning.cell import (
     lineage,
 )
 from ablate.planning.changes import NO_CHANGE, Changes
+from ablate.planning.contrasts import (
+    ACROSS_COLUMNS,
+    BETWEEN_ROWS,
+    RowContrast,
+    add_contrasts,
+    check_row_contrasts,
+)
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
@@ -248,6 +255,31 @@ class Plan:
         word = Word("probe", (sorted({*probes, probe}),))
         line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
         return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
+
+    def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
+        """Return the contrasts between rows both of which are among `rows`, labels of a column."""
+        return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
+
+    def check_contrasts(self, place: str) -> None:
+        """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
+        error says before a contrast's name."""
+        rows = None
+        if self.changes is None:
+            rows = [row.label for row in self.rows]
+        check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
+
+    def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
+        """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
+        them. Raises UserError for those that it can't have."""
+        labels: dict[str, str] = {}
+        for row in self.rows:
+            labels |= dict.fromkeys((row.label, *row.aliases), row.label)
+        contrasts = add_contrasts(self.analysis.contrasts, texts, labels, option)
+        changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
+        changed_plan.check_contrasts(f"{option} ")
+        if contrasts != self.analysis.contrasts:
+            self.design.check_change(self, "contrasts")
+        return changed_plan
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
         """Return the plan with the current declarations of its metric and of `names`.
@@ -533,7 +565,7 @@ def _check(plan: Plan) -> None:
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
     for name, contrast in plan.analysis.contrasts.items():
-        if set(contrast) != {"across", "from", "to"}:
+        if set(contrast) not in (ACROSS_COLUMNS, BETWEEN_ROWS):
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 

@@ -107,6 +107,8 @@ class PlanForecast:
         yield f"launcher: {launcher_line(self.launcher)}"
         if costs.worlds and costs.left_s:
             yield f"devices of a run: {'; '.join(_worlds(plan, costs))}"
+        if costs.memory_line:
+            yield costs.memory_line
         for note in (*plan.notes, *costs.notes):
             yield f"note: {note}"
         for warning in (*costs.warnings(), *self.rehearsals.warnings, *self.amiss):

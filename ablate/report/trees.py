@@ -35,14 +35,16 @@ def of_plan(
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size, what a step costs in steps of the baseline, seconds a run
-    and, where `auto` decides, devices of a run; left: device_seconds and wall_seconds
-    (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
+    and, where `auto` decides, devices of a run; memory: null or what a step takes of a GPU; left:
+    device_seconds and wall_seconds (null: more than a month), where, how; gpu: null or name and
+    memory_bytes; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; until: null or the runs that looks may
     take; designs: of the changes, each with its forecast; withheld: runs whose results are not
     used; notes, warnings, those on devices among them.
     """
     plan, states, costs = forecast.plan, forecast.states, forecast.costs
     tune, rehearsals = plan.tune, forecast.rehearsals
+    memories = {place: asdict(memory) for place, memory in costs.memories.items()}
     return {
         "sweep": plan.name,
         "title": plan.title,
@@ -64,6 +66,7 @@ def of_plan(
                 "step": rehearsals.steps.get((cell.row, cell.column)),
                 "seconds": costs.seconds[cell.row, cell.column],
                 "devices": costs.worlds.get(group_of(cell)),
+                "memory": memories.get((cell.row, cell.column)),
                 "states": _counts(cell.ids.values(), states),
                 "runs": {str(seed): run for seed, run in cell.ids.items()},
             }
@@ -75,6 +78,7 @@ def of_plan(
             "where": costs.hardware,
             "how": costs.basis,
         },
+        "gpu": None if costs.card is None else asdict(costs.card),
         "launcher": dict(forecast.launcher),
         "tuning": None
         if tune is None

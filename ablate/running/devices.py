@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.run import open_world_sizes
+from ablate.running.gpu_memory import Card
 from ablate.running.work import CellWork
 from ablate.shared import UserError, unknown_value
 
@@ -28,8 +29,8 @@ START_S = 2.0  # of a run: a context on the device, its first kernels. An assump
 
 @dataclass(frozen=True)
 class Peak:
-    """Floating-point operations a second by `train.precision`, bytes a second of the memory, and
-    the source.
+    """Floating-point operations a second by `train.precision`, bytes a second of the memory, its
+    bytes, and the source.
 
     bf16, tf32: matrix products of the tensor cores, dense (data sheets print twice that, "with
     sparsity"). fp32: outside them.
@@ -37,45 +38,59 @@ class Peak:
 
     rates: Mapping[str, float]
     bandwidth: float
+    memory_bytes: float  # of the smallest card with this bandwidth, 1e9 for each GB of the sheet
     source: str
 
 
 PEAKS: dict[str, Peak] = {
     "h100": Peak(
-        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 3.35e12, "NVIDIA H100 data sheet, SXM"
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12},
+        3.35e12,
+        80e9,
+        "NVIDIA H100 data sheet, SXM",
     ),
     "gh200": Peak(
-        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.0e12, "NVIDIA GH200 data sheet"
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.0e12, 96e9, "NVIDIA GH200 data sheet"
     ),
     "b200": Peak(
-        {"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, 8.0e12, "NVIDIA HGX B200 data sheet"
+        {"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12},
+        8.0e12,
+        180e9,
+        "NVIDIA HGX B200 data sheet",
     ),
     "mi300x": Peak(
         {"bf16": 1307.4e12, "tf32": 653.7e12, "fp32": 163.4e12},
         5.3e12,
+        192e9,
         "AMD Instinct MI300X data sheet",
     ),
     "h200": Peak(
-        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, 4.8e12, "NVIDIA H200 data sheet, SXM"
+        {"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12},
+        4.8e12,
+        141e9,
+        "NVIDIA H200 data sheet, SXM",
     ),
     "a100": Peak(
-        {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.04e12, "NVIDIA A100 data sheet"
+        {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.04e12, 80e9, "NVIDIA A100 data sheet"
     ),
     "l40s": Peak(
-        {"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, 0.864e12, "NVIDIA L40S data sheet"
+        {"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, 0.864e12, 48e9, "NVIDIA L40S data sheet"
     ),
-    "l4": Peak({"bf16": 121e12, "tf32": 60e12, "fp32": 30.3e12}, 0.3e12, "NVIDIA L4 data sheet"),
+    "l4": Peak(
+        {"bf16": 121e12, "tf32": 60e12, "fp32": 30.3e12}, 0.3e12, 24e9, "NVIDIA L4 data sheet"
+    ),
     "a10": Peak(
-        {"bf16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12}, 0.6e12, "NVIDIA A10 data sheet"
+        {"bf16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12}, 0.6e12, 24e9, "NVIDIA A10 data sheet"
     ),
     "rtx4090": Peak(
         {"bf16": 165e12, "tf32": 82.6e12, "fp32": 82.6e12},
         1.008e12,
+        24e9,
         "NVIDIA Ada architecture white paper",
     ),
     # These have fp16, and no bf16.
-    "v100": Peak({"fp32": 15.7e12}, 0.9e12, "NVIDIA V100 data sheet, SXM2"),
-    "t4": Peak({"fp32": 8.1e12}, 0.32e12, "NVIDIA T4 data sheet"),
+    "v100": Peak({"fp32": 15.7e12}, 0.9e12, 16e9, "NVIDIA V100 data sheet, SXM2"),
+    "t4": Peak({"fp32": 8.1e12}, 0.32e12, 16e9, "NVIDIA T4 data sheet"),
 }
 
 
@@ -116,6 +131,11 @@ class Devices:
         if work.multiply_adds is None:
             return None
         return START_S + max(self._kernels(work), LAUNCH_S * work.launches)
+
+    @property
+    def card(self) -> Card:
+        """The card and its memory."""
+        return Card(self.name, PEAKS[self.name].memory_bytes)
 
     def rate(self, precision: str) -> float:
         """Return the multiply-adds a second. Raises UserError for a precision without a rate."""

@@ -22,6 +22,14 @@ from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.decoding import decoding_lines
 from ablate.running.devices import Devices
+from ablate.running.gpu_memory import (
+    Card,
+    StepMemory,
+    memory_line,
+    memory_warnings,
+    smallest_card,
+    step_memories,
+)
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.running.world_sizes import (
@@ -62,6 +70,13 @@ class Costs:
     seed_s: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()  # of `shared_weights`
     worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
+    memories: Mapping[tuple[str, str], StepMemory] = field(default_factory=dict)  # of a GPU's step
+    card: Card | None = None  # the GPU that must have that memory
+
+    @property
+    def memory_line(self) -> str:
+        """The memory of the step that takes the most; "" where it is not known."""
+        return memory_line(self.memories, self.card)
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and the norms over so few values that little but their signs
@@ -71,7 +86,7 @@ class Costs:
             for site, group in answer["groups"].items():
                 if group < SMALLEST_GROUP:
                     lines.setdefault(row, f"{row}: {site} normalises over {group} values only")
-        return list(lines.values())
+        return [*lines.values(), *memory_warnings(self.memories, self.card)]
 
 
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
@@ -196,12 +211,16 @@ def estimate_costs(
     an assumed rate, until runs have finished, whose own times are used. Raises UserError for a
     combination that can't be built, or can't be shared.
     """
+    card = None
     if on is None:
         worlds, device, places = launcher.worlds, launcher.device, launcher.most
         hardware = count_text(places, "slot")
+        if not launcher.remote:
+            card = smallest_card(launcher.devices.gpus)
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
+        card = on.card
     if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
@@ -262,6 +281,8 @@ def estimate_costs(
         seed_s=time_a_seed(works),
         notes=notes,
         worlds=shares if len(worlds) > 1 else {},
+        memories=step_memories(cells, described, card, worlds),
+        card=card,
     )
 
 
@@ -424,8 +445,9 @@ def _is_answer(tree: Any) -> bool:
             "launches": launches,
             "statistics": bool(),
             "examples": None | {"train": _} as examples,
+            "peak_bytes": None | dict() as peaks,
         }:
-            numbers = [parameters, size, launches]
+            numbers = [parameters, size, launches, *(peaks or {}).values()]
             numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
             if examples is not None:
                 numbers.append(examples["train"])

@@ -147,13 +147,12 @@ if TYPE_CHECKING:
         other_ledger_error,
         result_detail,
     )
+    from ablate.store.look_differences import look_changes, renamed_labels
     from ablate.store.looks import (
         FEWEST_FOR_SPREAD,
         InterimLook,
         PastLooks,
         SeedCounts,
-        look_changes,
-        renamed_labels,
         trained_identity,
     )
     from ablate.store.pilots import (

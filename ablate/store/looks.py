@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -30,9 +29,10 @@ CODE = "code"  # of an analysis: the version of the user's function that is its 
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
+CONTRASTS = "contrasts"  # of an analysis: differences of rows or of columns, by name
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
-MOST_SHOWN = 8  # values of a list in a note
 EMPTY: Results = {}
+MINUS = " - "  # between the two specs of a contrast between rows
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,23 @@ class InterimLook:
     @property
     def n(self) -> int:
         return max((column.n for column in self.columns.values()), default=0)
+
+    @property
+    def row_contrasts(self) -> list[tuple[str, str]]:
+        """The contrasts between rows, as labels: of a row, and of the row that it is compared
+        with."""
+        contrasts = self.analysis.get(CONTRASTS, {}).values()
+        return [(c["to"], c["from"]) for c in contrasts if "across" not in c]
+
+    def comparisons(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
+        """Return names of all comparisons that were read in one of the look's columns: its gains,
+        and its contrasts between rows, whose names are both specs in either order."""
+        comparisons = self.gains(column, include_unread)
+        for label, base_label in self.row_contrasts:
+            row, base = column.rows.get(label), column.rows.get(base_label)
+            if row and base and (include_unread or (row.runs and base.runs)):
+                comparisons.add(MINUS.join(sorted((row.spec, base.spec))))
+        return comparisons
 
     def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of the gains that were read over the baseline of one of the look's columns.
@@ -224,7 +241,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
             counted_runs = runs(cell)
             marks = result_marks(plan, cell, counted_runs, results)
             rows[cell.row] = ReadRow(specs[cell.row][label], counted_runs, marks)
-        contrasts = len(cells) - 1
+        contrasts = len(cells) - 1 + len(plan.contrasts_in(rows))
         columns[label] = ReadColumn(len(plan.counted_seeds), contrasts, {}, rows)
     return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
 
@@ -239,146 +256,6 @@ def trained_identity(plan: Plan) -> dict[str, Any]:
     for cell in plan.cells:
         rows[cell.row][cell.column] = _hash(cell.spec.identity)
     return {"columns": [column.label for column in plan.columns], "rows": rows}
-
-
-def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-    """Return the changed labels of rows and those of columns, each as {old label: new label}.
-    `was`, `is_`: the `trained_identity` before and now."""
-    renamed = []
-    for axis in ("rows", "columns"):
-        pairs = _matched(_specs_of(was, axis), _specs_of(is_, axis))
-        renamed.append(
-            {label: new_label for label, new_label in pairs.items() if label != new_label}
-        )
-    return tuple(renamed)
-
-
-def _specs_of(identity: Mapping[str, Any], axis: str) -> dict[str, set[str]]:
-    """Map each row, or each column, to the hashes of what is trained in it. `identity`: a
-    `trained_identity`; `axis`: "rows" or "columns"."""
-    if axis == "rows":
-        return {row: set(cells.values()) for row, cells in identity["rows"].items()}
-    rows = identity["rows"].values()
-    return {c: {cells[c] for cells in rows if c in cells} for c in identity["columns"]}
-
-
-def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[str, str]:
-    """Map old labels to new labels, pairing those that share most of what is trained."""
-    labels: dict[str, list[str]] = {}
-    for label, specs in is_.items():
-        for row_spec in specs:
-            labels.setdefault(row_spec, []).append(label)
-    overlaps: Counter[tuple[str, str]] = Counter()  # of (old label, new label)
-    for old_label, specs in was.items():
-        for row_spec in sorted(specs):
-            for new_label in labels.get(row_spec, ()):
-                overlaps[old_label, new_label] += 1
-    matches: dict[str, str] = {}
-    new_labels: set[str] = set()
-    for old_label, new_label in sorted(
-        overlaps, key=lambda pair: (-overlaps[pair], pair[0] != pair[1])
-    ):
-        if old_label not in matches and new_label not in new_labels:
-            matches[old_label] = new_label
-            new_labels.add(new_label)
-    return matches
-
-
-def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old `trained_identity` under the new labels. An old label that has no match, and
-    that now belongs to something else, gets " (before)"."""
-    names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
-
-    def new_label(axis: str, label: str) -> str:
-        if label in names[axis]:
-            return names[axis][label]
-        return f"{label} (before)" if label in names[axis].values() else label
-
-    columns = [new_label("columns", label) for label in was["columns"]]
-    rows = {}
-    for row, cells in was["rows"].items():
-        new_cells = {new_label("columns", column): cell for column, cell in cells.items()}
-        rows[new_label("rows", row)] = new_cells
-    return {"columns": columns, "rows": rows}
-
-
-def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
-    """List the differences between two looks, except in labels and in seeds that were only added or
-    only removed: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
-    is_ = new_look.specs
-    was = _relabelled(old_look.specs, is_)
-    parts = []
-    for axis in ("rows", "columns"):
-        new = [f"+{label}" for label in is_[axis] if label not in was[axis]]
-        removals = [f"-{label}" for label in was[axis] if label not in is_[axis]]
-        if new or removals:
-            parts.append(f"{axis}: {', '.join(new + removals)}")
-    parts += _baselines(old_look, new_look)
-    parts += _cells(was, is_)
-    old_seeds, seeds = _seeds(old_look), _seeds(new_look)
-    if not (old_seeds <= seeds or old_seeds >= seeds):
-        signs = [f"+{seed}" for seed in sorted(seeds - old_seeds)]
-        signs += [f"-{seed}" for seed in sorted(old_seeds - seeds)]
-        parts.append(f"seeds: {', '.join(signs)}")
-    if old_look.metric != new_look.metric:
-        parts.append(f"metric: {old_look.metric} -> {new_look.metric}")
-    for key in {**new_look.analysis, **old_look.analysis}:
-        earlier, value = old_look.analysis.get(key), new_look.analysis.get(key)
-        if earlier == value or (key == CODE and old_look.metric != new_look.metric):
-            continue
-        if key == TUNE and None not in (earlier, value):
-            parts.append("tune: other searches")
-        else:
-            name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
-            parts.append(f"{name}: {_value_text(earlier)} -> {_value_text(value)}")
-    return parts
-
-
-def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
-    """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
-    looks share the spec of a baseline, or if the labels are the same."""
-    ours = {column.baseline.spec: next(iter(column.rows)) for column in new_look.columns.values()}
-    theirs = {column.baseline.spec: next(iter(column.rows)) for column in old_look.columns.values()}
-    if ours.keys() & theirs.keys():
-        return []
-    old_label, label = next(iter(theirs.values())), next(iter(ours.values()))
-    return [f"baseline: {old_label} -> {label}"] if old_label != label else []
-
-
-def _seeds(look: InterimLook) -> set[int]:
-    """Return the seeds of all runs that a look counted."""
-    rows = [row for column in look.columns.values() for row in column.rows.values()]
-    return {seed for row in rows for seed in row.runs}
-
-
-def _cells(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:
-    """List the differences in rows and columns that both looks have: a line on the cells that are
-    new or gone, and one on the rows that are now trained otherwise."""
-    columns = [column for column in new_identity["columns"] if column in old_identity["columns"]]
-    cells = []
-    changed_rows = []
-    for row, trained in new_identity["rows"].items():
-        earlier = old_identity["rows"].get(row, trained)
-        is_changed = False
-        for column in columns:
-            if column in trained and column not in earlier:
-                cells.append(f"+{row}@{column}")
-            elif column in earlier and column not in trained:
-                cells.append(f"-{row}@{column}")
-            elif earlier.get(column) != trained.get(column):
-                is_changed = True
-        if is_changed:
-            changed_rows.append(row)
-    parts = {"cells": cells, "what is trained": changed_rows}
-    return [f"{heading}: {', '.join(labels)}" for heading, labels in parts.items() if labels]
-
-
-def _value_text(value: Any) -> str:
-    if value and isinstance(value, list) and all(isinstance(element, str) for element in value):
-        text = ", ".join(value[:MOST_SHOWN])
-        surplus = len(value) - MOST_SHOWN
-        return f"{text} and {surplus} more" if surplus > 0 else text
-    return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 
 def _plain(value: Any) -> Any:
@@ -402,6 +279,10 @@ class ReadAt(NamedTuple):
     @property
     def gains(self) -> set[str]:
         return self.look.gains(self.column)
+
+    @property
+    def comparisons(self) -> set[str]:
+        return self.look.comparisons(self.column)
 
     def is_verdict_on(self, metric: str) -> bool:
         return self.look.metric == metric and not self.look.planned
@@ -447,7 +328,8 @@ class PastLooks:
         self._families: dict[str, list[int]] = {}
 
     def contrasts(self, column: str) -> int:
-        """Return the number of distinct variants of a column and of its family; 0 without gains.
+        """Return the number of distinct comparisons of a column and of its family, which are gains
+        and contrasts between rows; 0 without gains.
 
         In a sweep whose looks give out seeds, it is the number with which its first look was
         judged.
@@ -459,13 +341,19 @@ class PastLooks:
             for reading in family:
                 if reading.column.decided and reading.look.is_of(self.present):
                     return reading.column.contrasts
-        return len(self.ours(column).union(*(reading.gains for reading in family)))
+        return len(self.ours(column).union(*(reading.comparisons for reading in family)))
+
+    def counts_row_contrasts(self, column: str) -> bool:
+        """Return whether some comparisons of a column and of its family are between rows."""
+        readings = [*self._family(column), ReadAt(self.present, self.present.columns[column])]
+        return any(reading.comparisons != reading.gains for reading in readings)
 
     def other_sweeps(self, column: str) -> list[str]:
-        """List the sweeps in which variants of the column's family were read that the column
+        """List the sweeps in which comparisons of the column's family were read that the column
         lacks."""
         ours = self.ours(column)
-        return _sweeps(reading for reading in self._family(column) if not reading.gains <= ours)
+        family = self._family(column)
+        return _sweeps(reading for reading in family if not reading.comparisons <= ours)
 
     def counts(self, column: str) -> SeedCounts:
         """Return the numbers of seeds at which the column's family was read.
@@ -509,7 +397,7 @@ class PastLooks:
                 continue
             if not baseline.isdisjoint(reading.column.baseline.runs.values()):
                 outside_readings.append(reading)
-        gains = self.ours(column)
+        gains = self._our_gains(column)
         for reading in self._family(column) + outside_readings:
             gains |= reading.gains
         return len(gains), _sweeps(outside_readings)
@@ -520,7 +408,7 @@ class PastLooks:
         largest = 0
         for label in self.present.columns:
             count, _ = self.count_over_baseline(label)
-            if count > len(self.ours(label)):
+            if count > len(self._our_gains(label)):
                 largest = max(largest, count)
         return largest
 
@@ -558,7 +446,11 @@ class PastLooks:
         return [self._look_of[look_id] for look_id in look_ids]
 
     def ours(self, column: str) -> set[str]:
-        """Return the names of all gains that the table gives over the baseline of a column."""
+        """Return the names of all comparisons that the table makes in a column."""
+        return self.present.comparisons(self.present.columns[column], include_unread=True)
+
+    def _our_gains(self, column: str) -> set[str]:
+        """Return the names of the gains that it gives over the baseline."""
         return self.present.gains(self.present.columns[column], include_unread=True)
 
     def _family(self, column: str) -> list[ReadAt]:

@@ -70,6 +70,7 @@ from ablate.training.probes import class_of
 from ablate.training.rates import matmul_rate
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.starting_weights import check_start
+from ablate.training.step_memory import peak_bytes, step_shape
 from ablate.training.task.classify import check_loss
 
 Progress = Callable[[int, int], None]
@@ -81,14 +82,16 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     return hashes of initial weights, too} -> {key: answer}.
 
     An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
-    model.count), `warnings` and `examples` (images of each split; null where only fetching the set
-    would tell). For the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step
-    and of an evaluated image on this machine, with as many threads as a worker has.
+    model.count), `warnings`, `examples` (images of each split; null where only fetching the set
+    would tell) and `peak_bytes` (see `step_memory`; null on a CPU, and where it is unknown). For
+    the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step and of an
+    evaluated image on this machine, with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache = Path(question["cache"])
     counts: dict[tuple[str, float], dict[str, int] | None] = {}
+    peaks: dict[str, dict[str, int] | None] = {}
     answers = {}
     for key, tree in question["specs"].items():
         run = build_run(tree)
@@ -108,12 +111,27 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_parts(run, examples)
             warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
+            answers[key]["peak_bytes"] = None
+            if device.type == "cuda":
+                alike = step_shape(run)
+                if alike not in peaks:
+                    peaks[alike] = countable_peak(run)
+                answers[key]["peak_bytes"] = peaks[alike]
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be measured
             numerics.choose(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
+
+
+def countable_peak(run: Run) -> dict[str, int] | None:
+    """Return the peak of a step's memory, None where it can't be counted: a class of the user's own
+    may look at values, which the meta device lacks."""
+    try:
+        return peak_bytes(run)
+    except Exception:
+        return None
 
 
 def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:

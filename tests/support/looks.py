@@ -6,6 +6,8 @@ import functools
 
 import tiny
 
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Plan
 from ablate.run.spec import RunSpec
 from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
@@ -50,3 +52,16 @@ def tree() -> dict:
 def spec(row: str, at: str) -> RunSpec:
     """Return the spec of a tiny run whose data differs by row and column."""
     return RunSpec.of(tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}})
+
+
+def planned(
+    rows: tuple[str, ...] = ("b", "x", "y"), columns: tuple[str, ...] = ("",), seeds: int = 3
+) -> Plan:
+    """Make a plan of runs that name their row, column and seed."""
+    cells = tuple(
+        Cell(row, at, spec(row, at), {s: f"{row}{at}{s}" for s in range(seeds)})
+        for row in rows
+        for at in columns
+    )
+    made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
+    return Plan("p", "p", *made, cells, rows[0], tuple(range(seeds)))

@@ -41,6 +41,20 @@ def looks_among_variants(
     )
 
 
+@writes("looks.among-comparisons")
+def looks_among_comparisons(
+    columns: Sequence[str], sweeps: Sequence[str], comparisons: int, contrasts: int
+) -> str:
+    """`comparisons`: those read of these runs, with the contrasts between rows; `contrasts`: as
+    many as share the error now."""
+    count = count_text(comparisons, "comparison")
+    return _of_columns(
+        columns,
+        f"These runs were also read in {first_few(sweeps)}, in {count} with those here, so "
+        f"intervals here are as wide as for {count_text(contrasts, 'comparison')}.",
+    )
+
+
 @writes("looks.other-readings")
 def looks_other_readings(
     columns: Sequence[str],
@@ -100,8 +114,10 @@ def looks_changed(
     one; `changes`: each "WHAT: HOW", of which many are only named; `counts_all`: whether all
     variants are counted, or the error is unknown."""
     place = f" in {sweep}" if sweep else ""
+    compares_rows = any(change.startswith("contrasts: ") for change in changes)
+    noun = "comparisons" if compares_rows else "variants"
     consequence = (
-        "; all variants that were read are counted"
+        f"; all {noun} that were read are counted"
         if counts_all
         else ". So this table is exploratory: how often its intervals miss is unknown"
     )

@@ -38,6 +38,7 @@ __all__ = [
     "CANT_TELL",
     "COMPARED",
     "column_gains",
+    "contrast_gain",  # the difference of two rows, as a gain
     "ColumnGains",
     "DID_NOTHING",
     "FEWEST_SEEDS",
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
         RowGain,
         agreement,
         column_gains,
+        contrast_gain,
         fit,
         population_gain,
         raw_p,

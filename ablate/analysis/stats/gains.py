@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -226,6 +226,20 @@ class RowGain:
     few: bool = False
     df: float | None = None
 
+    @property
+    def half(self) -> float:
+        """The half-width of the interval, infinite without one."""
+        low, high = self.gain.low, self.gain.high
+        if low is None or high is None:
+            return math.inf
+        return (high - low) / 2
+
+    @property
+    def holds_zero(self) -> bool:
+        """True if the interval holds 0, or there is none."""
+        low, high = self.gain.low, self.gain.high
+        return low is None or high is None or not self.gain.sd or low <= 0 <= high
+
 
 @dataclass(frozen=True)
 class ColumnGains:
@@ -261,9 +275,11 @@ def column_gains(
     method: Method,
     unstable: Bools | None = None,
     flips: Flips | None = None,
+    judged_rows: Collection[int] | None = None,
 ) -> ColumnGains:
     """Compute the gains of the rows of y (R, S), NaN where a result is missing, over the row
-    `baseline`. `flips`: which images the runs of y get right, where y is a share of images.
+    `baseline`. `flips`: which images the runs of y get right, where y is a share of images;
+    `judged_rows`: those that get a gain, all by default; the others tell of the spread alone.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together with
     the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed run,
@@ -306,7 +322,8 @@ def column_gains(
 
     def gain_of(row: int) -> RowGain | None:
         seeds = tuple(int(s) for s in np.flatnonzero(both_present[row]))
-        if row == baseline or (pairs := pairs_of(row, seeds)) is None:
+        is_judged = row != baseline and (judged_rows is None or row in judged_rows)
+        if not is_judged or (pairs := pairs_of(row, seeds)) is None:
             return None
         if void or pairs.n < 2:
             alone = Estimate(pairs.mean, None, None, pairs.n)
@@ -343,6 +360,35 @@ def column_gains(
         tripped=bool(variances.tripped),
         ratio=ratio if variances.tripped and math.isfinite(ratio) else None,
     )
+
+
+def contrast_gain(
+    y: Floats,
+    rows: tuple[int, int],
+    method: Method,
+    unstable: Bools | None = None,
+    flips: Flips | None = None,
+) -> RowGain | None:
+    """Compute the contrast of two rows of y (R, S), the first minus the second: the gain that the
+    first would have if the second were the baseline. All rows tell of its spread, as of a gain's.
+
+    Screens treat a noisy baseline in another way than a noisy variant, so it is computed both ways
+    round, and the wider interval holds, or none: b - a is a - b with the sign changed. None where
+    the rows share no seed. Other arguments: see `column_gains`.
+    """
+    first, second = rows
+    gain = column_gains(y, second, method, unstable, flips, judged_rows=(first,)).rows[first]
+    reverse = column_gains(y, first, method, unstable, flips, judged_rows=(second,)).rows[second]
+    if gain is None or reverse is None:
+        return None
+    wider = max(gain, reverse, key=lambda gain: gain.half)
+    mean, low, high, p = gain.gain.mean, None, None, None
+    if math.isfinite(wider.half):
+        low, high = mean - wider.half, mean + wider.half
+    if wider.raw_p is not None:  # `p` may be Holm's, which is of all gains over one baseline
+        p = min(1.0, wider.raw_p * method.contrasts)
+    estimate = dataclasses.replace(wider.gain, mean=mean, low=low, high=high)
+    return dataclasses.replace(wider, gain=estimate, p=p)
 
 
 class _Pairs(NamedTuple):

@@ -48,11 +48,18 @@ UNFINISHED = " (unfinished)"
 FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
 EFFECT_HEADINGS = {
+    "row_contrast": "difference",
     "pair": "interaction",
     "shapley": "share",
 }  # of blocks whose numbers are no gains
-BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
-COLUMN_HEADINGS = {"contrast": "columns", "group": "group"}  # heads a line's `column`
+BLOCK_LINES = {
+    "row_contrast": "rows",
+    "placement": "effect",
+    "pair": "pair",
+    "shapley": "change",
+}  # which are no rows
+# What heads a line's `column`.
+COLUMN_HEADINGS = {"row_contrast": "column", "contrast": "columns", "group": "group"}
 
 
 def sheet(

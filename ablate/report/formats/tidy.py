@@ -287,7 +287,7 @@ def _block(block: Summary) -> Iterator[Fact]:
         "group": "group.gain",
         "contrast": f"contrast.{block.name}",
         "placement": f"placement.{block.name}",
-        **dict.fromkeys(("change", "pair", "shapley"), block.kind),
+        **dict.fromkeys(("row_contrast", "change", "pair", "shapley"), block.kind),
     }[block.kind]
     for line in block.lines:
         prefix = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity

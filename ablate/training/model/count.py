@@ -195,17 +195,14 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
 NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # like views; at most they take memory
 
 
-class _Counter(TorchDispatchMode):
-    """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
-    the module of each), and operators for which a GPU launches a kernel."""
+class QuickShapes(TorchDispatchMode):
+    """Gives the results of some operators itself: empty tensors of the right shape."""
 
     def __init__(self, shapes: Mapping[Any, Callable[..., Any]]) -> None:
         """`shapes` maps an operator to a function that returns an empty result of the right shape,
         which takes the operator's place."""
         super().__init__()
         self._shapes = shapes
-        self.multiply_adds = 0
-        self.launches = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -216,13 +213,25 @@ class _Counter(TorchDispatchMode):
         out = NotImplemented
         if func in self._shapes:
             out = self._shapes[func](*args, **kwargs)
-        if out is NotImplemented:
-            out = func(*args, **kwargs)
+        return func(*args, **kwargs) if out is NotImplemented else out
+
+
+class _Counter(QuickShapes):
+    """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
+    the module of each), and operators for which a GPU launches a kernel."""
+
+    def __init__(self, shapes: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__(shapes)
+        self.multiply_adds = 0
+        self.launches = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if not func.is_view and not func.overloadpacket.__name__.startswith(NO_KERNEL):
             self.launches += 1
         flops = flop_registry.get(func.overloadpacket)
         if flops is not None:
-            self.multiply_adds += flops(*args, **kwargs, out_val=out) // 2
+            self.multiply_adds += flops(*args, **(kwargs or {}), out_val=out) // 2
         return out
 
 

@@ -1,0 +1,185 @@
+"""Differences between two looks: rows, columns, seeds, metric and analysis, in words, and labels
+that were renamed.
+
+Used by analysis/captions.py (`ablate table`), through `look_changes`, and by api/training.py and
+audit/merge.py, through `renamed_labels`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.store.looks import CODE, CONTRASTS, MINUS, SKIPPED, TUNE, UNTIL, InterimLook
+
+MOST_SHOWN = 8  # values of a list in a note
+
+
+def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+    """Return the changed labels of rows and those of columns, each as {old label: new label}.
+    `was`, `is_`: the `trained_identity` before and now."""
+    renamed = []
+    for axis in ("rows", "columns"):
+        pairs = _matched(_specs_of(was, axis), _specs_of(is_, axis))
+        renamed.append(
+            {label: new_label for label, new_label in pairs.items() if label != new_label}
+        )
+    return tuple(renamed)
+
+
+def _specs_of(identity: Mapping[str, Any], axis: str) -> dict[str, set[str]]:
+    """Map each row, or each column, to the hashes of what is trained in it. `identity`: a
+    `trained_identity`; `axis`: "rows" or "columns"."""
+    if axis == "rows":
+        return {row: set(cells.values()) for row, cells in identity["rows"].items()}
+    rows = identity["rows"].values()
+    return {c: {cells[c] for cells in rows if c in cells} for c in identity["columns"]}
+
+
+def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[str, str]:
+    """Map old labels to new labels, pairing those that share most of what is trained."""
+    labels: dict[str, list[str]] = {}
+    for label, specs in is_.items():
+        for row_spec in specs:
+            labels.setdefault(row_spec, []).append(label)
+    overlaps: Counter[tuple[str, str]] = Counter()  # of (old label, new label)
+    for old_label, specs in was.items():
+        for row_spec in sorted(specs):
+            for new_label in labels.get(row_spec, ()):
+                overlaps[old_label, new_label] += 1
+    matches: dict[str, str] = {}
+    new_labels: set[str] = set()
+    for old_label, new_label in sorted(
+        overlaps, key=lambda pair: (-overlaps[pair], pair[0] != pair[1])
+    ):
+        if old_label not in matches and new_label not in new_labels:
+            matches[old_label] = new_label
+            new_labels.add(new_label)
+    return matches
+
+
+def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the old `trained_identity` under the new labels. An old label that has no match, and
+    that now belongs to something else, gets " (before)"."""
+    names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
+
+    def new_label(axis: str, label: str) -> str:
+        if label in names[axis]:
+            return names[axis][label]
+        return f"{label} (before)" if label in names[axis].values() else label
+
+    columns = [new_label("columns", label) for label in was["columns"]]
+    rows = {}
+    for row, cells in was["rows"].items():
+        new_cells = {new_label("columns", column): cell for column, cell in cells.items()}
+        rows[new_label("rows", row)] = new_cells
+    return {"columns": columns, "rows": rows}
+
+
+def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
+    """List the differences between two looks, except in labels and in seeds that were only added or
+    only removed: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
+    is_ = new_look.specs
+    was = _relabelled(old_look.specs, is_)
+    parts = []
+    for axis in ("rows", "columns"):
+        new = [f"+{label}" for label in is_[axis] if label not in was[axis]]
+        removals = [f"-{label}" for label in was[axis] if label not in is_[axis]]
+        if new or removals:
+            parts.append(f"{axis}: {', '.join(new + removals)}")
+    parts += _baselines(old_look, new_look)
+    parts += _cells(was, is_)
+    old_seeds, seeds = _seeds(old_look), _seeds(new_look)
+    if not (old_seeds <= seeds or old_seeds >= seeds):
+        signs = [f"+{seed}" for seed in sorted(seeds - old_seeds)]
+        signs += [f"-{seed}" for seed in sorted(old_seeds - seeds)]
+        parts.append(f"seeds: {', '.join(signs)}")
+    if old_look.metric != new_look.metric:
+        parts.append(f"metric: {old_look.metric} -> {new_look.metric}")
+    for key in {**new_look.analysis, **old_look.analysis}:
+        earlier, value = old_look.analysis.get(key), new_look.analysis.get(key)
+        if earlier == value or (key == CODE and old_look.metric != new_look.metric):
+            continue
+        if key == CONTRASTS:
+            parts += _contrast_changes(old_look, new_look)
+        elif key == TUNE and None not in (earlier, value):
+            parts.append("tune: other searches")
+        else:
+            name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
+            parts.append(f"{name}: {_value_text(earlier)} -> {_value_text(value)}")
+    return parts
+
+
+def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
+    """Return a line on the contrasts between rows that were added or removed, and one on contrasts
+    between columns that changed."""
+    (was, old_columns), (is_, columns) = _contrasts_of(old_look), _contrasts_of(new_look)
+    signs = _signs(was, is_)
+    parts = []
+    if signs:
+        parts.append(f"{CONTRASTS}: {', '.join(signs)}")
+    if old_columns != columns:
+        parts.append(f"analysis.{CONTRASTS}: {_value_text(old_columns)} -> {_value_text(columns)}")
+    return parts
+
+
+def _contrasts_of(look: InterimLook) -> tuple[set[str], dict[str, Any]]:
+    """Return the contrasts of a look between rows, each as "(A - B)", and those between columns."""
+    rows = {f"({MINUS.join(labels)})" for labels in look.row_contrasts}
+    contrasts = look.analysis.get(CONTRASTS, {}).items()
+    return rows, {name: contrast for name, contrast in contrasts if "across" in contrast}
+
+
+def _signs(was: set[str], is_: set[str]) -> list[str]:
+    """List what is new with a plus, and then what is gone with a minus."""
+    new = [f"+{label}" for label in sorted(is_ - was)]
+    return new + [f"-{label}" for label in sorted(was - is_)]
+
+
+def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
+    """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
+    looks share the spec of a baseline, or if the labels are the same."""
+    ours = {column.baseline.spec: next(iter(column.rows)) for column in new_look.columns.values()}
+    theirs = {column.baseline.spec: next(iter(column.rows)) for column in old_look.columns.values()}
+    if ours.keys() & theirs.keys():
+        return []
+    old_label, label = next(iter(theirs.values())), next(iter(ours.values()))
+    return [f"baseline: {old_label} -> {label}"] if old_label != label else []
+
+
+def _seeds(look: InterimLook) -> set[int]:
+    """Return the seeds of all runs that a look counted."""
+    rows = [row for column in look.columns.values() for row in column.rows.values()]
+    return {seed for row in rows for seed in row.runs}
+
+
+def _cells(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:
+    """List the differences in rows and columns that both looks have: a line on the cells that are
+    new or gone, and one on the rows that are now trained otherwise."""
+    columns = [column for column in new_identity["columns"] if column in old_identity["columns"]]
+    cells = []
+    changed_rows = []
+    for row, trained in new_identity["rows"].items():
+        earlier = old_identity["rows"].get(row, trained)
+        is_changed = False
+        for column in columns:
+            if column in trained and column not in earlier:
+                cells.append(f"+{row}@{column}")
+            elif column in earlier and column not in trained:
+                cells.append(f"-{row}@{column}")
+            elif earlier.get(column) != trained.get(column):
+                is_changed = True
+        if is_changed:
+            changed_rows.append(row)
+    parts = {"cells": cells, "what is trained": changed_rows}
+    return [f"{heading}: {', '.join(labels)}" for heading, labels in parts.items() if labels]
+
+
+def _value_text(value: Any) -> str:
+    if value and isinstance(value, list) and all(isinstance(element, str) for element in value):
+        text = ", ".join(value[:MOST_SHOWN])
+        surplus = len(value) - MOST_SHOWN
+        return f"{text} and {surplus} more" if surplus > 0 else text
+    return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
