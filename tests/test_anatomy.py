@@ -57,7 +57,7 @@ NOISE = {
 }
 COMMON = {"metric": METRIC, "alpha": ALPHA, "seeds": True, "interval": INTERVAL}
 NOTES = {
-    "reading": {**COMMON, "effects": None},
+    "reading": {**COMMON, "effects": None, "uneven": False},
     "metric": {**COMMON, "test": TEST},
     "noise.resolution": {"columns": [NOISE], "points": "points", "seeds": SEEDS},
     "interval.of-mean-and-gain": {},
