@@ -172,7 +172,7 @@ EXAMPLES = [
         "noise.resolution",
         {"columns": [RESOLVED | {"half": half} for half in (0.5, 3, 2, 9.96)], "points": "dB"}
         | {"seeds": 3},
-        ["3 seeds", "0.50 to 10 dB"],
+        ["3 seeds", "±0.50 to ±10 dB"],
     ),
     (
         "tuned.keys",

@@ -303,15 +303,15 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     `seeds`: of every row, None where rows differ."""
     halves = [column["half"] for column in columns]
     if len(columns) == 1:
-        size = amount_text(significant(halves[0]), points)
+        size = f"±{amount_text(significant(halves[0]), points)}"
     elif len(columns) <= NAMED_COLUMNS:
-        size_texts = [f"{significant(c['half'])} in {c['heading']}" for c in columns]
+        size_texts = [f"±{significant(c['half'])} in {c['heading']}" for c in columns]
         size = f"{', '.join(size_texts)} ({points})"
     else:
-        size = f"{significant(min(halves))} to {significant(max(halves))} {points}, by column,"
+        size = f"±{significant(min(halves))} to ±{significant(max(halves))} {points}, by column"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = (
-        f"{with_seeds} are known to about ±{size}; a true gain that small is missed half of the "
+        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the "
         "time"
     )
     if len(columns) > 1:
