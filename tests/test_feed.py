@@ -113,6 +113,7 @@ print(len(os.listdir("/proc/self/task")) - len(threads))
 """
 
 
+@pytest.mark.whole
 def test_threads_that_gather_start_no_others():
     """A team of OpenMP in each of 15 threads would be 60 spinning threads, and the thread that
     launches a GPU's kernels would have to wait for a core."""
