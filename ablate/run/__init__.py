@@ -89,6 +89,7 @@ __all__ = [
     # Checks across sections
     "check_ranks",  # refuse ranks that would change bits
     "batch_divisors",  # the micro-batches that a batch allows
+    "micro_batch_at_most",  # the largest of these up to a limit
     "open_world_sizes",  # how many devices a run may have
     "WORLD_SIZES",  # the numbers of ranks
     "LEAST_MICRO_BATCHES",  # the fewest micro-batches where the machine decides
@@ -215,6 +216,7 @@ if TYPE_CHECKING:
         WORLD_SIZES,
         batch_divisors,
         check_ranks,
+        micro_batch_at_most,
         open_world_sizes,
     )
     from ablate.run.choices import ARCHS, CHOICES, PROBES, Choice

@@ -70,7 +70,7 @@ from ablate.training.probes import class_of
 from ablate.training.rates import matmul_rate
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.starting_weights import check_start
-from ablate.training.step_memory import peak_bytes, step_shape
+from ablate.training.step_memory import StepPeaks, count_peaks
 from ablate.training.task.classify import check_loss
 
 Progress = Callable[[int, int], None]
@@ -78,20 +78,20 @@ Importing = Callable[[str], AbstractContextManager[None]]
 
 
 def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether to
-    return hashes of initial weights, too} -> {key: answer}.
+    """{"specs": {key: tree}, "calibrate": [key], "peaks": [key], "cache": folder, "device",
+    "initial": whether to return hashes of initial weights, too} -> {key: answer}.
 
     An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
-    model.count), `warnings`, `examples` (images of each split; null where only fetching the set
-    would tell) and `peak_bytes` (see `step_memory`; null on a CPU, and where it is unknown). For
-    the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step and of an
-    evaluated image on this machine, with as many threads as a worker has.
+    model.count), `warnings` and `examples` (images of each split; null where only fetching the set
+    would tell). For the keys of `peaks` it also has the fields of `StepPeaks`, null where they are
+    unknown. For the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step and
+    of an evaluated image on this machine, with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache = Path(question["cache"])
     counts: dict[tuple[str, float], dict[str, int] | None] = {}
-    peaks: dict[str, dict[str, int] | None] = {}
+    peaks: dict[str, StepPeaks | None] = {}
     answers = {}
     for key, tree in question["specs"].items():
         run = build_run(tree)
@@ -111,12 +111,11 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_parts(run, examples)
             warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
-            answers[key]["peak_bytes"] = None
-            if device.type == "cuda":
-                alike = step_shape(run)
+            if key in question["peaks"]:
+                alike = json.dumps(step_settings(tree), sort_keys=True)
                 if alike not in peaks:
-                    peaks[alike] = countable_peak(run)
-                answers[key]["peak_bytes"] = peaks[alike]
+                    peaks[alike] = countable_peaks(run)
+                answers[key] |= asdict(peaks[alike] or UNKNOWN_PEAKS)
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be measured

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import floor, log2
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +28,7 @@ from ablate.run import (
     batch_divisors,
 )
 from ablate.training import faults
+from ablate.training.micro_batches import most_sums
 from ablate.training.training import Training
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
@@ -43,11 +43,6 @@ def limit(device: torch.device, share: float) -> None:
     """Take at most this share of a GPU's memory from now on; other processes use the rest."""
     if device.type == "cuda" and share < 1:
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
-
-
-def part(batch: int, at_most: int) -> int:
-    """Return the first of `batch_divisors(batch)` that is at most `at_most`."""
-    return next(size for size in batch_divisors(batch) if size <= at_most)
 
 
 def micro_batch(training: Training, at_most: int | None = None) -> int:
@@ -100,9 +95,8 @@ def _computed(size: int, training: Training) -> bool:
         return training.part(some, target, slice(0, len(some)))
 
     saved_bytes = size * kept_bytes(images[:2].clone(), training.model, forward)
-    # Micro-batches keep the sums of a tree, one for each level: see `MicroBatches`.
     gradients = sum(p.nbytes for p in training.model.parameters() if p.requires_grad)
-    sums = gradients * floor(log2(training.batches.size / size))
+    sums = gradients * most_sums(training.batches.size // size)
     return saved_bytes <= SAVED and saved_bytes + sums <= SPARE * free_bytes()
 
 
