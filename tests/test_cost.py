@@ -123,7 +123,7 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
 
 
 def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
-    costs, timed = told(10**9, on=Devices.parse("h100:8", None))
+    costs, timed = told(10**9, on=Devices.parse("h100:8", None, {}))
     # the recipe computes in fp32, and a model of 32 channels is bound by memory
     operations = 2 * 3 * 1e9 * 64_000
     each = START_S + 1.15 * 4 * (operations / 2) * MOVED / 32 / 3.35e12
@@ -131,7 +131,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
     assert all(part in costs.basis for part in ("35 %", "67 TFLOP/s", "3.35 TB/s", "H100"))
-    given, _ = told(10**9, on=Devices.parse("h100", 0.175))
+    given, _ = told(10**9, on=Devices.parse("h100", 0.175, {}))
     whole = pytest.approx(6 * (START_S + 1.15 * operations / (67e12 * 0.175)))
     assert (given.left_s, given.wall_s) == (whole, whole)
     assert "17.5 %" in given.basis
@@ -155,13 +155,13 @@ def test_a_step_on_an_h100_is_foretold_within_half(words, batch, step_s):
     tree, _ = resolve_run([*words.split(), f"train.batch={batch}"], Path("runs"))
     work = CellWork(SimpleNamespace(spec=RunSpec.of(tree)), 1.0)
     work.multiply_adds = 3 * batch * describe(build_run(tree))["multiply_adds"]
-    seconds = (Devices.parse("h100", None).seconds(work) - START_S) / EVALUATION
+    seconds = (Devices.parse("h100", None, {}).seconds(work) - START_S) / EVALUATION
     assert 1 / 1.5 < seconds / step_s < 1.5
 
 
 def test_small_runs_take_what_their_launches_take_which_is_a_lower_bound(told, capsys):
     """Of 1000 steps of 64 digits, whose forward is 10 launches, no arithmetic to speak of."""
-    costs, _ = told(10**3, on=Devices.parse("H100:8", None))
+    costs, _ = told(10**3, on=Devices.parse("H100:8", None, {}))
     assert START_S + 1000 * (3 * 10) * 5e-6 < costs.wall_s < START_S + 1000 * (6 * 10 + 50) * 5e-6
     bound = "the time on h100 is a lower bound: such small runs spend it on launching kernels (5 us"
     bound = f"{bound} each) and on starting (2 s each)"
@@ -205,10 +205,10 @@ def test_a_duration_has_no_more_of_a_unit_than_the_next_one_has(seconds, text):
 
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
-    assert Devices.parse("a100:2", 0.5).rate("bf16") == pytest.approx(312e12 / 4)
-    assert Devices.parse("a100:2", 0.5).rate("tf32") == pytest.approx(312e12 / 8)
+    assert Devices.parse("a100:2", 0.5, {}).rate("bf16") == pytest.approx(312e12 / 4)
+    assert Devices.parse("a100:2", 0.5, {}).rate("tf32") == pytest.approx(312e12 / 8)
     with pytest.raises(UserError, match=r"v100 .*train\.precision=bf16; its rates are for fp32"):
-        Devices.parse("v100", None).rate("bf16")
+        Devices.parse("v100", None, {}).rate("bf16")
     assert {"b200", "gh200", "mi300x", "t4"} <= PEAKS.keys()
 
 
@@ -225,7 +225,7 @@ def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
 )
 def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
     with pytest.raises(UserError, match=named):
-        Devices.parse(text, mfu)
+        Devices.parse(text, mfu, {})
 
 
 def test_a_large_factorial_has_a_line_for_what_has_no_change_one_or_all(tmp_path):

@@ -53,6 +53,7 @@ __all__ = [
     "unread_by",  # the keys of `optim` that an optimiser doesn't read
     "switched_off",  # keys that only qualify what is off
     "LENGTH_KEYS",  # the keys that say how long a run trains
+    "step_settings",  # what decides the memory and speed of its step
     "shipped",  # a run, known to be of the shipped model
     "is_whole",  # is a section that of a whole model?
     "is_whole_name",  # does a name mean a whole model?
@@ -242,7 +243,13 @@ if TYPE_CHECKING:
         first_of_lines,
     )
     from ablate.run.fingerprint import FINGERPRINTS_FILE, data_fingerprint
-    from ablate.run.idle import LENGTH_KEYS, switched_off, unread_by, without_idle
+    from ablate.run.idle import (
+        LENGTH_KEYS,
+        step_settings,
+        switched_off,
+        unread_by,
+        without_idle,
+    )
     from ablate.run.metrics import (
         DEFAULT_TASK,
         TASKS,

@@ -25,6 +25,7 @@ from ablate.running.devices import Devices
 from ablate.running.gpu_memory import (
     Card,
     StepMemory,
+    is_forecast,
     memory_line,
     memory_warnings,
     smallest_card,
@@ -211,20 +212,21 @@ def estimate_costs(
     an assumed rate, until runs have finished, whose own times are used. Raises UserError for a
     combination that can't be built, or can't be shared.
     """
-    card = None
     if on is None:
         worlds, device, places = launcher.worlds, launcher.device, launcher.most
         hardware = count_text(places, "slot")
-        if not launcher.remote:
-            card = smallest_card(launcher.devices.gpus)
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
-        card = on.card
     if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
+    card = None
+    if on is not None:
+        card = on.card
+    elif device == "cuda" and not launcher.remote:
+        card = smallest_card(launcher.devices.gpus, runs=round(1 / launcher.slots[0].share))
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
-    answers = _Answers(store, launcher.ask, device)
+    answers = _Answers(store, launcher.ask, device, card)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
@@ -348,10 +350,11 @@ def _factored(plan: Plan) -> list[Cell]:
 
 
 class _Answers:
-    """The descriptions of cells by a worker of a device, kept in the store's cache."""
+    """The descriptions of cells by a worker of a device, kept in the store's cache. `card`: the GPU
+    that must have the memory of their steps."""
 
-    def __init__(self, store: Store, ask: Ask, device: str) -> None:
-        self._store, self._ask, self._device = store, ask, device
+    def __init__(self, store: Store, ask: Ask, device: str, card: Card | None) -> None:
+        self._store, self._ask, self._device, self._card = store, ask, device, card
         self._descriptions = _cache(store).answers()
 
     def __getitem__(self, cell: Cell) -> dict[str, Any]:
@@ -365,9 +368,10 @@ class _Answers:
         for cell in cells:
             key = _key(cell, self._device)
             description = self._descriptions.get(key, {})
+            needs = ["initial"] * initial + ["step"] * self._needs_memory(cell)
             if description.get("examples") is None:
                 new[key] = cell  # a hub set that was not fetched then may be fetched by now
-            elif initial and "initial" not in description:
+            elif not description.keys() >= {*needs}:
                 new[key] = cell
         self._learn(new, initial=initial)
 
@@ -410,9 +414,13 @@ class _Answers:
                 rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
         return rates
 
+    def _needs_memory(self, cell: Cell) -> bool:
+        return self._device == "cuda" and is_forecast(cell, self._card)
+
     def _learn(self, cells: Mapping[str, Cell], **details: Any) -> None:
         if cells:
-            question = _question(self._store, cells, self._device, **details)
+            peaks = sorted(key for key, cell in cells.items() if self._needs_memory(cell))
+            question = _question(self._store, cells, self._device, peaks=peaks, **details)
             self._descriptions |= _cache(self._store).add(self._ask("describe", question))
 
 
@@ -421,12 +429,14 @@ def _question(
     cells: Mapping[str, Cell],
     device: str,
     calibrate: Sequence[str] = (),
+    peaks: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
     specs = {key: cells[key].spec.with_seed(0).tree for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),
+        "peaks": list(peaks),
         "cache": str(store.cache),
         "device": device,
         **details,
@@ -445,14 +455,24 @@ def _is_answer(tree: Any) -> bool:
             "launches": launches,
             "statistics": bool(),
             "examples": None | {"train": _} as examples,
-            "peak_bytes": None | dict() as peaks,
         }:
-            numbers = [parameters, size, launches, *(peaks or {}).values()]
+            numbers = [parameters, size, launches]
             numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)
+            if not _is_step(tree.get("step")):
+                return False
             return all(map(is_number, numbers)) and size > 0 and warnings_are_list
+    return False
+
+
+def _is_step(tree: Any) -> bool:
+    match tree:
+        case None:
+            return True
+        case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
+            return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
 
 

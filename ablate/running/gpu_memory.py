@@ -102,7 +102,7 @@ def step_memories(
     columns: dict[Group, list[_CountedCell]] = {}  # whose runs share what `auto` chooses
     for cell in cells:
         answer = described[cell.row, cell.column]
-        if is_forecast(cell, card) and answer.get("peak_bytes") is not None:
+        if is_forecast(cell, card) and answer.get("step") is not None:
             columns.setdefault(group_of(cell), []).append(_CountedCell(cell, answer, card))
     least_parts = LEAST_MICRO_BATCHES if max(worlds) > 1 else 1
     for column in columns.values():
@@ -121,11 +121,14 @@ class _CountedCell:
         train = cell.spec.tree["train"]
         self.place = cell.row, cell.column
         self.batch: int = train["batch"]
-        self.image_bytes: float = answer["image_bytes"]
+        self.image_bytes: float = answer["step"]["image_bytes"]
         self._setting: int | str | None = train["micro_batch"]
         self._card = card
         resident_bytes = _resident_bytes(cell, answer["examples"], card)
-        self._peaks = {int(n): peak + resident_bytes for n, peak in answer["peak_bytes"].items()}
+        self._peaks = {
+            int(images): peak + resident_bytes
+            for images, peak in answer["step"]["peak_bytes"].items()
+        }
 
     def memory(self, limit: int) -> StepMemory:
         """Return the memory of a step, of at most `limit` images at once if `auto` chooses."""
