@@ -22,6 +22,7 @@ from ablate.running.decoding import decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
+from ablate.running.launchers import Slot
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
@@ -60,7 +61,7 @@ def told(tmp_path):
 
         (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
-        launcher.devices = GpuSet()
+        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, {}, how.pop("finished", {}), **how

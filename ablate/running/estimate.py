@@ -368,10 +368,12 @@ class _Answers:
         for cell in cells:
             key = _key(cell, self._device)
             description = self._descriptions.get(key, {})
-            needs = ["initial"] * initial + ["step"] * self._needs_memory(cell)
+            needs = {"initial"} if initial else set()
+            if self._needs_memory(cell):
+                needs.add("step")
             if description.get("examples") is None:
                 new[key] = cell  # a hub set that was not fetched then may be fetched by now
-            elif not description.keys() >= {*needs}:
+            elif not description.keys() >= needs:
                 new[key] = cell
         self._learn(new, initial=initial)
 
