@@ -18,7 +18,7 @@ from ablate.report.text import device_time, duration
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
 from ablate.running import estimate
-from ablate.running.decoding import decoding_lines
+from ablate.running.decoding import DECODE_S, decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
@@ -45,6 +45,8 @@ def told(tmp_path):
     encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
+        """`runs`: that share a GPU, which computes for 0.4 of a step."""
+        share = 1 / how.pop("runs", 1)
         timed = []
 
         def ask(verb, question):
@@ -53,7 +55,7 @@ def told(tmp_path):
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
             whole |= {"statistics": False, "examples": examples, "warnings": []}
-            timed_ = {"step_s": 2.0, "image_s": 0.01}
+            timed_ = {"step_s": 2.0, "image_s": 0.01, "busy": 0.4}
             return {
                 key: whole | (timed_ if key in question["calibrate"] else {})
                 for key in question["specs"]
@@ -61,7 +63,7 @@ def told(tmp_path):
 
         (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
-        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device)]
+        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, {}, how.pop("finished", {}), **how
@@ -324,6 +326,7 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 
+@pytest.mark.whole
 def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
     """`--on` says how many GPUs there are; that this machine has none is no matter."""
     words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=B/16", "stem=none,dpn")
@@ -337,6 +340,7 @@ def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
     assert "--on has 2" in shell(*words, "--on", "h100:2", "launcher.gpus_per_run=8", code=2).err
 
 
+@pytest.mark.whole
 def test_a_plan_names_the_cores_that_decode_what_a_gpu_reads(shell):
     """By hand: images of a run, over its seconds, times the seconds of a core for each."""
     words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=Ti/16", "stem=none,dpn")
@@ -361,6 +365,7 @@ def test_gpus_here_share_the_cores_that_decode_for_them(told, monkeypatch):
 
     (line,) = decoding(device="cuda")
     assert "0.5 for each" in line
+    assert "1.1 times" in line
     assert decoding() == []
     runs = {run: {"seconds": 50} for cell in told.encoded.cells for run in cell.ids.values()}
     assert decoding(device="cuda", finished=runs) == []
@@ -374,6 +379,44 @@ def test_a_host_with_too_few_cores_is_named(tmp_path):
     (line,) = decoding_lines([work], cores=12.0)
     assert "12" not in line
     assert decoding_lines([replace(work, seconds=None)]) == []
+
+
+def test_a_run_takes_as_long_as_the_slower_of_gpu_and_host(told, monkeypatch):
+    """2 s a step of 1,024 images, which take a core 1.11 s, and half a core 2.21 s."""
+    seconds = {}
+    for cores in (1, 2):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: range(cores))
+        costs, _ = told(10**9, of=told.encoded, slots=2, device="cuda")
+        (seconds[cores],) = set(costs.seconds.values())
+    steps = 1000
+    assert seconds[1] == pytest.approx(steps * 1024 * max(DECODE_S) / 0.5)
+    assert steps * 2.0 < seconds[2] < 1.01 * steps * 2.0  # and evaluations
+    assert costs.wall_s < 3 * seconds[1]
+
+
+def test_runs_that_share_a_gpu_wait_for_one_another(told):
+    """Each takes 0.4 of the GPU: two take as long as one alone, five twice as long."""
+    alone, _ = told(10**9, device="cuda")
+    for runs, factor in ((2, 1.0), (5, 2.0)):
+        costs, _ = told(10**9, device="cuda", runs=runs)
+        for place, seconds in costs.seconds.items():
+            assert seconds == pytest.approx(factor * alone.seconds[place])
+
+
+def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():
+    """By the launches of eight runs on a GPU, which one alone takes eight times as long for."""
+    work = CellWork(SimpleNamespace(spec=build_run(resolve_run([], Path("runs"))[0]).spec), 1.0)
+    work.multiply_adds, work.launches = 1.0, 1e6
+
+    def seconds(runs: int | str) -> float:
+        on = Devices.parse("h100", None, {"runs_per_gpu": runs})
+        assert on.card.runs == (1 if runs == "auto" else runs)
+        return on.seconds(work) - START_S
+
+    assert seconds("auto") == pytest.approx(5.0)
+    assert [seconds(runs) for runs in (1, 2, 8, 16)] == pytest.approx([40.0, 20.0, 5.0, 5.0])
+    with pytest.raises(UserError, match="runs_per_gpu"):
+        Devices.parse("h100:8", None, {"runs_per_gpu": 2, "gpus_per_run": 4})
 
 
 @pytest.mark.whole

@@ -20,7 +20,7 @@ from typing import Any
 from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
-from ablate.running.decoding import decoding_lines
+from ablate.running.decoding import decode_seconds, decoding_lines
 from ablate.running.devices import Devices
 from ablate.running.gpu_memory import (
     Card,
@@ -220,11 +220,13 @@ def estimate_costs(
         hardware = f"{on.count} x {on.name}"
     if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
-    card = None
+    card, sharing = None, 1
+    has_gpus = on is None and device == "cuda" and not launcher.remote
     if on is not None:
         card = on.card
-    elif device == "cuda" and not launcher.remote:
-        card = smallest_card(launcher.devices.gpus, runs=round(1 / launcher.slots[0].share))
+    elif has_gpus:
+        sharing = round(1 / launcher.slots[0].share)
+        card = smallest_card(launcher.devices.gpus, sharing)
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device, card)
     answers.describe(_factored(plan))
@@ -254,9 +256,16 @@ def estimate_costs(
             if not beyond and time_left(works, SLOWEST) >= from_s:
                 answers.time(cells, finished)
                 for work in unknown:
-                    work.seconds = answers.seconds(work, cells)
+                    work.seconds = answers.seconds(work, cells, sharing)
         if worlds[0] > 1:
             basis += f", shared evenly by {worlds[0]} ranks"
+    decoding = []
+    if has_gpus:  # of runs that have finished the time has it already
+        cores = len(os.sched_getaffinity(0)) / devices
+        decoding = decoding_lines(unknown, cores)
+        for work in unknown:
+            if work.seconds is not None:
+                work.seconds = max(work.seconds, decode_seconds(work, cores))
     stopped = beyond and any(work.seconds is None for work in works)
     shares = share(works, options, devices, FASTEST[device])
     wall_s = math.inf if stopped else end(works, devices, shares)
@@ -268,10 +277,7 @@ def estimate_costs(
     if on is not None:
         notes += on.bound(works) + decoding_lines(works)
     else:
-        notes += rounding_lines(cells, launcher)
-        if device == "cuda" and not launcher.remote:
-            # Of runs that have finished the time has it already.
-            notes += decoding_lines(unknown, len(os.sched_getaffinity(0)) / devices)
+        notes += rounding_lines(cells, launcher) + decoding
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
@@ -395,25 +401,28 @@ class _Answers:
         initial = any("initial" in self[cell] for cell in sample.values())
         self._learn(sample, calibrate=sorted(sample), initial=initial)
 
-    def seconds(self, work: CellWork, cells: Sequence[Cell]) -> float | None:
+    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int) -> float | None:
         """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
-        size; None without one."""
+        size; None without one. `sharing`: how many runs share a device, which computes for one at a
+        time."""
         size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
         if work.multiply_adds is None or not rates:
             return None
-        step, image = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
-        return float(work.multiply_adds / 3 * step + work.evaluated * size * image)
+        step, image, busy = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
+        alone = work.multiply_adds / 3 * step + work.evaluated * size * image
+        return float(alone * max(1.0, sharing * busy))
 
-    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
+    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float, float]]:
         """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
-        in evaluation."""
+        in evaluation; and to the share of a step in which the device computes."""
         rates = {}
         for cell in cells:
             answer = self[cell]
-            if "step_s" in answer and "image_s" in answer:
+            if answer.keys() >= {"step_s", "image_s", "busy"}:
                 size = answer["multiply_adds"]
                 step_size = size * cell.spec.tree["train"]["batch"]
-                rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
+                step, image = answer["step_s"] / step_size, answer["image_s"] / size
+                rates[size] = step, image, answer["busy"]
         return rates
 
     def _needs_memory(self, cell: Cell) -> bool:
@@ -459,7 +468,7 @@ def _is_answer(tree: Any) -> bool:
             "examples": None | {"train": _} as examples,
         }:
             numbers = [parameters, size, launches]
-            numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
+            numbers += [tree.get(key, 0) for key in ("step_s", "image_s", "busy")]
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)

@@ -85,8 +85,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
     model.count), `warnings` and `examples` (images of each split; null where only fetching the set
     would tell). For the keys of `peaks` it also has `step`, a `StepPeaks` or null where that is
-    unknown. For the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step and
-    of an evaluated image on this machine, with as many threads as a worker has.
+    unknown. For the keys to calibrate it also has the fields of `Times`, measured on this machine
+    with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)

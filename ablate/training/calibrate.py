@@ -192,16 +192,30 @@ MOST = 200  # steps
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step at the run's batch, augmentation included, and of an evaluated image."""
+    """Seconds of a step at the run's batch, augmentation included, and of an evaluated image.
+    `busy`: the share of a step in which the device computes; on a GPU the host may take longer."""
 
     step_s: float
     image_s: float
+    busy: float
 
 
 def times(run: Run, device: torch.device, multiply_adds: int) -> Times:
     """Return the times, measured on random images of the size that the model sees."""
     images = unit(run, device, multiply_adds)
-    return Times(seconds_per_step(run, images, device), _image_s(run, images, device))
+    step_s = seconds_per_step(run, images, device)
+    return Times(step_s, _image_s(run, images, device), _busy(run, images, device))
+
+
+def _busy(run: Run, images: int, device: torch.device) -> float:
+    """Return the share of a step of so many images in which the device computes; 1 for a CPU."""
+    if device.type != "cuda":
+        return 1.0
+    training = _training(run, images, device, images)
+    for _ in range(WARM):
+        training.step()
+    step_s = _step_s(training)
+    return min(1.0, median(_device_s(training, step_s) for _ in range(TIMED)) / step_s)
 
 
 def unit(run: Run, device: torch.device, multiply_adds: int) -> int:
