@@ -10,6 +10,7 @@ import torch
 from conftest import refused
 from torch import nn
 
+from ablate.data import batches
 from ablate.run.checks import batch_divisors, micro_batch_at_most
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
@@ -127,8 +128,10 @@ def test_who_shares_a_gpu_takes_its_share(monkeypatch):
     calibrate.limit(torch.device("cpu"), 0.5)
     calibrate.limit(device_of("cuda"), 1.0)
     assert card.share == 1.0
+    monkeypatch.setattr(batches, "_gpu_share", 1.0)
     calibrate.limit(device_of("cuda"), 0.25)
     assert 0.2 < card.share < 0.25
+    assert batches._gpu_share == 0.25
 
 
 def test_a_batch_takes_what_was_decided_for_its_column():

@@ -43,11 +43,11 @@ class Card:
         return SHARED_SHARE * self.memory_bytes / self.runs
 
     def __str__(self) -> str:
-        """The memory as text: "80 GB of h100"."""
-        gigabytes = f"{self.run_bytes / 1e9:.0f} GB"
+        """The memory of a run as text: "80 GB of h100"."""
+        text = f"{self.run_bytes / 1e9:.0f} GB of {self.name}"
         if self.runs == 1:
-            return f"{gigabytes} of {self.name}"
-        return f"{gigabytes} that each of {self.runs} runs has of {self.name}"
+            return text
+        return f"{text} that each of {self.runs} runs has"
 
 
 @dataclass(frozen=True)

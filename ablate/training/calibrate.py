@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from ablate.data import Split
+from ablate.data import Split, share_gpu
 from ablate.run import (
     DEFAULT_TASK,
     OOM,
@@ -40,8 +40,10 @@ Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
 def limit(device: torch.device, share: float) -> None:
-    """Take at most this share of a GPU's memory from now on; other processes use the rest."""
+    """Take at most this share of a GPU's memory and cores from now on; other processes use the
+    rest."""
     if device.type == "cuda" and share < 1:
+        share_gpu(share)
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
 
 
