@@ -3,6 +3,7 @@
 To crop, mix and normalise images takes a GPU up to a quarter of a step (S/16 with the recipe
 `deit`), and needs no weights. So the inputs of the next step are computed on a stream of their own
 while the current step trains. They are the same operations in the same order: no bit changes.
+Where inputs are large, as the 4,096 pictures of `augreg` are for 24 GB, they are computed in turn.
 
 Two rules keep the streams apart, and no tensor has to be recorded for a stream:
 
@@ -21,25 +22,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+MOST_SHARE = (
+    1 / 32
+)  # of a GPU's memory, of the images of a step; their stream takes four times that
+
 Inputs = tuple[Tensor, Tensor]  # of the model, and their target
 
 
 class InputsAhead:
-    """The inputs that `compute(step)` returns, on a CPU when they are needed, on a GPU one step
-    ahead."""
+    """The inputs that `compute(step)` returns, on a GPU one step ahead. On a CPU, and where the
+    images of a step, of `image_bytes`, are large for the GPU, they are computed when needed."""
 
-    def __init__(self, compute: Callable[[int], Inputs], device: torch.device) -> None:
+    def __init__(
+        self, compute: Callable[[int], Inputs], device: torch.device, image_bytes: int
+    ) -> None:
         self._compute = compute
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._step_began = torch.cuda.Event() if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda" and image_bytes <= MOST_SHARE * _memory_bytes(device):
+            self._stream = torch.cuda.Stream(device)
+            self._step_began = torch.cuda.Event()
         self._current_inputs: Inputs | None = None  # kept while the step computes with them
         self._next_inputs: tuple[int, Inputs] | None = None
 
     def receive(self, step: int) -> Inputs:
         """Return the inputs of a step; the device waits for them before it runs later kernels. All
         of an earlier step must have been launched."""
-        if self._stream is None or self._step_began is None:
+        if self._stream is None:
             return self._compute(step)
         stream = torch.cuda.current_stream(self._device)
         self._step_began.record(stream)
@@ -53,8 +62,8 @@ class InputsAhead:
 
     def prepare(self, step: int) -> None:
         """Begin to compute the inputs of a step, the next one, when all of the current step has
-        been launched: what is launched first, starts first. On a CPU, do nothing."""
-        if self._stream is None or self._step_began is None:
+        been launched: what is launched first, starts first. Do nothing without a stream."""
+        if self._stream is None:
             return
         self._stream.wait_event(self._step_began)
         with torch.cuda.stream(self._stream):
@@ -63,3 +72,9 @@ class InputsAhead:
     def forget(self) -> None:
         """Drop all inputs, and with them their memory: another step may follow."""
         self._current_inputs = self._next_inputs = None
+
+
+def _memory_bytes(device: torch.device) -> float:
+    """Return the memory of a GPU that this process may take."""
+    _, total_bytes = torch.cuda.mem_get_info(device)
+    return total_bytes * torch.cuda.get_per_process_memory_fraction(device)

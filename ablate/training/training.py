@@ -142,7 +142,9 @@ class Training:
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
         self._inputs = InputsAhead(
-            lambda step: self.task.inputs(self.batches, step, self.weights), device
+            lambda step: self.task.inputs(self.batches, step, self.weights),
+            device,
+            batch * run.data.size**2 * run.data.channels * self.weights.itemsize,
         )
         self._state, self._began_at = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
