@@ -22,9 +22,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-MOST_SHARE = (
-    1 / 32
-)  # of a GPU's memory, of the images of a step; their stream takes four times that
+# Of a GPU's memory, for the images of a step; their stream takes about four times that.
+MOST_SHARE = 1 / 32
 
 Inputs = tuple[Tensor, Tensor]  # of the model, and their target
 
