@@ -24,7 +24,7 @@ NEEDS_TORCH = re.compile(
     r"docs_site|support\.(decoding|drivers|looks|planted_sweeps|processes|trainings)"
 )
 OF_TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "pyte")
-LEAST = 1  # tests that pass
+LEAST = 800  # tests that pass; there were 842
 
 folder = Path(sys.argv[1]).resolve()
 python = make_environment(folder, OF_TESTS)

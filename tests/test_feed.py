@@ -126,7 +126,7 @@ THREADS_OF_A_RUN = """
 import os, sys, time
 from contextlib import nullcontext
 import torch
-from ablate.data.batches import Feed, share_gpu
+from ablate.data.batches import Batches, Feed
 from ablate.data.splits import Split
 
 class Slow(Split):
@@ -142,7 +142,7 @@ runs, cores = map(int, sys.argv[1:])
 os.sched_getaffinity = lambda pid: range(cores)
 split = Slow(torch.zeros(8, 2, 2, 3, dtype=torch.uint8), torch.zeros(8).long(), torch.ones(8))
 threads = os.listdir("/proc/self/task")
-share_gpu(1 / runs)
+Batches.share_gpu(1 / runs)
 Feed(lambda n: (split, torch.arange(8), None), torch.device("cuda"), 1, link=Link()).fetch(0)
 print(len(os.listdir("/proc/self/task")) - len(threads))
 """

@@ -11,7 +11,7 @@ from conftest import refused
 from torch import nn
 
 from ablate.data import batches
-from ablate.run.checks import batch_divisors, micro_batch_at_most
+from ablate.run.checks import batch_divisors
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
@@ -135,8 +135,9 @@ def test_who_shares_a_gpu_takes_its_share(monkeypatch):
 
 
 def test_a_batch_takes_what_was_decided_for_its_column():
-    assert [micro_batch_at_most(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
-    assert micro_batch_at_most(7, 0) == 1
+    sizes = [next(batch_divisors(batch, 24)) for batch in (100, 64, 24, 10)]
+    assert sizes == [10, 16, 24, 10]
+    assert list(batch_divisors(7, 0)) == [1]
 
 
 @pytest.mark.parametrize("parts", range(1, 18))

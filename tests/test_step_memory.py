@@ -15,7 +15,6 @@ from nvidia import EIGHT, Machine, gpu
 from ablate.data import batches
 from ablate.planning.compose import resolve_run
 from ablate.run.build import build_run
-from ablate.run.idle import step_settings
 from ablate.running import gpu_memory
 from ablate.running.gpu_memory import Card, memory_warnings, smallest_card, step_memories
 from ablate.running.gpus import find
@@ -119,16 +118,14 @@ def test_steps_of_other_memory_have_other_settings():
     """`answer_describe` counts runs of equal settings once."""
     base = f"{CIFAR} model.arch=Ti/4 train.micro_batch=null"
     for words in ("optim.lr=0.5", "train.epochs=3", "seed=7"):
-        assert step_settings(run_of(f"{base} {words}").spec.tree) == step_settings(
-            run_of(base).spec.tree
-        )
+        assert run_of(f"{base} {words}").spec.step_identity == run_of(base).spec.step_identity
         assert peaks_of(f"{base} {words}") == peaks_of(base)
-    settings = [step_settings(run_of(words).spec.tree) for words in [*COUNTED][::5]]
+    settings = [run_of(words).spec.step_identity for words in [*COUNTED][::5]]
     assert all(settings.count(a) == 1 for a in settings)
     sgd = f"{base} optim.name=sgd"
     bare = f"{sgd} optim.b1=0"
     assert peak_of(bare) < peak_of(sgd)
-    assert step_settings(run_of(bare).spec.tree) != step_settings(run_of(sgd).spec.tree)
+    assert run_of(bare).spec.step_identity != run_of(sgd).spec.step_identity
 
 
 def test_what_cannot_be_counted_is_not_known():
@@ -163,7 +160,6 @@ from pathlib import Path
 from ablate.planning.compose import resolve_run
 from ablate.data import batches
 from ablate.run.build import build_run
-from ablate.run.idle import step_settings
 from ablate.running import gpu_memory
 from ablate.training import answers, calibrate
 from ablate.training.answers import countable_peaks

@@ -31,7 +31,6 @@ __all__ = [
     "Delivery",  # how they reach the process that trains on them
     "evaluation_batches",  # every example once, in stored order
     "resident_split",  # a split on the device, where it fits
-    "share_gpu",  # leave cores of a GPU to other processes that use it
     "ImageView",  # how images are shown: size, scaling, crop
     "shake_once",  # a split for evaluation, augmented as in training
     "constants_on",  # constants that stay on a device
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
         Delivery,
         evaluation_batches,
         resident_split,
-        share_gpu,
     )
     from ablate.data.cache import (
         check_names,

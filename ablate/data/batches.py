@@ -164,13 +164,6 @@ def _threads(prefix: str, number: int, process: int) -> ThreadPoolExecutor:
 _gpu_share = 1.0  # of a GPU and its cores, which other processes use, too
 
 
-def share_gpu(share: float) -> None:
-    """From now on gather batches for a GPU by this share of its cores: other runs on it use the
-    rest."""
-    global _gpu_share
-    _gpu_share = share
-
-
 def gathering_threads(device: torch.device) -> int:
     """Return how many threads gather batches: on a CPU as many as train; else this process's share
     of the GPU's cores, less one, which launches kernels."""
@@ -246,6 +239,13 @@ class Batches:
     `draws` are on the device that trains. Encoded images are always fetched ahead, as crops. The
     label of an image is a class, or a mask.
     """
+
+    @staticmethod
+    def share_gpu(share: float) -> None:
+        """Gather batches for a GPU by this share of its cores from now on, in this process: other
+        runs on it use the rest."""
+        global _gpu_share
+        _gpu_share = share
 
     def __init__(
         self,

@@ -513,16 +513,12 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
         )
 
 
-def batch_divisors(batch: int) -> Iterator[int]:
+def batch_divisors(batch: int, at_most: int | None = None) -> Iterator[int]:
     """Yield the batch size, then repeatedly the largest of its divisors that is at most half the
-    one before, down to 1."""
+    one before, down to 1: those of them that are at most `at_most`, where it is given, and 1."""
     size = batch
     while size > 1:
-        yield size
+        if at_most is None or size <= at_most:
+            yield size
         size = next(part for part in range(size // 2, 0, -1) if batch % part == 0)
     yield 1
-
-
-def micro_batch_at_most(batch: int, most: int) -> int:
-    """Return the first of `batch_divisors(batch)` that is at most `most`, and 1 for less than 1."""
-    return next(size for size in batch_divisors(batch) if size <= max(1, most))

@@ -27,7 +27,6 @@ LENGTH_KEYS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-# Of a run's plain tree, what decides the memory and speed of a step.
 STEP_SECTIONS = ("model", "norm", "stem", "block", "augment", "probe", "task", "text")
 STEP_KEYS = {
     "data": ("fingerprint", "size", "channels", "classes", "labels"),
@@ -36,8 +35,8 @@ STEP_KEYS = {
 
 
 def step_settings(tree: Tree) -> dict[str, Any]:
-    """Return the settings that decide the memory and speed of a run's step; its length, rates and
-    seed do not."""
+    """Return the settings of a run's plain tree that decide the memory and speed of its step; its
+    length, rates and seed do not."""
     lengths = {key for keys in LENGTH_KEYS for key in keys}
     settings: dict[str, Any] = {section: tree.get(section) for section in STEP_SECTIONS}
     for section, keys in STEP_KEYS.items():

@@ -22,7 +22,7 @@ from typing import Any, Self, cast
 
 from ablate.run import metrics, own
 from ablate.run.choices import CHOICES, OPTIMIZERS
-from ablate.run.idle import without_idle
+from ablate.run.idle import step_settings, without_idle
 from ablate.run.metrics import Metric, TaskChoice
 from ablate.run.parts import PART_KINDS, UsedPart
 from ablate.run.schema import PlainValue, added_fields, field_keys
@@ -69,6 +69,12 @@ class RunSpec(PlainValue):
     @abstractmethod
     def identity(self) -> str:
         """Canonical JSON of everything in the id but the seed: equal for all seeds of a cell."""
+
+    @property
+    def step_identity(self) -> str:
+        """Canonical JSON of what decides the memory and speed of a step: equal for runs that differ
+        in length, rates and seed alone. A trainer of the user's own has none."""
+        return json.dumps(step_settings(self.tree), sort_keys=True)
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning import Cell
-from ablate.run import LEAST_MICRO_BATCHES, micro_batch_at_most
+from ablate.run import LEAST_MICRO_BATCHES, batch_divisors
 from ablate.running.gpus import Gpu, NoAnswer, rows
 from ablate.running.work import SEARCHED
 from ablate.running.world_sizes import Group, group_of
@@ -107,10 +107,10 @@ def step_memories(
     least_parts = LEAST_MICRO_BATCHES if max(worlds) > 1 else 1
     for column in columns.values():
         # As `settle` of training/column_decision.py: what fits the largest run is for all.
-        largest = max(column, key=lambda counted: (counted.image_bytes, counted.batch))
+        largest = max(column, key=lambda member: (member.image_bytes, member.batch))
         limit = largest.tried(largest.batch // least_parts)
-        for counted in column:
-            memories[counted.place] = counted.memory(limit)
+        for member in column:
+            memories[member.place] = member.memory(limit)
     return memories
 
 
@@ -134,15 +134,15 @@ class _CountedCell:
         """Return the memory of a step, of at most `limit` images at once if `auto` chooses."""
         images = self._setting or self.batch
         if images == "auto":
-            images = micro_batch_at_most(self.batch, limit)
+            images = next(batch_divisors(self.batch, limit))
         peak_bytes = self._peaks[int(images)]
         fits = None if self._card is None else peak_bytes <= self._card.run_bytes
         return StepMemory(int(images), peak_bytes, fits, self._fitting, self._setting == "auto")
 
-    def tried(self, most: int) -> int:
-        """Return the micro-batch at which the trial of `auto` ends, from `most` down: it does not
+    def tried(self, limit: int) -> int:
+        """Return the micro-batch at which the trial of `auto` ends, from `limit` down: it does not
         try a single image."""
-        return next((size for size in self._fitting or () if size <= most), 1)
+        return next((size for size in self._fitting or () if size <= limit), 1)
 
     @property
     def _fitting(self) -> list[int] | None:

@@ -27,7 +27,6 @@ from ablate.run import (
     LEAST_MICRO_BATCHES,
     OwnSpec,
     RunSpec,
-    step_settings,
 )
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
@@ -357,7 +356,7 @@ def _columns(plan: Plan) -> Iterable[list[Cell]]:
 
 def shape(spec: RunSpec) -> str:
     """Return a hash of the settings that decide the memory and speed of a run's step."""
-    return _hash(json.dumps(step_settings(spec.tree), sort_keys=True))
+    return _hash(spec.step_identity)
 
 
 def _hash(text: str) -> str:

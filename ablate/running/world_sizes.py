@@ -19,9 +19,9 @@ from ablate.planning import Cell, PlannedRun
 from ablate.run import (
     LEAST_MICRO_BATCHES,
     OwnSpec,
+    batch_divisors,
     build_run,
     check_ranks,
-    micro_batch_at_most,
 )
 from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
@@ -69,7 +69,7 @@ def open_to(
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
             limit = settled.get(place, {}).get("micro_batch", batch // LEAST_MICRO_BATCHES)
-            micro = micro_batch_at_most(batch, limit)
+            micro = next(batch_divisors(batch, limit))
         group = groups.setdefault(group_of(cell), [*worlds])
         for world in [*group]:
             try:

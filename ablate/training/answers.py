@@ -44,7 +44,6 @@ from ablate.run import (
     build_run,
     parts,
     read_section,
-    step_settings,
 )
 from ablate.shared import (
     DISK_FULL_ERRORS,
@@ -113,7 +112,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
             if key in question["peaks"]:
-                alike = json.dumps(step_settings(tree), sort_keys=True)
+                alike = run.spec.step_identity
                 if alike not in peaks:
                     peaks[alike] = countable_peaks(run)
                 step, reasons = peaks[alike]

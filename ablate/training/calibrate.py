@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from ablate.data import Split, share_gpu
+from ablate.data import Batches, Split
 from ablate.run import (
     DEFAULT_TASK,
     OOM,
@@ -43,7 +43,7 @@ def limit(device: torch.device, share: float) -> None:
     """Take at most this share of a GPU's memory and cores from now on; other processes use the
     rest."""
     if device.type == "cuda" and share < 1:
-        share_gpu(share)
+        Batches.share_gpu(share)
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
 
 
@@ -57,9 +57,7 @@ def micro_batch(training: Training, at_most: int | None = None) -> int:
     is not tried: if it does not fit, the first step raises torch.OutOfMemoryError.
     """
     fits = _tried if training.device.type == "cuda" else _computed
-    batch = training.run.train.batch
-    limit = at_most or batch
-    *larger, smallest = [size for size in batch_divisors(batch) if size <= limit]
+    *larger, smallest = batch_divisors(training.run.train.batch, at_most)
     for size in larger:
         if fits(size, training):
             return size

@@ -33,9 +33,9 @@ from ablate.run import (
     Data,
     Run,
     RunDir,
+    batch_divisors,
     check_ranks,
     decoding_facts,
-    micro_batch_at_most,
 )
 from ablate.shared import read_json
 from ablate.training.attempt import TrainingStopped
@@ -177,7 +177,7 @@ def _decided_micro_batch(training: Training, machine: Machine) -> int:
     if machine.ranks.world > 1 and not decided:  # each would find its own
         decided = max(1, batch // LEAST_MICRO_BATCHES)
     if decided:
-        return micro_batch_at_most(batch, decided)
+        return next(batch_divisors(batch, decided))
     return micro_batch(training)
 
 
