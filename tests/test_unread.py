@@ -76,6 +76,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "late": (tiny.LATE, ("model",)),
     "past the norm": ({"model.cls": "exclude", "norm": "batchnorm"}, ("model",)),
     "sincos": ({"model.posemb": "sincos2d"}, ("model",)),
+    "rotary": ({"model.posemb": "rope2d"}, ("model",)),
     "relu": ({"model.act": "relu"}, ("model",)),
     "gated": ({"model.act": "geglu"}, ("model",)),
     "drop-path": ({"model.drop_path": 0.5}, ("model",)),

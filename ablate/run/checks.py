@@ -220,6 +220,11 @@ def _shipped(run: Run, model: Model) -> None:
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
             f"got {model.width}"
         )
+    if model.posemb == "rope2d" and model.head_dim % 4:
+        raise UserError(
+            f"model.posemb: rope2d rotates pairs of channels by row and by column, so a head needs "
+            f"a multiple of 4 channels, got {model.head_dim}; set model.head_dim or model.heads"
+        )
     if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
         raise UserError(
             f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"

@@ -159,8 +159,10 @@ class Model:
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
     posemb: Annotated[
-        Literal["none", "learn", "sincos2d"] | str,
-        Key("positions: none, learned, sines and cosines, or module:Class"),
+        Literal["none", "learn", "sincos2d", "rope2d"] | str,
+        Key(
+            "positions: none, learned, sines and cosines, rotated queries and keys, or module:Class"
+        ),
     ]
     final_norm: Annotated[
         Literal["keep", "auto", "drop"],

@@ -39,6 +39,7 @@ CHANGES = (
     *("train.precision=fp32", "train.precision=tf32", "train.precision=fp64"),
     *("train.deterministic=true", "train.micro_batch=16", "train.ema=0.99", "optim.clip=null"),
     *("model.dropout=0.1", "model.drop_path=0.1", "model.registers=4", "model.posemb=sincos2d"),
+    "model.posemb=rope2d",
     *("augment.mixup=0.2", "model.arch=mlp/3x100 model.depth=3"),
 )
 OF_ARCHS = {"augreg": "S/16", "i21k": "Ti/16"}  # recipes that have rates for some archs alone

@@ -68,6 +68,7 @@ class Layer:
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
     attention: MakeShapedPart | None = None  # makes its core; None: softmax attention
+    rotary: nn.Module | None = None  # rotates queries and keys by their places
 
     def scale(self) -> nn.Module:
         """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""
@@ -191,6 +192,7 @@ class Block(nn.Module):
             parts=AttentionParts(
                 q_norm=layer.norm_of_heads(),
                 k_norm=layer.norm_of_heads(),
+                rotary=layer.rotary,
                 core=layer.inside(layer.attention, layer.head_dim),
                 inner=layer.inside(inner.context, shape.heads * layer.head_dim),
             ),
