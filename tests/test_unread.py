@@ -54,6 +54,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "norm=powernorm": ({"norm": "powernorm", "norm.warmup": 2}, ("norm", "model")),
     **{f"stem={n}": ({"stem": n}, ("stem", "model")) for n in choices.STEMS},
     **{f"block={n}": ({"block": n}, ("block", "model")) for n in choices.BLOCKS},
+    "block=mixln": ({"block": "mixln", "model.depth": 4}, ("block", "model")),  # one of four
     **{
         f"schedule={n}": ({"optim.schedule": n}, ("optim",)) for n in ("linear", "constant", "poly")
     },

@@ -245,6 +245,9 @@ def _choices(run: Run, model: Model) -> None:
                 f"{group}: {setting} has none to choose; "
                 f"leave {group} out (it is {default.name} by default)"
             )
+    if name == "hybridnorm":
+        reason = "block=hybridnorm has norms of its own on queries, keys and values"
+        _require_defaults(model, {"qk_norm": False}, "model.", reason)
 
 
 def _default(group: str, model: Model) -> Chosen:

@@ -308,6 +308,43 @@ BLOCKS: dict[str, Choice] = {
             "init_gain": Param(bool, True, "v, out and MLP start sqrt(ln(2 depth)) larger"),
         },
     ),
+    "lns": Choice(
+        "norms before each sublayer over the root of the block's number 1, 2, ...: LayerNorm "
+        "Scaling",
+        "Sun et al. 2025 (arXiv 2502.05795), LayerNorm-Scaling modeling_llama.py",
+        "ablate.training.model.block:LayerNormScaling",
+    ),
+    "mixln": Choice(
+        "norms after the addition in the first blocks, before each sublayer in the others: Mix-LN",
+        "Li, Yin, Liu 2024 (arXiv 2412.13795), MixLN modeling_llama.py",
+        "ablate.training.model.block:MixLN",
+        {
+            "share": Param(
+                float,
+                0.25,
+                "of the blocks, rounded down: norms after the addition",
+                least=0,
+                most=1,
+            )
+        },
+    ),
+    "hybridnorm": Choice(
+        "norms of each head's queries, keys and values, and one after attention's addition, which "
+        "the MLP and its skip connection share",
+        "Zhuo et al. 2025 (arXiv 2503.04598), HybridNorm olmo/model.py",
+        "ablate.training.model.block:HybridNorm",
+        {
+            "pre_first": Param(
+                bool, False, "norms before each sublayer in the first block: HybridNorm*"
+            )
+        },
+    ),
+    "deepnorm": Choice(
+        "norms after the addition, skip connections times (2 depth)^(1/4), smaller initial weights",
+        "Wang et al. 2022 (arXiv 2203.00555), torchscale encoder.py",
+        "ablate.training.model.block:DeepNorm",
+        {"init_gain": Param(bool, True, "v, out and MLP start (8 depth)^(1/4) smaller")},
+    ),
     "bnffn": Choice(
         "BatchNorm inside the MLP, before its activation, and no norm before it: ViTBNFFN",
         "BatchNorm_in_Transformers_CV (model/vitbnffn.py)",

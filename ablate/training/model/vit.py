@@ -220,7 +220,7 @@ class ViT(Host):
         rates = [model.drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.Sequential(
             *(
-                block(replace(early_layer if i < joins else layer, drop_path=rate))
+                block(replace(early_layer if i < joins else layer, drop_path=rate, index=i))
                 for i, rate in enumerate(rates)
             )
         )
