@@ -239,6 +239,12 @@ STEMS: dict[str, Choice] = {
         "ablate.training.model.stem:ConvStem",
         saves_blocks=1,
     ),
+    "hmlp": Choice(
+        "each patch by itself: dense on 4x4 pixels, on 2x2 of these, on 2x2 of those, each with "
+        "BatchNorm, GELU between them",
+        "Touvron et al. 2022 (arXiv 2203.09795), deit/models_v2.py hMLP_stem",
+        "ablate.training.model.stem:HierarchicalMLP",
+    ),
     "whiten": Choice(
         "patches decorrelated by a map fitted on the training images -> dense",
         _DPN_APPENDIX,
