@@ -301,10 +301,15 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
         rate = getattr(optim, key)
         if rate > optim.lr:
             raise UserError(f"optim.{key}: must be at most optim.lr ({optim.lr}), got {rate}")
-    if optim.name == "sgd" and optim.decay == "independent":
+    if optim.name in ("sgd", "lamb") and optim.decay == "independent":
         raise UserError(
-            "optim.decay: independent is for optimizers that decay weights apart from the "
-            "gradient, such as adamw; with optim.name=sgd give optim.decay=by_lr"
+            f"optim.decay: independent is for optimizers that decay weights apart from the "
+            f"gradient, such as adamw; with optim.name={optim.name} give optim.decay=by_lr"
+        )
+    if optim.name == "lamb" and optim.wd == 0:
+        raise UserError(
+            "optim.wd: lamb fits the steps of weights that decay, so without decay it is adamw; "
+            "give more than 0, or optim.name=adamw"
         )
     for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]

@@ -397,6 +397,12 @@ OPTIMIZERS: dict[str, Moves] = {
         "Loshchilov, Hutter 2019 (arXiv 1711.05101)",
         ("b1", "b2", "eps"),
     ),
+    "lamb": Moves(
+        "adamw's step, as long for each weight as a share of the weight; what doesn't decay moves "
+        "as by adamw",
+        "You et al. 2020 (arXiv 1904.00962), Algorithm 2, as in apex's FusedLAMB",
+        ("b1", "b2", "eps"),
+    ),
     "sgd": Moves("heavy ball: b1 is its momentum", "torch.optim.SGD", ("b1",)),
     "lion": Moves(
         "the sign of gradient and momentum mixed (b1), then the momentum (b2); lr is about a "
