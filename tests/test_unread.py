@@ -69,6 +69,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "averaged": ({"train.ema": 0.9}, ("train",)),
     "in parts": ({"train.micro_batch": 2}, ("train",)),
     "randaug": ({"augment.randaug": 1, "augment.flip": True}, ("augment",)),
+    "three": ({"augment.three": True}, ("augment",)),
     "cropped": ({"augment.crop_area": 0.3}, ("augment",)),
     "mixed": ({"augment.mixup": 0.5}, ("augment", "train")),
     "rotated": ({"augment.rotate": 30.0, "eval.augment": True}, ("augment",)),

@@ -375,8 +375,8 @@ _OF_MASKS = {
 _OF_IMAGES = {
     "data": ("rule",),
     "augment": (
-        *("crop_area", "randaug", "jitter", "rotate", "translate", "zoom_out", "erase"),
-        *("mixup", "cutmix", "extra"),
+        *("crop_area", "randaug", "three", "jitter", "rotate", "translate", "zoom_out"),
+        *("erase", "mixup", "cutmix", "extra"),
     ),
     "eval": ("crop", "augment", "aspect", "also"),
 }

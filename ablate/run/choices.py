@@ -153,6 +153,17 @@ NORMS: dict[str, Choice] = {
         everywhere=True,
         tokenwise={},
     ),
+    "derf": Choice(
+        "scale * erf(alpha * x + shift) + bias: no statistics",
+        "Chen et al. 2025 (arXiv 2512.10938), Eq. 10, Derf/ViT/dynamic_erf.py",
+        "ablate.training.model.norm:DynamicErf",
+        {
+            "alpha": Param(float, 0.5, "initial value of the learned alpha"),
+            "shift": Param(float, 0.0, "initial value of the learned shift"),
+        },
+        everywhere=True,
+        tokenwise={},
+    ),
     "affine": Choice(
         "scale * x + bias: no normalisation",
         "-",

@@ -440,6 +440,7 @@ class Augment:
     jitter: Annotated[
         float, Key("of brightness, contrast and saturation: at most this share", least=0, below=1)
     ] = 0.0
+    three: Annotated[bool, Key("3-Augment, before jitter: grey, solarized or blurred")] = False
     rotate: Annotated[float, Key("degrees, to either side", least=0)] = 0.0
     translate: Annotated[float, Key("share of a side, in either direction", least=0, below=1)] = 0.0
     zoom_out: Annotated[float, Key("probability of zooming out", least=0, most=1)] = 0.0

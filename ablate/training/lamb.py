@@ -76,7 +76,7 @@ class Lamb(torch.optim.Optimizer):
 def trust_ratios(parameters: Sequence[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
     """Return |p| / |u| of each parameter and its update, 1 where either length is 0."""
     weight_lengths, update_lengths = (
-        torch.stack(list(torch._foreach_norm(tensors))) for tensors in (parameters, updates)
+        torch.stack(torch._foreach_norm(list(tensors))) for tensors in (parameters, updates)
     )
     ratios = weight_lengths / update_lengths
     is_defined = (weight_lengths > 0) & (update_lengths > 0)
