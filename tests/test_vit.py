@@ -23,6 +23,7 @@ from ablate.training.model.export import from_timm, timm_arguments, to_timm
 from ablate.training.model.norm import (
     DTN,
     BatchNorm,
+    DynamicErf,
     DynamicTanh,
     ExcludeCls,
     LayerNorm,
@@ -347,6 +348,7 @@ def test_the_class_token_joins_when_it_should(changes, tokens):
         ({"norm": "batchnorm", "model.cls": "exclude"}, [*6 * [ExcludeCls], LayerNorm]),
         ({"norm": "layernorm", "model.cls": "exclude"}, 7 * [LayerNorm]),
         ({"norm": "dyt"}, 7 * [DynamicTanh]),
+        ({"norm": "derf"}, 7 * [DynamicErf]),
         ({"norm": "rmsnorm"}, [*6 * [RMSNorm], LayerNorm]),
         ({"block": "vitbn"}, [*3 * [OneChannelBatchNorm, nn.Identity], OneChannelBatchNorm]),
     ],

@@ -93,7 +93,7 @@ class DynamicTanh(Norm):
 
 
 class DynamicErf(Norm):
-    """scale * erf(alpha * x + shift) + bias, alpha and shift one learned number each: no statistics.
+    """scale * erf(alpha * x + shift) + bias, alpha and shift one learned number each.
 
     Chen, Lu, Zhu, Sun, Liu 2025 (arXiv 2512.10938), Derf/ViT/dynamic_erf.py.
     """
