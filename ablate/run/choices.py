@@ -251,7 +251,7 @@ STEMS: dict[str, Choice] = {
         saves_blocks=1,
     ),
     "hmlp": Choice(
-        "each patch by itself: dense on 4x4 pixels, on 2x2 of these, on 2x2 of those, each with "
+        "each patch by itself: dense on 4x4 pixels, and twice on 2x2 of what that gives, each with "
         "BatchNorm, GELU between them",
         "Touvron et al. 2022 (arXiv 2203.09795), deit/models_v2.py hMLP_stem",
         "ablate.training.model.stem:HierarchicalMLP",

@@ -141,7 +141,7 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-class Times(nn.Module):
+class FixedScale(nn.Module):
     """x times a fixed number."""
 
     def __init__(self, factor: float) -> None:
@@ -161,10 +161,10 @@ class ScaledNorm(nn.Module):
     def __init__(self, norm: nn.Module, factor: float) -> None:
         super().__init__()
         self.norm = norm
-        self.times = Times(factor)
+        self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.times(self.norm(x))
+        y: Tensor = self.norm(x) * self.factor
         return y
 
 
@@ -364,7 +364,7 @@ class DeepNorm(Block):
 
     def __init__(self, layer: Layer, *, init_gain: bool = True) -> None:
         def skip(shape: Shape) -> nn.Module:
-            return Times((2 * layer.depth) ** 0.25)
+            return FixedScale((2 * layer.depth) ** 0.25)
 
         gain = (8 * layer.depth) ** -0.25 if init_gain else 1.0
         inner = Inner(attn_skip=skip, mlp_skip=skip, gain=gain)
