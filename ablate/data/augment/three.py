@@ -66,7 +66,7 @@ class BoxWeights(NamedTuple):
     """The weights of a box filter, int32 (B, 1, 1, 1) each: of the pixel itself, and of those one
     and two pixels away, to either side."""
 
-    here: Tensor
+    centre: Tensor
     near: Tensor
     far: Tensor
 
@@ -90,7 +90,8 @@ def box_filter(levels: Tensor, weights: BoxWeights, axis: int) -> Tensor:
     number = levels.shape[axis]
     places = torch.arange(-REACH, number + REACH, device=levels.device).clamp(0, number - 1)
     wide = levels.index_select(axis, places)
-    farthest, left, here, right, last = (wide.narrow(axis, at, number) for at in range(5))
-    total = here * weights.here + (left + right) * weights.near + (farthest + last) * weights.far
+    shifted = [wide.narrow(axis, start, number) for start in range(2 * REACH + 1)]
+    near, far = shifted[1] + shifted[3], shifted[0] + shifted[4]
+    total = shifted[2] * weights.centre + near * weights.near + far * weights.far
     # The sum fits into 32 bits without a sign: its highest 8 are the level, the half rounds it.
     return (total.add_(ONE // 2) >> 24).bitwise_and_(255)

@@ -314,8 +314,8 @@ class HierarchicalMLP(nn.Module):
         for key, value in (("model.patch", patches.patch), ("model.width", width)):
             if value % 4:
                 raise UserError(
-                    f"stem: hmlp splits patches and width in four, so {key} must be a multiple of "
-                    f"4, got {value}; set it, or another stem"
+                    f"{key}: stem=hmlp splits patches and width in four, so it must be a multiple "
+                    f"of 4, got {value}; set it, or another stem"
                 )
         self.sides = patches.patch // 4, 2, 2
         self.patches = patches
