@@ -10,7 +10,6 @@ import torch.nn.functional as F
 import yaml
 from conftest import REPOSITORY
 
-from ablate.shared.errors import UserError
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.model.count import describe
@@ -201,11 +200,6 @@ def test_hybridnorm_has_the_chosen_norm_on_queries_keys_and_values(changes):
     kinds = {type(part.norm) for part in (attn.f.q_norm, attn.f.k_norm, attn.f.v_norm)}
     assert kinds == {type(attn.post)}
     assert model(tiny.images(4, run)).isfinite().all()
-
-
-def test_hybridnorm_refuses_further_norms_of_queries_and_keys():
-    with pytest.raises(UserError, match=r"model\.qk_norm: .*block=hybridnorm"):
-        tiny.run({"block": "hybridnorm", "model.qk_norm": True})
 
 
 @pytest.mark.parametrize("name", ["LayerNorm Scaling", "Mix-LN", "HybridNorm*", "DeepNorm"])

@@ -6,7 +6,6 @@ import pytest
 import tiny
 import torch
 
-from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.rotary import Rotary
@@ -103,8 +102,3 @@ def test_rotations_are_computed_in_float32_and_attention_in_bfloat16():
     assert {part.dtype for part in rounded} == {torch.bfloat16}
     for exact, part in zip((q, k, v), rounded, strict=True):
         torch.testing.assert_close(part.float(), exact, atol=0.05, rtol=0.02)
-
-
-def test_a_head_needs_a_multiple_of_four_channels():
-    with pytest.raises(UserError, match=r"^model\.posemb: rope2d .* got 6;"):
-        tiny.run({"model.posemb": "rope2d", "model.head_dim": 6})

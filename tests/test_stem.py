@@ -220,9 +220,11 @@ def test_the_conv_stem_is_torchvisions(oracle):
         ({"model.width": 20}, "stem: .* multiple of 8, got 20"),
         ({"model.depth": 1}, "model.depth: 1 less the 1 that the stem saves leaves 0"),
         ({"model.depth": 3, "model.cls": "late", "model.cls_at": 2}, "model.depth: 3 less"),
+        ({"stem": "hmlp", "model.patch": 2}, r"^model\.patch: stem=hmlp .* got 2;"),
+        ({"stem": "hmlp", "model.width": 18}, r"^model\.width: stem=hmlp .* got 18;"),
     ],
 )
-def test_an_impossible_conv_stem_says_what_to_change(changes, told):
+def test_an_impossible_stem_says_what_to_change(changes, told):
     with pytest.raises(UserError, match=told):
         describe(tiny.run({"stem": "conv", "model.depth": 2, **changes}))
 
@@ -281,18 +283,6 @@ def test_the_hmlp_stem_starts_as_torchs_convolutions():
         limit = layer.in_features**-0.5
         assert 0.95 * limit < layer.weight.abs().max() <= limit
         assert 0.8 * limit < layer.bias.abs().max() <= limit
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"model.patch": 2}, r"^model\.patch: stem=hmlp .* got 2;"),
-        ({"model.width": 18}, r"^model\.width: stem=hmlp .* got 18;"),
-    ],
-)
-def test_an_impossible_hmlp_stem_says_what_to_change(changes, told):
-    with pytest.raises(UserError, match=told):
-        describe(tiny.run({"stem": "hmlp", **changes}))
 
 
 # --- Whitening ----------------------------------------------------------------------------------

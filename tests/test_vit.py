@@ -371,6 +371,8 @@ def test_where_the_class_token_is_and_at_the_end_norms_are_layer_norms(changes, 
     ("changes", "told"),
     [
         ({"norm": "dtn"}, "norm=dtn: .*model.cls=late or model.cls=exclude"),
+        ({"model.posemb": "rope2d", "model.head_dim": 6}, r"^model\.posemb: rope2d .* got 6;"),
+        ({"block": "hybridnorm", "model.qk_norm": True}, r"^model\.qk_norm: block=hybridnorm"),
         ({"model.cls_at": 1}, "model.cls_at: is for model.cls=late, got model.cls=include"),
         ({"model.cls": "late", "model.depth": 2}, "model.cls_at: .* got 0 with model.depth=2"),
         ({"model.cls": "late", "model.cls_at": 3, **DEPTH}, "model.cls_at: .* got 3"),
