@@ -311,8 +311,7 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
         size = f"±{significant(min(halves))} to ±{significant(max(halves))} {points}, by column"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = (
-        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the "
-        "time"
+        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the time"
     )
     if len(columns) > 1:
         return f"{text}."
