@@ -117,6 +117,7 @@ def test_deit3_is_its_readme(folder, arch):
     expected |= {"augment.three": True, "augment.jitter": 0.3, "augment.randaug": 0}
     expected |= {"augment.mixup": 0.8, "augment.cutmix": 1.0, "augment.repeats": 3}
     expected |= {"augment.crop_area": 0.08, "augment.style": "timm", "augment.erase": 0.0}
+    expected |= {"train.label_smoothing": 0.0, "eval.crop": 1.0}
     has(composed("recipe=deit3", f"model.arch={arch}", *RGB), expected)
 
 

@@ -48,8 +48,15 @@ def test_attention_with_rotary_positions_is_timms_of_eva(oracle):
         theirs.q_bias.copy_(ours.qkv.bias[:WIDTH])
         theirs.v_bias.copy_(ours.qkv.bias[2 * WIDTH :])
     theirs.proj.load_state_dict(ours.out.state_dict())
-    x = tokens(2, 3 + 15, WIDTH)
-    tiny.close(ours(x), theirs(x, rope=timms(oracle)), 1e-6)
+    x, y = (tokens(2, 3 + 15, WIDTH).requires_grad_() for _ in range(2))
+    mine, others = ours(x), theirs(y, rope=timms(oracle))
+    tiny.close(mine, others, 1e-6)
+    weight = tokens(2, 3 + 15, WIDTH, seed=1)
+    gradients = [
+        torch.autograd.grad((contexts * weight).sum(), (inputs, layer.qkv.weight))
+        for contexts, inputs, layer in ((mine, x, ours), (others, y, theirs))
+    ]
+    tiny.close(*gradients, 1e-5)
 
 
 def test_a_score_depends_on_the_offset_of_two_patches_alone():
