@@ -7,6 +7,7 @@ CATALOGUE_KINDS.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -30,15 +31,20 @@ from ablate.planning import (
 from ablate.report.plot import FIGURE_KINDS as PLOTS
 from ablate.run import (
     ARCHS,
+    AUGMENTATIONS,
     CHOICES,
     DEFAULT_TASK,
+    NAMED_VALUES,
+    PART_KINDS,
     PROBE_METRICS,
     PROBES,
     TASKS,
     TRAINER,
+    Augment,
     Bounds,
     Choice,
     Model,
+    NamedValue,
     Param,
     Run,
     TaskChoice,
@@ -63,6 +69,26 @@ def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
         settings = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
         yield name, choice.line + (f" [{settings}]" if settings else ""), choice.source
+
+
+def _optimizers() -> Lines:
+    for name, moves in choices.OPTIMIZERS.items():
+        yield name, moves.line, moves.source
+
+
+def _named(values: Mapping[str, NamedValue]) -> Lines:
+    for name, value in values.items():
+        yield name, value.line, value.source
+
+
+def _augmentations() -> Lines:
+    for name, source in AUGMENTATIONS.items():
+        yield name, field_keys(Augment)[name].line, source
+
+
+def _tasks() -> Lines:
+    for name, task in TASKS.items():
+        yield name, task.line, task.source
 
 
 def _metrics() -> Lines:
@@ -141,6 +167,13 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
     "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
     "archs": ("model=NAME", _archs),
+    "optimizers": ("optim.name=NAME", _optimizers),
+    **{
+        kind: (f"{key}=NAME", functools.partial(_named, values))
+        for kind, (key, values) in NAMED_VALUES.items()
+    },
+    "augmentations": ("augment.NAME=VALUE", _augmentations),
+    "tasks": ("task=NAME", _tasks),
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
@@ -159,6 +192,13 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 # Kinds of which the user may have own ones, by import path.
 OWN_CHOICES = {
     **{f"{kind}s": f"{kind}=module:Class" for kind in CHOICES},
+    **{
+        kind: f"{key}=module:name"
+        for kind, (key, _) in NAMED_VALUES.items()
+        if key in {part_kind.key for part_kind in PART_KINDS}
+    },
+    "optimizers": "optim.name=module:Class",
+    "augmentations": "augment.extra=[module:name]",
     "metrics": "analysis.metric=module:function",
     "probes": "probe=[module:Class]",
 }
