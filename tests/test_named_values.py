@@ -22,10 +22,10 @@ def literals(hint: Any) -> set[str]:
     return set().union(*map(literals, get_args(hint)))
 
 
-@pytest.mark.parametrize("kind", NAMED_VALUES)
+@pytest.mark.parametrize("kind", sorted(NAMED_VALUES.keys() - {"optimizers", "augmentations"}))
 def test_a_kind_lists_what_its_key_takes(kind):
-    key, values = NAMED_VALUES[kind]
-    section, field = key.split(".")
+    usage, values = NAMED_VALUES[kind]
+    section, field = usage.removesuffix("=NAME").split(".")
     assert set(values) == literals(field_types(SECTIONS[section])[field])
 
 

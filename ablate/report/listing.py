@@ -31,7 +31,6 @@ from ablate.planning import (
 from ablate.report.plot import FIGURE_KINDS as PLOTS
 from ablate.run import (
     ARCHS,
-    AUGMENTATIONS,
     CHOICES,
     DEFAULT_TASK,
     NAMED_VALUES,
@@ -40,18 +39,15 @@ from ablate.run import (
     PROBES,
     TASKS,
     TRAINER,
-    Augment,
     Bounds,
     Choice,
     Model,
-    NamedValue,
     Param,
     Run,
     TaskChoice,
     Text,
     Weights,
     added_fields,
-    choices,
     field_keys,
     field_types,
 )
@@ -71,19 +67,9 @@ def _choices(table: dict[str, Choice]) -> Lines:
         yield name, choice.line + (f" [{settings}]" if settings else ""), choice.source
 
 
-def _optimizers() -> Lines:
-    for name, moves in choices.OPTIMIZERS.items():
-        yield name, moves.line, moves.source
-
-
-def _named(values: Mapping[str, NamedValue]) -> Lines:
-    for name, value in values.items():
+def _named_values(kind: str) -> Lines:
+    for name, value in NAMED_VALUES[kind][1].items():
         yield name, value.line, value.source
-
-
-def _augmentations() -> Lines:
-    for name, source in AUGMENTATIONS.items():
-        yield name, field_keys(Augment)[name].line, source
 
 
 def _tasks() -> Lines:
@@ -163,16 +149,14 @@ def _keys() -> Lines:
 
 # kind -> (how it is chosen on the command line, its lines)
 CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
-    "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
-    "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
-    "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
+    "norms": ("norm=NAME", lambda: _choices(CHOICES["norm"])),
+    "stems": ("stem=NAME", lambda: _choices(CHOICES["stem"])),
+    "blocks": ("block=NAME", lambda: _choices(CHOICES["block"])),
     "archs": ("model=NAME", _archs),
-    "optimizers": ("optim.name=NAME", _optimizers),
     **{
-        kind: (f"{key}=NAME", functools.partial(_named, values))
-        for kind, (key, values) in NAMED_VALUES.items()
+        kind: (usage, functools.partial(_named_values, kind))
+        for kind, (usage, _) in NAMED_VALUES.items()
     },
-    "augmentations": ("augment.NAME=VALUE", _augmentations),
     "tasks": ("task=NAME", _tasks),
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
@@ -193,11 +177,10 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 OWN_CHOICES = {
     **{f"{kind}s": f"{kind}=module:Class" for kind in CHOICES},
     **{
-        kind: f"{key}=module:name"
-        for kind, (key, _) in NAMED_VALUES.items()
-        if key in {part_kind.key for part_kind in PART_KINDS}
+        kind: usage.replace("NAME", "module:name")
+        for kind, (usage, _) in NAMED_VALUES.items()
+        if usage.partition("=")[0] in {part_kind.key for part_kind in PART_KINDS}
     },
-    "optimizers": "optim.name=module:Class",
     "augmentations": "augment.extra=[module:name]",
     "metrics": "analysis.metric=module:function",
     "probes": "probe=[module:Class]",

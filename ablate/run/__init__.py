@@ -70,8 +70,6 @@ __all__ = [
     "NO_CLASS",  # the pixel class that counts nowhere
     "choices",  # everything that may be chosen by name
     "NAMED_VALUES",  # values of keys by name, with their sources
-    "NamedValue",  # one of them
-    "AUGMENTATIONS",  # the fields of `augment` that turn one on
     "CHOICES",  # norms, stems and blocks, by name
     "Choice",  # one thing that may be chosen by name
     "ARCHS",  # the sizes of the shipped model
@@ -267,7 +265,7 @@ if TYPE_CHECKING:
         scale_summary,
     )
     from ablate.run.metrics.segment import segmentation_scores
-    from ablate.run.named_values import AUGMENTATIONS, NAMED_VALUES, NamedValue
+    from ablate.run.named_values import NAMED_VALUES
     from ablate.run.own import (
         DIRECTIONS,
         IMPORT_EVENT,
