@@ -8,8 +8,9 @@ import tiny
 import torch
 from torch import nn
 
+from ablate.training.adafactor import AdafactorBV, flax_shapes, largest
 from ablate.training.model import build
-from ablate.training.optim import AdafactorBV, flax_shapes, largest, make_optimizer
+from ablate.training.optim import make_optimizer
 
 
 def parameters(dtype=torch.float32) -> list[nn.Parameter]:

@@ -119,11 +119,12 @@ def test_what_variants_share_starts_from_the_same_bits(variant):
     dense = {*within, "head.weight", "head.bias"}
     assert len(dense) == 8 * blocks + 2
     assert dense <= other.keys()
-    larger = (".out.", ".fc1.", ".fc2.", ".qkv.") if variant.get("block") == "subln" else ()
+    gained = variant.get("block") in ("subln", "deepnorm")
+    scaled = (".out.", ".fc1.", ".fc2.", ".qkv.") if gained else ()
     for name in baseline.keys() & other.keys():
         of_norm = name.startswith("blocks") and ".f." not in name
         same_shape = baseline[name].shape == other[name].shape  # conv's dense layer has another
-        if same_shape and not of_norm and not any(layer in name for layer in larger):
+        if same_shape and not of_norm and not any(layer in name for layer in scaled):
             assert torch.equal(baseline[name], other[name]), name
 
 

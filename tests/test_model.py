@@ -99,7 +99,7 @@ def test_what_is_counted_is_what_torch_counts(changes):
 
 
 # On a matrix, each to its own shape.
-SMOOTH = ("exp", "gelu", "reciprocal", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
+SMOOTH = ("erf", "exp", "gelu", "reciprocal", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
 ALIKE = ("abs", "neg", "relu", *SMOOTH)
 
 

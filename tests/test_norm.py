@@ -194,6 +194,20 @@ def test_dyt_is_x_transformers(oracle):
     assert_same(make("dyt"), expected)
 
 
+def test_derf_is_x_transformers(oracle):
+    theirs = oracle("x_transformers.x_transformers").Derf(WIDTH).double()
+    torch.testing.assert_close(at_init("derf")(tokens()), theirs(tokens()))
+
+    def expected(x, weight, bias, alpha, shift):
+        parameters = {"gamma": weight, "beta": bias, "alpha": alpha, "s": shift}
+        assert parameters.keys() == dict(theirs.named_parameters()).keys()
+        return torch.func.functional_call(theirs, parameters, (x,))
+
+    assert_same(make("derf"), expected)
+    started = at_init("derf", alpha=0.8, shift=-0.2)
+    assert (started.alpha.item(), started.shift.item()) == pytest.approx((0.8, -0.2))
+
+
 def test_affine_and_identity_measure_nothing():
     assert_same(make("affine"), lambda x, weight, bias: x * weight + bias)
     x = tokens()
@@ -431,6 +445,7 @@ COUNTS = {  # values that are normalised together, parameters
     "dtn_pool": (WIDTH // HEADS, 2 * WIDTH + 6 * HEADS),
     "dtn_pool, 1": (WIDTH // HEADS, 2 * WIDTH + 6 * HEADS),
     "dyt": (None, 2 * WIDTH + 1),
+    "derf": (None, 2 * WIDTH + 2),
     "affine": (None, 2 * WIDTH),
     "identity": (None, 0),
 }

@@ -227,6 +227,28 @@ def split(model: nn.Module, wd: float, matrices: bool | None = None) -> list[dic
     return [{"params": part, "weight_decay": share} for part, share in shares if part]
 
 
+@pytest.mark.parametrize("eps", [1e-8, 0.1])
+def test_lamb_equals_timms(oracle, eps):
+    """The head starts at zero: its step has no length to be a share of."""
+    chosen = optim(name="lamb", lr=0.1, wd=0.3, b2=0.98, eps=eps)
+    settings = {"lr": 0.1, "betas": (chosen.b1, 0.98), "eps": eps, "max_grad_norm": None}
+    against(chosen, lambda m: [oracle("timm.optim").Lamb(split(m, 0.3), **settings)])
+
+
+def test_a_step_of_lamb_is_a_share_of_the_weight():
+    model = nn.Linear(3, 2, dtype=torch.float64)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = make_optimizer(model, optim(name="lamb", lr=0.01, wd=0.3, eps=1e-8))
+    gradients(model, 1)
+    optimizer.set_rate(0.01)
+    optimizer.step()
+    moved = model.weight - before["weight"]
+    assert moved.norm().item() == pytest.approx(0.01 * before["weight"].norm().item(), rel=1e-9)
+    sign = model.weight.grad.sign() + 0.3 * before["weight"]  # Adam's first step, and decay
+    assert torch.allclose(moved / moved.norm(), -sign / sign.norm(), atol=1e-6)
+    assert torch.allclose(model.bias - before["bias"], -0.01 * model.bias.grad.sign(), atol=1e-7)
+
+
 def test_lion_equals_timms(oracle):
     lion, chosen = oracle("timm.optim.lion").Lion, optim(name="lion", lr=0.1, wd=0.3, b2=0.98)
     against(chosen, lambda m: [lion(split(m, 0.3), lr=0.1, betas=(chosen.b1, 0.98))])
@@ -265,6 +287,8 @@ PARTS = ["stem", "posemb", "cls", "blocks", "norm", "head"]
             r"clip_threshold: is for optim\.name=adafactor, g",
         ),
         ({"name": "sgd", "decay": "independent"}, "decay: .*adamw.*optim.decay=by_lr"),
+        ({"name": "lamb", "decay": "independent"}, "decay: .*adamw.*optim.decay=by_lr"),
+        ({"name": "lamb", "wd": 0.0}, "wd: lamb .*optim.name=adamw"),
         ({"name": "muon", "lr_mult": {"blocks": 0}}, "name: muon: every matrix in blocks is froz"),
         ({"lr_mult": {"head": -1}}, r"lr_mult\.head: .*at least 0"),
         ({"lr_mult": {"head": "x"}}, r"lr_mult\.head: .*expected a number"),
@@ -327,6 +351,7 @@ def test_adafactors_keys_reach_it():
         ("adafactor", ["eps", "b1", "b2"], ["beta2_decay"]),
         ("adafactor_bv", ["eps"], ["b1", "b2"]),
         ("adamw", [], ["eps"]),
+        ("lamb", [], ["b1", "b2", "eps"]),
         ("sgd", ["eps", "b2"], ["b1"]),
         ("muon", [], ["eps", "momentum"]),
     ],

@@ -131,7 +131,7 @@ def test_attention_is_built_for_the_tokens_that_it_gets(changes):
 def test_without_positions_patches_may_change_places():
     images = tiny.images(2, tiny.run_with_parts())  # of four patches
     turned = images.unflatten(1, (2, 4)).flip(1).flatten(1, 2)  # the upper two and the lower two
-    for posemb, same in (("none", True), ("learn", False), ("sincos2d", False)):
+    for posemb, same in (("none", True), ("learn", False), ("sincos2d", False), ("rope2d", False)):
         model = scrambled(model__posemb=posemb, model__pool="gap", model__depth=2)
         a, b = model(images.double()), model(turned.double())
         assert torch.allclose(a, b, atol=1e-10) == same

@@ -105,6 +105,22 @@ def test_deit_and_dtn_are_their_tables(folder):
     has(dtn, {"train.precision": "fp32"})
 
 
+DEIT3 = {"deit_s/16": (4e-3, 0.05), "deit_b/16": (3e-3, 0.2), "L/16": (3e-3, 0.45)}
+
+
+@pytest.mark.parametrize("arch", DEIT3)
+def test_deit3_is_its_readme(folder, arch):
+    rate, drop_path = DEIT3[arch]
+    expected = {"optim.name": "lamb", "optim.lr": rate, "optim.wd": 0.05, "optim.warmup_lr": 1e-6}
+    expected |= {"train.epochs": 800, "train.batch": 2048, "train.loss": "sigmoid"}
+    expected |= {"model.drop_path": drop_path, "model.layerscale": 1e-4, "model.cls_posemb": False}
+    expected |= {"augment.three": True, "augment.jitter": 0.3, "augment.randaug": 0}
+    expected |= {"augment.mixup": 0.8, "augment.cutmix": 1.0, "augment.repeats": 3}
+    expected |= {"augment.crop_area": 0.08, "augment.style": "timm", "augment.erase": 0.0}
+    expected |= {"train.label_smoothing": 0.0, "eval.crop": 1.0}
+    has(composed("recipe=deit3", f"model.arch={arch}", *RGB), expected)
+
+
 def test_the_cifar_recipe_is_between_the_two_it_names(folder):
     expected = {"optim.lr": 1e-3, "optim.wd": 0.05, "optim.decay": "by_lr"}
     expected |= {"optim.warmup_epochs": 10, "optim.min_lr": 1e-5, "optim.schedule": "cosine"}

@@ -16,7 +16,7 @@ from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model import stem as stems
 from ablate.training.model.count import describe
-from ablate.training.model.stem import ConvStem, Patches, PostNorm, stages
+from ablate.training.model.stem import ConvStem, HierarchicalMLP, Patches, PostNorm, stages
 from ablate.training.model.whiten import RIDGE, WhitenNormStem, WhitenStem, moments, whitening
 
 WIDTH, EPS = 32, 1e-6
@@ -90,7 +90,7 @@ def test_without_a_bias_post_ignores_the_scale_of_a_patch(bias):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in choices.STEMS if name not in ("vitbn", "conv", "image_ln")]
+    "name", [name for name in choices.STEMS if name not in ("vitbn", "conv", "hmlp", "image_ln")]
 )
 def test_a_stem_mixes_no_patches(name):
     stem = tiny.built(tiny.run({"stem": name})).stem.double()
@@ -220,11 +220,69 @@ def test_the_conv_stem_is_torchvisions(oracle):
         ({"model.width": 20}, "stem: .* multiple of 8, got 20"),
         ({"model.depth": 1}, "model.depth: 1 less the 1 that the stem saves leaves 0"),
         ({"model.depth": 3, "model.cls": "late", "model.cls_at": 2}, "model.depth: 3 less"),
+        ({"stem": "hmlp", "model.patch": 2}, r"^model\.patch: stem=hmlp .* got 2;"),
+        ({"stem": "hmlp", "model.width": 18}, r"^model\.width: stem=hmlp .* got 18;"),
     ],
 )
-def test_an_impossible_conv_stem_says_what_to_change(changes, told):
+def test_an_impossible_stem_says_what_to_change(changes, told):
     with pytest.raises(UserError, match=told):
         describe(tiny.run({"stem": "conv", "model.depth": 2, **changes}))
+
+
+# --- The hierarchical MLP -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("patch", "first"), [(16, 4), (8, 2), (4, 1), (12, 3)])
+def test_the_hmlp_stem_is_three_convolutions_whose_squares_do_not_overlap(patch, first):
+    """As the paper draws it, by torch's convolutions and batch norms: outputs, gradients, running
+    statistics."""
+    stem = double(HierarchicalMLP(Patches(size=2 * patch, patch=patch, channels=3), WIDTH))
+    quarter = WIDTH // 4
+    convs, norms = [], []
+    for layer, (inputs, outputs, side) in zip(
+        stem.layers, [(3, quarter, first), (quarter, quarter, 2), (quarter, WIDTH, 2)], strict=True
+    ):
+        convs.append(nn.Conv2d(inputs, outputs, side, side).double())
+        norms.append(nn.BatchNorm2d(outputs).double())
+        kernel = layer.weight.detach().unflatten(1, (side, side, inputs)).permute(0, 3, 1, 2)
+        convs[-1].load_state_dict({"weight": kernel, "bias": layer.bias})
+        ours = stem.norms[len(norms) - 1]
+        norms[-1].load_state_dict({"weight": ours.weight, "bias": ours.bias}, strict=False)
+    theirs = nn.Sequential(
+        *(convs[0], norms[0], nn.GELU(), convs[1], norms[1], nn.GELU(), convs[2], norms[2])
+    )
+    x = torch.randn(5, 2 * patch, 2 * patch, 3, dtype=torch.float64)
+    for train in (True, True, False):  # the running statistics are those of two batches
+        stem.train(train)
+        theirs.train(train)
+        x = (x * 1.5 + 0.1).detach().requires_grad_()
+        ours = stem(x)
+        expected = theirs(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
+        close(ours, expected)
+        weight = torch.randn_like(ours)
+        (mine,) = torch.autograd.grad((ours * weight).sum(), x)
+        (others,) = torch.autograd.grad((expected * weight).sum(), x)
+        close(mine, others, 1e-9)
+    for ours, norm in zip(stem.norms, norms, strict=True):
+        close(ours.mean, norm.running_mean)
+        close(ours.var, norm.running_var)
+
+
+def test_the_hmlp_stem_mixes_no_patches():
+    stem = double(HierarchicalMLP(PATCHES, WIDTH)).eval()
+    x = images()
+    other = x.clone()
+    other[:, :4, :4] += torch.randn(4, 4, 3, dtype=torch.float64)
+    same = (stem(x) == stem(other)).all(-1).all(0)
+    assert same.tolist() == [False, True, True, True]
+
+
+def test_the_hmlp_stem_starts_as_torchs_convolutions():
+    stem = build(tiny.run({"stem": "hmlp", "model.arch": "S/16", "data.size": 32})).stem
+    for layer in stem.layers:
+        limit = layer.in_features**-0.5
+        assert 0.95 * limit < layer.weight.abs().max() <= limit
+        assert 0.8 * limit < layer.bias.abs().max() <= limit
 
 
 # --- Whitening ----------------------------------------------------------------------------------
@@ -339,11 +397,19 @@ def test_a_stem_has_as_many_parameters_as_its_equation():
 
     block = 12 * WIDTH**2 + 13 * WIDTH
     conv = 9 * (3 * 16 + 16 * 32) + 2 * (16 + 32) + 32 * WIDTH - K * WIDTH
+    hmlp = (3 + 1 + 4 * 8 + 1) * 8 + 2 * (8 + 8 + WIDTH) + 4 * 8 * WIDTH - K * WIDTH
     both = 2 * K + 2 * WIDTH
     expected = {
         **{"none": 0, "dpn": both, "pre": 2 * K, "post": 2 * WIDTH, "post_posemb": 2 * WIDTH},
         **{"only_learnable": both, "no_learnable": 0, "rmsnorm": K + WIDTH, "vitbn": 2 * 2},
-        **{"conv": conv - block, "whiten": 0, "whiten_ln": 2 * K, "image_ln": 0, "patch_ln": 0},
+        **{
+            "conv": conv - block,
+            "hmlp": hmlp,
+            "whiten": 0,
+            "whiten_ln": 2 * K,
+            "image_ln": 0,
+            "patch_ln": 0,
+        },
     }
     assert {stem: extra(stem) for stem in choices.STEMS} == expected
 

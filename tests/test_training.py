@@ -37,6 +37,7 @@ RUNS = {
     },
     "batch statistics, momentum": {"norm": "powernorm", "optim.name": "sgd", "optim.clip": None},
     "lion": {"optim.name": "lion", "optim.lr_mult": {"stem": 0}},
+    "lamb": {"optim.name": "lamb", "optim.lr_mult": {"stem": 0}, "model.depth": 2},
     "muon": {"optim.name": "muon", "train.ema": 0.9, "train.micro_batch": 4},
     "adafactor": {"optim.name": "adafactor", "optim.decay": "independent"},
     "adafactor_bv": {"optim.name": "adafactor_bv", "model.width": 64},

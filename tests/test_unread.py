@@ -54,6 +54,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "norm=powernorm": ({"norm": "powernorm", "norm.warmup": 2}, ("norm", "model")),
     **{f"stem={n}": ({"stem": n}, ("stem", "model")) for n in choices.STEMS},
     **{f"block={n}": ({"block": n}, ("block", "model")) for n in choices.BLOCKS},
+    "block=mixln": ({"block": "mixln", "model.depth": 4}, ("block", "model")),  # one of four
     **{
         f"schedule={n}": ({"optim.schedule": n}, ("optim",)) for n in ("linear", "constant", "poly")
     },
@@ -68,6 +69,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "averaged": ({"train.ema": 0.9}, ("train",)),
     "in parts": ({"train.micro_batch": 2}, ("train",)),
     "randaug": ({"augment.randaug": 1, "augment.flip": True}, ("augment",)),
+    "three": ({"augment.three": True}, ("augment",)),
     "cropped": ({"augment.crop_area": 0.3}, ("augment",)),
     "mixed": ({"augment.mixup": 0.5}, ("augment", "train")),
     "rotated": ({"augment.rotate": 30.0, "eval.augment": True}, ("augment",)),
@@ -76,6 +78,7 @@ MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "late": (tiny.LATE, ("model",)),
     "past the norm": ({"model.cls": "exclude", "norm": "batchnorm"}, ("model",)),
     "sincos": ({"model.posemb": "sincos2d"}, ("model",)),
+    "rotary": ({"model.posemb": "rope2d"}, ("model",)),
     "relu": ({"model.act": "relu"}, ("model",)),
     "gated": ({"model.act": "geglu"}, ("model",)),
     "drop-path": ({"model.drop_path": 0.5}, ("model",)),

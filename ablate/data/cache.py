@@ -188,8 +188,10 @@ def match_classes(
     classes of different names are matched by their numbers, else "".
 
     Classes of one name are one class. Where a name of `data` is not among those of `train_data`, or
-    a set has no names, classes are matched by number. Raises UserError where neither works: the
-    sets have different numbers of classes, or a name that both have has another number.
+    a set has no names, classes are matched by number: those called 0, 1, ... have these numbers, as
+    the folders of ImageNet-V2, although 10 comes before 2 in name order. Raises UserError where
+    neither works: the sets have different numbers of classes, or a name that both have has another
+    number.
     """
     theirs, ours = cached.class_names, learnt.class_names
     if theirs is not None and ours is not None and {*theirs} <= {*ours}:
@@ -201,7 +203,12 @@ def match_classes(
             f"{train_data.classes} of data={train_data.name} ({_some(ours)}); rename the "
             f"classes, or leave the set out"
         )
-    pairs = [*zip(theirs or [], ours or [], strict=False)]
+    numbers = [*range(data.classes)]
+    if theirs is not None and {*theirs} == {*map(str, numbers)}:
+        numbers = [int(name) for name in theirs]
+    pairs = []
+    if theirs is not None and ours is not None:
+        pairs = [(name, ours[number]) for name, number in zip(theirs, numbers, strict=True)]
     if moved := [a for a, b in pairs if a != b and (a in (ours or []) or b in (theirs or []))]:
         raise UserError(
             f"{place}: the class {moved[0]!r} has another number than in "
@@ -214,7 +221,7 @@ def match_classes(
             f"{place}: its classes have other names ({mismatch[0]} for {mismatch[1]}) and are "
             f"matched by their numbers"
         )
-    return [*range(data.classes)], note
+    return numbers, note
 
 
 def check_names(data: Data, names: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ablate.data.augment import colour, crop, layout, mix, operate, randaugment, warp
+from ablate.data.augment import colour, crop, layout, mix, operate, randaugment, three, warp
 from ablate.data.draws import Draws, uniform_of
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
@@ -131,8 +131,8 @@ def in_blocks(images: Tensor, changes: Sequence[Change], start: int = 0) -> Tens
 def changes_of(
     aspects: Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
 ) -> list[Change]:
-    """List the changes that `spec` has: crop, flip, shake, jitter, RandAugment, each image of the
-    global batch by draws of its own.
+    """List the changes that `spec` has: crop, flip, shake, 3-Augment, jitter, RandAugment, each
+    image of the global batch by draws of its own.
 
     Each change has a key of its own, so that turning one on moves no other.
     """
@@ -152,6 +152,9 @@ def changes_of(
     if spec.rotate or spec.translate or spec.zoom_out:
         shakes = uniforms("shake", warp.SHAKE)
         changes.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
+    if spec.three:
+        numbers = uniforms("three", three.THREE)
+        changes.append(lambda images, rows: three.three_augment(images, numbers[:, rows]))
     if spec.jitter:
         jitters = uniforms("jitter", colour.JITTER)
         changes.append(

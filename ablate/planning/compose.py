@@ -381,8 +381,7 @@ class Composer:
         if not (folder := Path(name).expanduser()).is_dir():
             raise UserError("no such folder")
         tree = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
-        called = os.path.basename(os.path.abspath(name))
-        section = {**tree["data"], "path": name, "name": called}
+        section = {**tree["data"], "path": name, "name": _set_name(folder)}
         if list_local(folder).kind != "folder":
             section["classes"] = data["classes"]
         return section
@@ -422,6 +421,13 @@ class Composer:
         if (group, name) in self._generated or group == TRAINER:
             return key.startswith(f"{group}.")
         return key in self._keys(group, name)
+
+
+def _set_name(folder: Path) -> str:
+    """Return the name of a set of `eval.also` that lies in a folder: the folder's, below that of
+    its parent where it is a number, as the severities of ImageNet-C are."""
+    place = Path(os.path.abspath(folder))
+    return f"{place.parent.name}-{place.name}" if place.name.isdecimal() else place.name
 
 
 def _keys(group: str, name: str) -> set[str]:

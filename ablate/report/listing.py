@@ -7,6 +7,7 @@ CATALOGUE_KINDS.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -32,6 +33,8 @@ from ablate.run import (
     ARCHS,
     CHOICES,
     DEFAULT_TASK,
+    NAMED_VALUES,
+    PART_KINDS,
     PROBE_METRICS,
     PROBES,
     TASKS,
@@ -45,7 +48,6 @@ from ablate.run import (
     Text,
     Weights,
     added_fields,
-    choices,
     field_keys,
     field_types,
 )
@@ -63,6 +65,16 @@ def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
         settings = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
         yield name, choice.line + (f" [{settings}]" if settings else ""), choice.source
+
+
+def _named_values(kind: str) -> Lines:
+    for name, value in NAMED_VALUES[kind][1].items():
+        yield name, value.line, value.source
+
+
+def _tasks() -> Lines:
+    for name, task in TASKS.items():
+        yield name, task.line, task.source
 
 
 def _metrics() -> Lines:
@@ -137,10 +149,15 @@ def _keys() -> Lines:
 
 # kind -> (how it is chosen on the command line, its lines)
 CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
-    "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
-    "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
-    "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
+    "norms": ("norm=NAME", lambda: _choices(CHOICES["norm"])),
+    "stems": ("stem=NAME", lambda: _choices(CHOICES["stem"])),
+    "blocks": ("block=NAME", lambda: _choices(CHOICES["block"])),
     "archs": ("model=NAME", _archs),
+    **{
+        kind: (usage, functools.partial(_named_values, kind))
+        for kind, (usage, _) in NAMED_VALUES.items()
+    },
+    "tasks": ("task=NAME", _tasks),
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
@@ -159,6 +176,12 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 # Kinds of which the user may have own ones, by import path.
 OWN_CHOICES = {
     **{f"{kind}s": f"{kind}=module:Class" for kind in CHOICES},
+    **{
+        kind: usage.replace("NAME", "module:name")
+        for kind, (usage, _) in NAMED_VALUES.items()
+        if usage.partition("=")[0] in {part_kind.key for part_kind in PART_KINDS}
+    },
+    "augmentations": "augment.extra=[module:name]",
     "metrics": "analysis.metric=module:function",
     "probes": "probe=[module:Class]",
 }

@@ -69,6 +69,7 @@ __all__ = [
     "Weights",  # a file of weights to start from
     "NO_CLASS",  # the pixel class that counts nowhere
     "choices",  # everything that may be chosen by name
+    "NAMED_VALUES",  # values of keys by name, with their sources
     "CHOICES",  # norms, stems and blocks, by name
     "Choice",  # one thing that may be chosen by name
     "ARCHS",  # the sizes of the shipped model
@@ -269,6 +270,7 @@ if TYPE_CHECKING:
         scale_summary,
     )
     from ablate.run.metrics.segment import segmentation_scores
+    from ablate.run.named_values import NAMED_VALUES
     from ablate.run.own import (
         DIRECTIONS,
         IMPORT_EVENT,

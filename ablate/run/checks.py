@@ -220,6 +220,11 @@ def _shipped(run: Run, model: Model) -> None:
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
             f"got {model.width}"
         )
+    if model.posemb == "rope2d" and model.head_dim % 4:
+        raise UserError(
+            f"model.posemb: rope2d rotates pairs of channels by row and by column, so a head needs "
+            f"a multiple of 4 channels, got {model.head_dim}; set model.head_dim or model.heads"
+        )
     if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
         raise UserError(
             f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
@@ -240,6 +245,9 @@ def _choices(run: Run, model: Model) -> None:
                 f"{group}: {setting} has none to choose; "
                 f"leave {group} out (it is {default.name} by default)"
             )
+    if name == "hybridnorm":
+        reason = "block=hybridnorm has norms of its own on queries, keys and values"
+        _require_defaults(model, {"qk_norm": False}, "model.", reason)
 
 
 def _default(group: str, model: Model) -> Chosen:
@@ -293,10 +301,15 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
         rate = getattr(optim, key)
         if rate > optim.lr:
             raise UserError(f"optim.{key}: must be at most optim.lr ({optim.lr}), got {rate}")
-    if optim.name == "sgd" and optim.decay == "independent":
+    if optim.name in ("sgd", "lamb") and optim.decay == "independent":
         raise UserError(
-            "optim.decay: independent is for optimizers that decay weights apart from the "
-            "gradient, such as adamw; with optim.name=sgd give optim.decay=by_lr"
+            f"optim.decay: independent is for optimizers that decay weights apart from the "
+            f"gradient, such as adamw; with optim.name={optim.name} give optim.decay=by_lr"
+        )
+    if optim.name == "lamb" and optim.wd == 0:
+        raise UserError(
+            "optim.wd: lamb fits the steps of weights that decay, so without decay it is adamw; "
+            "give more than 0, or optim.name=adamw"
         )
     for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
@@ -362,8 +375,8 @@ _OF_MASKS = {
 _OF_IMAGES = {
     "data": ("rule",),
     "augment": (
-        *("crop_area", "randaug", "jitter", "rotate", "translate", "zoom_out", "erase"),
-        *("mixup", "cutmix", "extra"),
+        *("crop_area", "randaug", "three", "jitter", "rotate", "translate", "zoom_out"),
+        *("erase", "mixup", "cutmix", "extra"),
     ),
     "eval": ("crop", "augment", "aspect", "also"),
 }

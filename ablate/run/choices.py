@@ -153,6 +153,17 @@ NORMS: dict[str, Choice] = {
         everywhere=True,
         tokenwise={},
     ),
+    "derf": Choice(
+        "scale * erf(alpha * x + shift) + bias: no statistics",
+        "Chen et al. 2025 (arXiv 2512.10938), Eq. 10, Derf/ViT/dynamic_erf.py",
+        "ablate.training.model.norm:DynamicErf",
+        {
+            "alpha": Param(float, 0.5, "initial value of the learned alpha"),
+            "shift": Param(float, 0.0, "initial value of the learned shift"),
+        },
+        everywhere=True,
+        tokenwise={},
+    ),
     "affine": Choice(
         "scale * x + bias: no normalisation",
         "-",
@@ -239,6 +250,12 @@ STEMS: dict[str, Choice] = {
         "ablate.training.model.stem:ConvStem",
         saves_blocks=1,
     ),
+    "hmlp": Choice(
+        "each patch by itself: dense on 4x4 pixels, and twice on 2x2 of what that gives, each with "
+        "BatchNorm, GELU between them",
+        "Touvron et al. 2022 (arXiv 2203.09795), deit/models_v2.py hMLP_stem",
+        "ablate.training.model.stem:HierarchicalMLP",
+    ),
     "whiten": Choice(
         "patches decorrelated by a map fitted on the training images -> dense",
         _DPN_APPENDIX,
@@ -308,6 +325,43 @@ BLOCKS: dict[str, Choice] = {
             "init_gain": Param(bool, True, "v, out and MLP start sqrt(ln(2 depth)) larger"),
         },
     ),
+    "lns": Choice(
+        "norms before each sublayer over the root of the block's number 1, 2, ...: LayerNorm "
+        "Scaling",
+        "Sun et al. 2025 (arXiv 2502.05795), LayerNorm-Scaling modeling_llama.py",
+        "ablate.training.model.block:LayerNormScaling",
+    ),
+    "mixln": Choice(
+        "norms after the addition in the first blocks, before each sublayer in the others: Mix-LN",
+        "Li, Yin, Liu 2024 (arXiv 2412.13795), MixLN modeling_llama.py",
+        "ablate.training.model.block:MixLN",
+        {
+            "share": Param(
+                float,
+                0.25,
+                "of the blocks, rounded down: norms after the addition",
+                least=0,
+                most=1,
+            )
+        },
+    ),
+    "hybridnorm": Choice(
+        "norms of each head's queries, keys and values, and one after attention's addition, which "
+        "the MLP and its skip connection share",
+        "Zhuo et al. 2025 (arXiv 2503.04598), HybridNorm olmo/model.py",
+        "ablate.training.model.block:HybridNorm",
+        {
+            "pre_first": Param(
+                bool, False, "norms before each sublayer in the first block: HybridNorm*"
+            )
+        },
+    ),
+    "deepnorm": Choice(
+        "norms after the addition, skip connections times (2 depth)^(1/4), smaller initial weights",
+        "Wang et al. 2022 (arXiv 2203.00555), torchscale encoder.py",
+        "ablate.training.model.block:DeepNorm",
+        {"init_gain": Param(bool, True, "v, out and MLP start (8 depth)^(1/4) smaller")},
+    ),
     "bnffn": Choice(
         "BatchNorm inside the MLP, before its activation, and no norm before it: ViTBNFFN",
         "BatchNorm_in_Transformers_CV (model/vitbnffn.py)",
@@ -352,6 +406,12 @@ OPTIMIZERS: dict[str, Moves] = {
     "adamw": Moves(
         "Adam with decoupled weight decay",
         "Loshchilov, Hutter 2019 (arXiv 1711.05101)",
+        ("b1", "b2", "eps"),
+    ),
+    "lamb": Moves(
+        "adamw's step, as long for each weight as a share of the weight; what doesn't decay moves "
+        "as by adamw",
+        "You et al. 2020 (arXiv 1904.00962), Algorithm 2, as in apex's FusedLAMB",
         ("b1", "b2", "eps"),
     ),
     "sgd": Moves("heavy ball: b1 is its momentum", "torch.optim.SGD", ("b1",)),

@@ -159,8 +159,10 @@ class Model:
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
     posemb: Annotated[
-        Literal["none", "learn", "sincos2d"] | str,
-        Key("positions: none, learned, sines and cosines, or module:Class"),
+        Literal["none", "learn", "sincos2d", "rope2d"] | str,
+        Key(
+            "positions: none, learned, sines and cosines, rotated queries and keys, or module:Class"
+        ),
     ]
     final_norm: Annotated[
         Literal["keep", "auto", "drop"],
@@ -307,16 +309,20 @@ class Optim:
     b1: Annotated[
         float,
         Key(
-            "adamw: decay of the mean gradient; sgd: momentum; lion: momentum's share in a step",
+            "adamw, lamb: decay of the mean gradient; sgd: momentum; lion: its share in a step",
             least=0,
             below=1,
         ),
     ]
     b2: Annotated[
         float,
-        Key("adamw: decay of the mean squared gradient; lion: of the momentum", least=0, below=1),
+        Key(
+            "adamw, lamb: decay of the mean squared gradient; lion: of the momentum",
+            least=0,
+            below=1,
+        ),
     ]
-    eps: Annotated[float, Key("adamw: added to the root of the mean square", above=0)]
+    eps: Annotated[float, Key("adamw, lamb: added to the root of the mean square", above=0)]
     clip: Annotated[float | None, Key("the largest global gradient norm; null: any", above=0)]
     warmup_epochs: Annotated[float, Key("length of the linear warm-up, in epochs", least=0)]
     schedule: Annotated[
@@ -324,7 +330,8 @@ class Optim:
         Key("the rate after the warm-up, or module:name of a factor on optim.lr"),
     ]
     name: Annotated[
-        str, Key("adamw, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class")
+        str,
+        Key("adamw, lamb, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class"),
     ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
@@ -433,6 +440,7 @@ class Augment:
     jitter: Annotated[
         float, Key("of brightness, contrast and saturation: at most this share", least=0, below=1)
     ] = 0.0
+    three: Annotated[bool, Key("3-Augment, before jitter: grey, solarized or blurred")] = False
     rotate: Annotated[float, Key("degrees, to either side", least=0)] = 0.0
     translate: Annotated[float, Key("share of a side, in either direction", least=0, below=1)] = 0.0
     zoom_out: Annotated[float, Key("probability of zooming out", least=0, most=1)] = 0.0

@@ -219,6 +219,7 @@ CHANGES = (
     "flip",
     "crop_pad",
     "crop_area",
+    "three",
     "jitter",
     "rotate",
     "translate",

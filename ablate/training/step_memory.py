@@ -123,6 +123,9 @@ def _optimizer_bytes(model: nn.Module, optim: Optim) -> tuple[int, int]:
     moves = 0
     if optim.name == "lion":  # of all parameters: see `Fused._lion`
         moves = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    elif optim.name == "lamb":  # roots and updates of those that decay: see `Lamb`
+        decaying = [p for name, p in model.named_parameters() if name in decays]
+        moves = 2 * sum(p.nbytes for p in decaying if p.requires_grad)
     return round(moments), moves
 
 

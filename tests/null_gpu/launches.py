@@ -43,9 +43,11 @@ CHANGES = (
     *("train.precision=fp32", "train.precision=tf32", "train.precision=fp64"),
     *("train.deterministic=true", "train.micro_batch=16", "train.ema=0.99", "optim.clip=null"),
     *("model.dropout=0.1", "model.drop_path=0.1", "model.registers=4", "model.posemb=sincos2d"),
-    *("augment.mixup=0.2", "model.arch=mlp/3x100 model.depth=3"),
+    "model.posemb=rope2d",
+    *("augment.three=true", "augment.mixup=0.2", "model.arch=mlp/3x100 model.depth=3"),
 )
-OF_ARCHS = {"augreg": "S/16", "i21k": "Ti/16"}  # recipes that have rates for some archs alone
+# Recipes that have rates for some archs alone.
+OF_ARCHS = {"augreg": "S/16", "deit3": "S/16", "i21k": "Ti/16"}
 OTHER_DATA = {"vtab": "data=vtab_cifar100 data.size=32"}
 POOLS = ("tok", "gap", "map")
 TEXTS = "text.arch=mu text.depth=2 text.tokens=words text.vocab=32"

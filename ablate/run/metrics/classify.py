@@ -54,6 +54,7 @@ def _recount(table: np.ndarray) -> dict[str, float]:
 CLASSIFY = TaskChoice(
     line="which of the classes an image shows",
     path="ablate.training.task.classify:Classify",
+    source="Dosovitskiy et al. 2021 (arXiv 2010.11929)",
     metrics=(
         share("top1", "top-1 accuracy", "top-1", is_share=True, right_within=1),
         share(

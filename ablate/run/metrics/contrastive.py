@@ -38,6 +38,7 @@ CONTRASTIVE = TaskChoice(
     line="match the images of a batch with their captions: an image tower and a text tower, "
     "measured zero-shot by the names of classes",
     path="ablate.training.task.contrastive:Contrastive",
+    source="Zhai et al. 2022 (LiT, arXiv 2111.07991)",
     metrics=(
         share("zeroshot", "zero-shot top-1 accuracy", "zero-shot", is_share=True),
         # Embeddings that are all alike have ln B of B captions, the floor has ln(B / C) of these.

@@ -55,6 +55,7 @@ FEWSHOT = TaskChoice(
     line="which class an image shows, by a linear classifier of a few images of each class; no "
     "weight is trained",
     path="ablate.training.task.fewshot:FewShot",
+    source="Dual PatchNorm (arXiv 2302.01327), Table 1; big_vision evaluators/fewshot_lsr.py",
     # The papers' tables are of 25 shots, which also vary the least from draw to draw.
     metrics=tuple(map(_metric, reversed(FEWSHOT_SHOTS))),
     score=fewshot_scores,

@@ -143,7 +143,8 @@ class TaskChoice:
     that a run sets itself where it starts from another. `views`: about how many images of
     `data.size` the model is shown for each image evaluated. `reads_text`: whether its model has a
     text tower and reads the targets, too; its loss is then one of the whole batch. `excerpt`: the
-    part of its predictions that a lean bundle keeps; None: all of them.
+    part of its predictions that a lean bundle keeps; None: all of them. `source`: a citation ("-":
+    none).
     """
 
     line: str
@@ -168,6 +169,7 @@ class TaskChoice:
     views: int = 1
     reads_text: bool = False
     excerpt: Excerpt | None = None
+    source: str = "-"
 
     @property
     def trains(self) -> bool:

@@ -50,6 +50,7 @@ def guessed(classes: int) -> float:
 SEGMENT = TaskChoice(
     line="which class each pixel is of, by a linear decoder of the patches' tokens",
     path="ablate.training.task.segment:Segment",
+    source="Strudel et al. 2021 (Segmenter, arXiv 2105.05633)",
     metrics=(
         share("miou", "mean IoU", "mIoU", guessed),
         share("pixels", "pixel accuracy", "pixel acc."),

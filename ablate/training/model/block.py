@@ -9,7 +9,7 @@ Used by model/vit.py and model/towers.py; `block=NAME` finds its class through r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log, sqrt
+from math import floor, log, sqrt
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -46,6 +46,7 @@ PLACES = {
     ("pre", "branch"): Places(pre=True, branch=False, post=False),
     ("post", "branch"): Places(pre=False, branch=True, post=False),
     ("pre+post", "branch"): Places(pre=True, branch=True, post=False),
+    ("none", "residual"): Places(pre=False, branch=False, post=False),
     ("none", "branch"): Places(pre=False, branch=False, post=False),
 }
 
@@ -63,11 +64,13 @@ class Layer:
     norm: MakeNorm
     final: MakeNorm = LayerNorm  # makes the norm behind the last block
     depth: int = 1
+    index: int = 0  # of the block among the `depth`: 0, 1, ...
     qkv_bias: bool = True
     act: MakeActivation = activation
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
     attention: MakeShapedPart | None = None  # makes its core; None: softmax attention
+    rotary: nn.Module | None = None  # rotates queries and keys by their places
 
     def scale(self) -> nn.Module:
         """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""
@@ -78,11 +81,10 @@ class Layer:
         """Return a new norm where it is present, else the identity."""
         return self.norm(self.shape) if present else nn.Identity()
 
-    def norm_of_heads(self) -> nn.Module:
-        """Return a new norm of the channels of one head, or the identity where `qk_norm` is
-        None."""
+    def norm_of_heads(self, make: MakeNorm | None) -> nn.Module:
+        """Return a new norm of the channels of one head, or the identity without `make`."""
         shape = replace(self.shape, width=self.head_dim, heads=1)
-        return self.qk_norm(shape) if self.qk_norm else nn.Identity()
+        return make(shape) if make else nn.Identity()
 
     def inside(self, make: MakeNorm | None, channels: int) -> nn.Module | None:
         """Return the module that `make` gives for tokens of `channels` channels; None without
@@ -92,13 +94,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Inner:
-    """The modules inside a block's sublayers and on the MLP's skip connection. Each maker is called
+    """The modules inside a block's sublayers and on their skip connections. Each maker is called
     with the shape that the tokens have at its place; None makes no module."""
 
     context: MakeNorm | None = None  # before attention's output projection
     pre_act: MakeNorm | None = None  # in the MLP, before its activation
     post_act: MakeNorm | None = None  # ... and after it
-    skip: MakeNorm | None = None
+    values: MakeNorm | None = None  # of each head
+    attn_skip: MakeNorm | None = None
+    mlp_skip: MakeNorm | None = None
     gain: float = 1.0  # of the initial v, out and MLP
 
 
@@ -135,6 +139,45 @@ class LayerScale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         return x * self.gamma
+
+
+class FixedScale(nn.Module):
+    """x times a fixed number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+    def extra_repr(self) -> str:
+        return f"{self.factor}"
+
+
+class ScaledNorm(nn.Module):
+    """A norm's output times a fixed number."""
+
+    def __init__(self, norm: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x) * self.factor
+        return y
+
+
+class NormOfHeads(nn.Module):
+    """A norm of tokens, (B, N, D) -> (B, N, D), on each head's: (B, H, N, d) -> (B, H, N, d)."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x.flatten(0, 1))
+        return y.unflatten(0, x.shape[:2])
 
 
 class Residual(nn.Module):
@@ -189,8 +232,10 @@ class Block(nn.Module):
             layer.head_dim,
             qkv_bias=layer.qkv_bias,
             parts=AttentionParts(
-                q_norm=layer.norm_of_heads(),
-                k_norm=layer.norm_of_heads(),
+                q_norm=layer.norm_of_heads(layer.qk_norm),
+                k_norm=layer.norm_of_heads(layer.qk_norm),
+                v_norm=layer.norm_of_heads(inner.values),
+                rotary=layer.rotary,
                 core=layer.inside(layer.attention, layer.head_dim),
                 inner=layer.inside(inner.context, shape.heads * layer.head_dim),
             ),
@@ -207,9 +252,11 @@ class Block(nn.Module):
             post_act=layer.inside(inner.post_act, hidden),
             gain=inner.gain,
         )
-        self.attn = Residual(attention, PLACES[attn, post], layer)
-        skip = layer.inside(inner.skip, shape.width)
-        self.mlp = Residual(perceptron, PLACES[mlp, post], layer, skip)
+        attn_skip, mlp_skip = (
+            layer.inside(make, shape.width) for make in (inner.attn_skip, inner.mlp_skip)
+        )
+        self.attn = Residual(attention, PLACES[attn, post], layer, attn_skip)
+        self.mlp = Residual(perceptron, PLACES[mlp, post], layer, mlp_skip)
         self.ends_normed = PLACES[mlp, post].post
         self.final = layer.final
 
@@ -229,7 +276,7 @@ class NormFormer(Block):
         self, layer: Layer, context: MakeNorm | None = None, *, res_scale: bool = False
     ) -> None:
         skip: MakeNorm | None = (lambda shape: Scale(shape.width)) if res_scale else None
-        inner = Inner(context=context, post_act=layer.norm, skip=skip)
+        inner = Inner(context=context, post_act=layer.norm, mlp_skip=skip)
         super().__init__(layer, inner, attn="pre+post", post="branch")
 
 
@@ -265,6 +312,63 @@ class SubLN(Block):
             gain=gain,
         )
         super().__init__(layer, inner)
+
+
+class LayerNormScaling(Block):
+    """x + f(N(x) / sqrt(l)) for each sublayer f of block l = 1, 2, ...: Sun et al. 2025.
+
+    arXiv 2502.05795, LayerNorm-Scaling's modeling_llama.py. The final norm is not scaled.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        factor = (layer.index + 1) ** -0.5
+        super().__init__(replace(layer, norm=lambda shape: ScaledNorm(layer.norm(shape), factor)))
+
+
+class MixLN(Block):
+    """N(x + f(x)) in the first floor(share L) of L blocks, x + f(N(x)) in the others: Li et al.
+    2024 (arXiv 2412.13795)."""
+
+    def __init__(self, layer: Layer, *, share: float = 0.25) -> None:
+        post_blocks = floor(round(share * layer.depth, 6))  # 0.29 * 100 is 28.999999999999996
+        place = "post" if layer.index < post_blocks else "pre"
+        super().__init__(layer, attn=place, mlp=place)
+
+
+class HybridNorm(Block):
+    """y = N(x + SA(x)), then y + MLP(y), with norms on the queries, keys and values of each head.
+
+    Zhuo et al. 2025 (arXiv 2503.04598), HybridNorm's olmo/model.py. `pre_first`: the first block
+    is x + SA(N(x)), then x + MLP(N(x)), with the same norms in SA: the paper's HybridNorm*.
+    """
+
+    def __init__(self, layer: Layer, *, pre_first: bool = False) -> None:
+        def of_heads(shape: Shape) -> nn.Module:
+            return NormOfHeads(layer.norm(shape))
+
+        is_pre = pre_first and layer.index == 0
+        super().__init__(
+            replace(layer, qk_norm=of_heads),
+            Inner(values=of_heads),
+            attn="pre" if is_pre else "post",
+            mlp="pre" if is_pre else "none",
+        )
+
+
+class DeepNorm(Block):
+    """N(a x + f(x)) for each sublayer f, a = (2 L)^(1/4) for L blocks: Wang et al. 2022.
+
+    arXiv 2203.00555, an encoder's; torchscale encoder.py. `init_gain`: v, out, fc1 and fc2 start
+    (8 L)^(1/4) times smaller, weights and biases; q and k do not.
+    """
+
+    def __init__(self, layer: Layer, *, init_gain: bool = True) -> None:
+        def skip(shape: Shape) -> nn.Module:
+            return FixedScale((2 * layer.depth) ** 0.25)
+
+        gain = (8 * layer.depth) ** -0.25 if init_gain else 1.0
+        inner = Inner(attn_skip=skip, mlp_skip=skip, gain=gain)
+        super().__init__(layer, inner, attn="post", mlp="post")
 
 
 class BatchNormFFN(Block):

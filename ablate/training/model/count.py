@@ -135,6 +135,7 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten._safe_softmax.default: _like,
     **dict.fromkeys((aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor), _broadcast),
     **dict.fromkeys((aten.abs.default, aten.clamp.default, aten.exp.default), _like),
+    aten.erf.default: _like,
     **dict.fromkeys((aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sqrt.default), _like),
     **dict.fromkeys((aten.gelu.default, aten.relu.default, aten.sigmoid.default), _like),
     **dict.fromkeys((aten.neg.default, aten.reciprocal.default, aten.tanh.default), _like),

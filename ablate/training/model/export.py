@@ -8,7 +8,7 @@ training/starting_weights.py for runs with `from.names=timm`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -104,10 +104,19 @@ def to_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our state dict, made from timm's. Raises UserError for a model that timm does not
-    have."""
+    """Return our state dict, made from timm's; without a head where theirs has none, as those of
+    DINOv2 and SigLIP.
+
+    Raises UserError for a model that timm does not have, and for weights of another model.
+    """
     run = _check(run)
-    ours = {name: state[timm_name] for name, timm_name in _renamed(run).items()}
+    names = {
+        name: timm_name
+        for name, timm_name in _renamed(run).items()
+        if timm_name in state or not timm_name.startswith("head.")
+    }
+    _check_names(state, {*names.values(), "patch_embed.proj.weight"})
+    ours = {name: state[timm_name] for name, timm_name in names.items()}
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
     ours["stem.dense.weight"] = kernel.permute(0, 2, 3, 1).flatten(1)
     if run.model.cls_posemb:
@@ -116,6 +125,17 @@ def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if number:
             ours["registers.token"] = state["reg_token"] + positions[:, 1 : 1 + number]
     return {name: tensor.contiguous() for name, tensor in ours.items()}
+
+
+def _check_names(state: Mapping[str, Tensor], names: Collection[str]) -> None:
+    """Raise UserError unless a file of timm's has weights of these names, and besides them at most
+    a head's."""
+    hint = "see model.registers, model.layerscale, model.pool, model.depth and model.qkv_bias"
+    if missing := sorted({*names} - state.keys()):
+        raise UserError(f"from: has no {missing[0]} of timm's, which this model has; {hint}")
+    for name in sorted(state.keys() - {*names}):
+        if not name.startswith("head."):
+            raise UserError(f"from: has {name} of timm's, which this model has not; {hint}")
 
 
 def _renamed(run: ShippedRun) -> dict[str, str]:

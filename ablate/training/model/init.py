@@ -170,12 +170,12 @@ DENSE = [
     for part in ("kernel", "bias")
 ]
 
-# Roles that no scheme sets, or that all set alike. pycls/models/vit.py leaves the convolutions of
-# its stem as torch has them.
+# Roles that no scheme sets, or that all set alike. pycls/models/vit.py and deit/models_v2.py leave
+# the convolutions of their stems as torch has them.
 EVERYWHERE: dict[str, Rule] = {
     "scale": constant(1),
     "offset": constant(0),
-    "conv.kernel": uniform_fan_in,
+    **dict.fromkeys(("conv.kernel", "conv.bias"), uniform_fan_in),
     "decoder.kernel": trunc_normal(0.02),  # Segmenter's segm/model/decoder.py
     "decoder.bias": constant(0),
     "probe": one_row,  # of big_vision's MAPHead

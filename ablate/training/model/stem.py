@@ -296,3 +296,48 @@ class ConvStem(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = torch.relu(norm(conv(x)))
         return self.dense(x.flatten(1, 2))
+
+
+class HierarchicalMLP(nn.Module):
+    """dense -> BatchNorm -> GELU, twice, then dense -> BatchNorm: Touvron et al. 2022, hMLP.
+
+    arXiv 2203.09795, section 5; deit/models_v2.py. The first dense layer sees squares whose sides
+    are a quarter of the patch's, the second 2 x 2 of its outputs, the third 2 x 2 of these: so no
+    layer mixes patches, though the norms take their statistics over the batch. The first two have a
+    quarter of the width. The paper has patches of 16 alone (4 x 4 pixels, 2 x 2, 2 x 2); for others
+    the same split is assumed. Raises UserError where 4 does not divide the patch's side, or the
+    width.
+    """
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        super().__init__()
+        for key, value in (("model.patch", patches.patch), ("model.width", width)):
+            if value % 4:
+                raise UserError(
+                    f"{key}: stem=hmlp splits patches and width in four, so it must be a multiple "
+                    f"of 4, got {value}; set it, or another stem"
+                )
+        self.sides = patches.patch // 4, 2, 2
+        self.patches = patches
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        inputs, side = patches.channels, patches.size
+        for cells, outputs in zip(self.sides, (width // 4, width // 4, width), strict=True):
+            side //= cells
+            self.layers.append(Dense(cells**2 * inputs, outputs, role="conv"))
+            self.norms.append(BatchNorm(Shape(outputs, 1, grid=(side, side), cls=0)))
+            inputs = outputs
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, h*P, w*P, C) -> (B, h*w, D)
+        x = images.reshape(len(images), *[self.patches.size] * 2, self.patches.channels)
+        for number, side in enumerate(self.sides):
+            x = F.gelu(x) if number else x
+            x = self.norms[number](self.layers[number](in_squares(x, side)))
+        return x.flatten(1, 2)
+
+
+def in_squares(x: Tensor, side: int) -> Tensor:
+    """Join squares of cells: (B, h*s, w*s, C) -> (B, h, w, s*s*C), row by row."""
+    batch, height, width, channels = x.shape
+    cells = x.reshape(batch, height // side, side, width // side, side, channels)
+    return cells.transpose(2, 3).flatten(3)

@@ -85,14 +85,17 @@ class AttentionParts:
 
     `q_norm` and `k_norm` normalise the channels of every head's queries and keys, all heads by the
     same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
-    no offsets; timm's `qk_norm` has them, as here.
+    no offsets; timm's `qk_norm` has them, as here. `v_norm` does so with the values.
 
-    `core` computes the heads' contexts from queries, keys and values, each (B, H, N, d). `inner` is
+    `rotary` rotates queries and keys, behind these norms, by the places of their tokens. `core`
+    computes the heads' contexts from queries, keys and values, each (B, H, N, d). `inner` is
     applied between the heads' contexts and the output projection.
     """
 
     q_norm: nn.Module | None = None
     k_norm: nn.Module | None = None
+    v_norm: nn.Module | None = None
+    rotary: nn.Module | None = None
     core: nn.Module | None = None
     inner: nn.Module | None = None
 
@@ -119,6 +122,8 @@ class Attention(nn.Module):
         self.qkv = Dense(width, 3 * wide, role="qkv", bias=qkv_bias, gains=(1.0, 1.0, gain))
         self.q_norm = parts.q_norm or nn.Identity()
         self.k_norm = parts.k_norm or nn.Identity()
+        self.v_norm = parts.v_norm or nn.Identity()
+        self.rotary = parts.rotary or nn.Identity()
         self.core: Callable[..., Tensor] = parts.core or softmax_attention
         self.inner = parts.inner or nn.Identity()
         self.out = Dense(wide, width, role="out", gains=(gain,))
@@ -128,8 +133,10 @@ class Attention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
         # Parted first: so a kernel joins their gradients where they lie.
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        # On a GPU autocast normalises in float32; a kernel takes all three in one type.
-        return self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), v
+        q, k = self.rotary(self.q_norm(q)), self.rotary(self.k_norm(k))
+        # On a GPU autocast normalises in float32, and rotations are computed in it; a kernel takes
+        # all three in one type.
+        return q.to(v.dtype), k.to(v.dtype), self.v_norm(v).to(v.dtype)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         q, k, v = self.parts(x)

@@ -20,6 +20,7 @@ from ablate.training.model.norm.powernorm import PowerNorm
 from ablate.training.model.norm.shape import MakeNorm, Norm, Shape
 from ablate.training.model.norm.tokenwise import (
     Affine,
+    DynamicErf,
     DynamicTanh,
     ExcludeCls,
     Identity,

@@ -1,6 +1,6 @@
 """Norms over one token at a time. All (B, N, D) -> (B, N, D).
 
-Used by `norm=layernorm`, `rmsnorm`, `scalenorm`, `dyt`, `affine` and `identity`, through
+Used by `norm=layernorm`, `rmsnorm`, `scalenorm`, `dyt`, `derf`, `affine` and `identity`, through
 run/choices.py `NORMS`; `LayerNorm` also by model/vit.py. A new setting or norm also needs its entry
 in `NORMS`.
 """
@@ -90,6 +90,23 @@ class DynamicTanh(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.addcmul(self.bias, torch.tanh(self.alpha * precise(x)), self.weight)
+
+
+class DynamicErf(Norm):
+    """scale * erf(alpha * x + shift) + bias, alpha and shift one learned number each.
+
+    Chen, Lu, Zhu, Sun, Liu 2025 (arXiv 2512.10938), Derf/ViT/dynamic_erf.py.
+    """
+
+    def __init__(self, shape: Shape, *, alpha: float = 0.5, shift: float = 0.0) -> None:
+        super().__init__(shape.width)
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.shift = nn.Parameter(torch.empty(1))
+        self.starts = {"alpha": alpha, "shift": shift}
+
+    def forward(self, x: Tensor) -> Tensor:
+        squashed = torch.erf(torch.addcmul(self.shift, self.alpha, precise(x)))
+        return torch.addcmul(self.bias, squashed, self.weight)
 
 
 class Affine(Norm):
