@@ -35,7 +35,7 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.M
     """Return the method that judges a column. All planned contrasts count, whatever the results,
     and all variants that were read with them. `past`: the looks before; None counts none."""
     analysis = plan.analysis
-    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    contrasts = Counter(cell.column for cell in plan.cells if plan.is_judged(cell.row))
     for label in contrasts:
         rows = [cell.row for cell in plan.cells if cell.column == label]
         contrasts[label] += len(plan.contrasts_in(rows))
@@ -73,7 +73,9 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> sta
 
 def judged_by(plan: Plan, method: stats.Method, rows: int, lacking: str) -> str:
     """Say how a column of so many rows was judged: one variant by its paired t, and in another way
-    where images are `lacking`."""
+    where images are `lacking`; against a target each row by its own one-sample t."""
+    if plan.analysis.target is not None:
+        return "one sample"
     if not plan.design.blocks:
         return "welch" if rows < 3 or method.spread == "paired" else "one way"
     if rows < 3:
@@ -90,7 +92,10 @@ def is_partial(plan: Plan, scores: Scores) -> bool:
 
 
 def verdict_words(plan: Plan) -> tuple[str, str]:
-    """Return the words for a gain above 0 and below 0, by the metric and by who trained."""
+    """Return the words for a gain above 0 and below 0, by the metric and by who trained; under a
+    target those for a mean above it and below it."""
+    if plan.analysis.target is not None:
+        return stats.TARGET
     if plan.metric.neutral:
         return stats.NEUTRAL
     return stats.COMPARED if isinstance(plan.design, Imported) else stats.BETTER

@@ -103,7 +103,7 @@ def cell_scores(
                     value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
             elif (
                 seed in diverged
-                and cell.row != plan.baseline
+                and plan.is_judged(cell.row)
                 and plan.analysis.diverged == "chance"
             ):
                 value = metric.chance(cell.spec.guesses)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -264,6 +264,18 @@ class Analysis:
         Mapping[str, Mapping[str, Any]],
         Key("differences of two rows, and by how much gains change between two columns"),
     ] = field(default_factory=dict)
+    target: Annotated[
+        float | None, Key("a number that the mean of each row is judged against; no row is a baseline")
+    ] = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The keys and values that plans and looks keep, without a target where there is none: so
+        they stay as older versions wrote them."""
+        values = {key.name: getattr(self, key.name) for key in fields(self)}
+        if self.target is None:
+            del values["target"]
+        return values
 
     @property
     def row_contrasts(self) -> list[RowContrast]:

@@ -252,6 +252,8 @@ class Looks:
             )
 
     def check_change(self, plan: Plan, key: str) -> None:
+        if key == "target":
+            return  # which `check_target` refuses
         raise UserError(
             f"analysis.{key}: the looks of {plan.name} gave out seeds by another value; remove "
             f"analysis.{key}, or drive the sweep with the new value"

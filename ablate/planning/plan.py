@@ -256,6 +256,10 @@ class Plan:
         line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
         return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
 
+    def is_judged(self, row: str) -> bool:
+        """Return whether a row is judged: every row by a target, all but the baseline by gains."""
+        return self.analysis.target is not None or row != self.baseline
+
     def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
@@ -468,6 +472,7 @@ class Plan:
         parts = {key: value for key, value in vars(self).items() if key != "design"}
         if self.changes is None:  # so the file stays as older versions wrote it
             del parts["changes"]
+        parts["analysis"] = self.analysis.plain
         tree = {"format": FORMAT, **parts, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=_plain).encode()
 

@@ -140,7 +140,9 @@ def _signs(was: set[str], is_: set[str]) -> list[str]:
 
 def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
-    looks share the spec of a baseline, or if the labels are the same."""
+    looks share the spec of a baseline, or if the labels are the same. A target has none."""
+    if old_look.has_target or new_look.has_target:
+        return []
     ours = {column.baseline.spec: next(iter(column.rows)) for column in new_look.columns.values()}
     theirs = {column.baseline.spec: next(iter(column.rows)) for column in old_look.columns.values()}
     if ours.keys() & theirs.keys():

@@ -51,6 +51,8 @@ __all__ = [
     "raw_p",
     "Reason",
     "RowGain",
+    "TARGET",
+    "target_difference",  # the mean of a row minus a fixed number
     "UNSTABLE",
     "verdict",
     # The spread of gains: which images change
@@ -134,6 +136,7 @@ if TYPE_CHECKING:
         MOST_SEEDS,
         NEUTRAL,
         POWER,
+        TARGET,
         UNSTABLE,
         ColumnGains,
         Method,
@@ -145,6 +148,7 @@ if TYPE_CHECKING:
         fit,
         population_gain,
         raw_p,
+        target_difference,
         verdict,
     )
     from ablate.analysis.stats.power import (

@@ -24,6 +24,7 @@ from ablate.analysis.stats.estimate import (
     Floats,
     holm,
     mean,
+    mean_interval,
     sign_flip,
 )
 from ablate.analysis.stats.spread import (
@@ -49,6 +50,7 @@ BETTER = ("helps", "hurts")
 NEUTRAL = ("higher", "lower")
 # Metrics have a direction; "helps" would say that a change was made, and made the difference.
 COMPARED = ("better", "worse")  # of results from elsewhere, where it isn't known what was changed
+TARGET = ("above the target", "below the target")  # of a mean minus a fixed number
 
 
 def verdict(
@@ -389,6 +391,27 @@ def contrast_gain(
         p = min(1.0, wider.raw_p * method.contrasts)
     estimate = dataclasses.replace(wider.gain, mean=mean, low=low, high=high)
     return dataclasses.replace(wider, gain=estimate, p=p)
+
+
+def target_difference(values: Floats, target: float, method: Method) -> RowGain | None:
+    """Compute the mean of `values` (n,), but for NaN, minus `target`, with the interval of the
+    one-sample t at the row's share of the error; None without values. The sign is that of the
+    values, whichever direction is better. p is Bonferroni's, as the interval."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return None
+    estimate = mean_interval(present, method.alpha / method.contrasts)
+    middle = estimate.mean - target
+    if estimate.low is None or estimate.high is None or not estimate.sd:
+        ends = (middle, middle) if estimate.n > 1 else (None, None)  # equal values: no spread
+        return RowGain(Estimate(middle, *ends, estimate.n, estimate.sd))
+    half = (estimate.high - estimate.low) / 2
+    difference = Estimate(middle, middle - half, middle + half, estimate.n, estimate.sd)
+    df = estimate.n - 1.0
+    raw = float(raw_p(np.array(middle), np.array(estimate.sd**2), np.array(df), estimate.n))
+    adjusted_p = min(1.0, method.contrasts * raw)
+    flip = sign_flip(present - target)
+    return RowGain(difference, raw_p=raw, p=adjusted_p, sign_flip=flip, df=df)
 
 
 class _Pairs(NamedTuple):

@@ -1,0 +1,93 @@
+"""Judges the mean of each row against a target, a fixed number, and finds from which column on the
+means of a row are on its better side.
+
+Used by `tabulate.py`, for every table of a sweep with `analysis.target`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ablate.analysis import stats
+from ablate.analysis.evidence import ColumnEvidence
+from ablate.analysis.judging import Detail, is_partial
+from ablate.analysis.summary import Summary, SummaryLine
+from ablate.analysis.table import Entry, TableColumn, better_side
+from ablate.planning import Imported, Plan, ordered_columns
+
+
+def target_differences(
+    column: ColumnEvidence, target: float, method: stats.Method
+) -> stats.ColumnGains:
+    """Compute the difference of each row of a column from the target, each with the interval of its
+    own runs: none for a row that leaves out a run which diverged or never reached a threshold."""
+    import numpy as np
+
+    plan = column.plan
+    differences = []
+    for values, scores in zip(plan.metric.sign * column.means(plan), column.scores, strict=True):
+        difference = stats.target_difference(np.asarray(values), target, method)
+        if difference is not None and is_partial(plan, scores):
+            mean = difference.gain
+            difference = stats.RowGain(stats.Estimate(mean.mean, None, None, mean.n))
+        differences.append(difference)
+    return stats.ColumnGains(tuple(differences))
+
+
+def sequence_block(
+    plan: Plan, columns: Sequence[TableColumn], detail: Detail
+) -> tuple[Summary, ...]:
+    """Make the block that says from which column on each row is on the better side of the target.
+    () unless the columns are ordered, one side is better, and verdicts are shown.
+
+    The columns are tested in a fixed sequence, from the last one backwards, until one is not on the
+    better side: so no column but the first that fails can be a false one, and the error of all is
+    that of a single column (Maurer, Hothorn & Lehmacher 1995).
+    """
+    order = [column.label for column in ordered_columns(plan)]
+    good = better_side(plan.metric)
+    if not order or not good or detail is not Detail.VERDICTS:
+        return ()
+    by_label = {column.label: column for column in columns if not column.on}
+    sequence = [by_label[label] for label in order]
+    lines = list(_lines(plan, sequence, good))
+    if not any(line.verdict for line in lines):
+        return ()
+    return (
+        Summary(
+            kind="sequence",
+            name="target",
+            title=f"From which {column_noun(plan)} on?",
+            note=f"the first of which it and all later ones are {good}; tested from the last one "
+            f"backwards, so the columns need no correction",
+            contrasts=max(column.contrasts for column in sequence),
+            lines=tuple(lines),
+        ),
+    )
+
+
+def column_noun(plan: Plan) -> str:
+    """Return what the columns of a plan are: "step", by the sheet's column or by their key."""
+    if isinstance(plan.design, Imported):
+        return plan.design.sources[0].read.column or "column"
+    keys = {key for column in plan.columns for key in column.settings}
+    return keys.pop().rpartition(".")[2] if len(keys) == 1 else "column"
+
+
+def _lines(plan: Plan, sequence: Sequence[TableColumn], good: str) -> Iterator[SummaryLine]:
+    """Yield a line for each row: the first column that holds with all after it or, where the last
+    one doesn't hold, that one with its verdict."""
+    for row in plan.rows:
+        held: tuple[TableColumn, Entry] | None = None
+        for column in reversed(sequence):
+            entry = next((entry for entry in column.entries if entry.row == row.label), None)
+            if entry is None or entry.verdict != good:
+                break
+            held = column, entry
+        if held is not None:
+            column, entry = held
+            word: str | None = f"good from {column.heading} on"
+        elif entry is not None:
+            word = entry.verdict
+        if entry is not None and entry.difference is not None:
+            yield SummaryLine(row.label, column.heading, entry.difference, word, entry.p_values)
