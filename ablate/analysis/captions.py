@@ -24,7 +24,7 @@ from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
 from ablate.analysis.summary import Summary
-from ablate.analysis.table import TableColumn
+from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
 from ablate.run import OwnSpec, RunSpec, program_of
@@ -55,8 +55,12 @@ def caption(
     `has_verdicts`: whether a row or an effect has one."""
     has_intervals = detail >= Detail.INTERVALS
     reading, computation = _metric(plan, columns, blocks, has_intervals)
+    if plan.analysis.target is not None:
+        reading, computation = _target(plan, columns, plan.analysis.target, has_intervals)
     yield reading
-    if has_verdicts:
+    if has_verdicts and plan.analysis.target is not None:
+        yield sentence("verdicts.target", better=better_side(plan.metric))
+    elif has_verdicts:
         yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
     if has_intervals:
         yield from _resolution(plan, columns)
@@ -121,6 +125,29 @@ def _metric(
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
     reading = sentence("reading", **values, effects=effects, uneven=uneven)
     return reading, sentence("metric", **values, test=test)
+
+
+def _target(
+    plan: Plan, columns: Sequence[TableColumn], target: float, has_intervals: bool
+) -> tuple[Sentence, Sentence]:
+    """Explain means, their differences from the target, and how both intervals are computed."""
+    metric = plan.metric
+    values = {
+        "target": target,
+        "unit": metric.unit,
+        "alpha": plan.analysis.alpha,
+        "seeds": plan.design.blocks,
+        "interval": None,
+    }
+    if has_intervals:
+        values["interval"] = {
+            "alpha": gain_alpha(plan.analysis),
+            "family": _family(plan, columns),
+        }
+    reading = sentence(
+        "reading.target", name=metric.name, points=metric.points, lower=metric.sign < 0, **values
+    )
+    return reading, sentence("metric.target", **values)
 
 
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:

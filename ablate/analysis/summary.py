@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from ablate.analysis import stats
 from ablate.planning import effect_label
 
+GOOD_FROM = "good from "  # begins the verdict of a row that is good from some column on
+
 
 @dataclass(frozen=True)
 class PValues:
@@ -65,9 +67,10 @@ class SummaryLine:
 @dataclass(frozen=True)
 class Summary:
     """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
-    columns) or contrast; of two rows, row_contrast; of effects, change, pair, shapley or placement,
-    see `ablate.analysis.effects`. `note`: what the lines are; `basis`: how they were judged, which
-    only full notes print; `contrasts`: those that share the error of the intervals."""
+    columns), contrast, or sequence (from which column on a row is good); of two rows, row_contrast;
+    of effects, change, pair, shapley or placement, see `ablate.analysis.effects`. `note`: what the
+    lines are; `basis`: how they were judged, which only full notes print; `contrasts`: those that
+    share the error of the intervals."""
 
     kind: str
     name: str
@@ -80,7 +83,7 @@ class Summary:
     @property
     def of_rows(self) -> bool:
         """True if the lines are rows of the table, False if they are effects."""
-        return self.kind in ("average", "group", "contrast")
+        return self.kind in ("average", "group", "contrast", "sequence")
 
     def without_intervals(self) -> Summary:
         """Return the block with means alone, for a table that lacks runs."""

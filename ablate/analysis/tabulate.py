@@ -110,8 +110,8 @@ def make_table(
     # Changes have intervals, their cells have not.
     row_detail = detail if plan.changes is None else Detail.MEANS
     row_courses = courses if plan.changes is None else {}
-    reads_images = ready and (extras.population or plan.spread == "images")
-    reads_images = reads_images and plan.analysis.target is None
+    has_gains = plan.analysis.target is None
+    reads_images = ready and has_gains and (extras.population or plan.spread == "images")
     making = Making(plan, extras, reads_images, row_detail, past)
     columns: list[TableColumn] = []
     for column in evidence.columns:
@@ -127,7 +127,7 @@ def make_table(
     images = evidence.images() if reads_images else None
     arrays = Arrays(evidence, detail, images, bool(courses), variants_read)
     averaged: tuple[Summary, ...] = ()
-    if plan.analysis.target is None:
+    if has_gains:
         averaged = _summaries(plan, arrays, courses)
         below = (*contrast_blocks(evidence, detail, past, courses, reads_images), *averaged)
     else:
@@ -406,7 +406,7 @@ def _entry(
         gain=None if has_target else contrast,
         difference=contrast if has_target else None,
         pool=(gain.own_reason or "kept")
-        if gain and plan.spread != "paired" and making.has_intervals and not has_target
+        if gain and plan.spread != "paired" and making.has_intervals
         else "",
         verdict=row.verdict,
         ratio=gain.ratio if gain else None,

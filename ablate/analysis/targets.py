@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ablate.analysis import stats
 from ablate.analysis.evidence import ColumnEvidence
 from ablate.analysis.judging import Detail, is_partial
-from ablate.analysis.summary import Summary, SummaryLine
+from ablate.analysis.summary import GOOD_FROM, Summary, SummaryLine
 from ablate.analysis.table import Entry, TableColumn, better_side
 from ablate.planning import Imported, Plan, ordered_columns
 
@@ -86,7 +86,7 @@ def _lines(plan: Plan, sequence: Sequence[TableColumn], good: str) -> Iterator[S
             held = column, entry
         if held is not None:
             column, entry = held
-            word: str | None = f"good from {column.heading} on"
+            word: str | None = f"{GOOD_FROM}{column.heading} on"
         elif entry is not None:
             word = entry.verdict
         if entry is not None and entry.difference is not None:

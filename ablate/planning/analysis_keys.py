@@ -265,7 +265,8 @@ class Analysis:
         Key("differences of two rows, and by how much gains change between two columns"),
     ] = field(default_factory=dict)
     target: Annotated[
-        float | None, Key("a number that the mean of each row is judged against; no row is a baseline")
+        float | None,
+        Key("a number that the mean of each row is judged against; no row is a baseline"),
     ] = None
 
     @property

@@ -188,7 +188,7 @@ class Plan:
         columns at once with few seeds.
         """
         at_once = self.analysis.family == "table" and len(self.columns) > 1
-        if self.analysis.spread == "paired":
+        if self.analysis.spread == "paired" or self.analysis.target is not None:
             return "paired"
         if self.no_images(self.metric):
             return "paired" if at_once or self.analysis.looks else "one way"

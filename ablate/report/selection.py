@@ -129,17 +129,18 @@ def _own_labels(table: Table) -> dict[str, str]:
 
 
 def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
-    """Return the table of these places and of the baseline."""
+    """Return the table of these places and, unless it is judged itself, of the baseline."""
     across = {column for _, column in places}
     part_columns = [column for column in table.columns if column.label in across]
-    labels = {table.baseline, *(row for row, _ in places)}
+    reference = {table.baseline} if table.target is None else set[str]()
+    labels = reference | {row for row, _ in places}
     rows = [row for row in table.rows if row.label in labels]
     if sort:
         rows = _sorted(table, rows, part_columns)
     order = [row.label for row in rows]
     columns = []
     for column in part_columns:
-        row_labels = {row for row, label in places if label == column.label} | {table.baseline}
+        row_labels = {row for row, label in places if label == column.label} | reference
         entries = [entry for entry in column.entries if entry.row in row_labels]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
@@ -160,9 +161,11 @@ def _sorted(
     row may lack: the baseline first, rows without a gain last. Rows are in no families any more."""
     entries = [entry for column in columns for entry in column.entries]
 
+    sign = 1 if table.target is None else table.metric_of().sign  # of what is better
+
     def place(row: TableRow) -> tuple[bool, float]:
-        gains = [e.gain.mean for e in entries if e.row == row.label and e.gain is not None]
-        return row.label != table.baseline, -fmean(gains) if gains else math.inf
+        gains = [sign * e.contrast.mean for e in entries if e.row == row.label and e.contrast]
+        return table.is_judged(row.label), -fmean(gains) if gains else math.inf
 
     return [dataclasses.replace(row, family=None) for row in sorted(rows, key=place)]
 

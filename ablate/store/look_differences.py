@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.store.looks import CODE, CONTRASTS, MINUS, SKIPPED, TUNE, UNTIL, InterimLook
+from ablate.store.looks import CODE, CONTRASTS, MINUS, SKIPPED, SPREAD, TUNE, UNTIL, InterimLook
 
 MOST_SHOWN = 8  # values of a list in a note
 
@@ -102,6 +102,8 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
         earlier, value = old_look.analysis.get(key), new_look.analysis.get(key)
         if earlier == value or (key == CODE and old_look.metric != new_look.metric):
             continue
+        if key == SPREAD and old_look.has_target != new_look.has_target:
+            continue  # a target has one spread alone
         if key == CONTRASTS:
             parts += _contrast_changes(old_look, new_look)
         elif key == TUNE and None not in (earlier, value):

@@ -30,6 +30,7 @@ UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 CONTRASTS = "contrasts"  # of an analysis: differences of rows or of columns, by name
+SPREAD = "spread"  # of an analysis: what judges gains
 TARGET = "target"  # of an analysis: the number that means were judged against
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
 EMPTY: Results = {}
@@ -228,7 +229,7 @@ def until_look(
 
 
 def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Results) -> InterimLook:
-    analysis = plan.analysis.plain | {"spread": plan.spread}
+    analysis = plan.analysis.plain | {SPREAD: plan.spread}
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own

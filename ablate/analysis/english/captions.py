@@ -101,6 +101,59 @@ def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Va
     )
 
 
+@writes("reading.target")
+def reading_target(
+    name: str,
+    points: str,
+    lower: bool,
+    target: float,
+    unit: str,
+    alpha: float,
+    seeds: bool,
+    interval: Values | None,
+) -> str:
+    """Say what the numbers of a table with a target are. `interval`: the alpha and the family of
+    the differences' intervals, None without intervals."""
+    difference_interval = ""
+    if interval is not None:
+        difference_interval = f" [{_together({**interval, 'looks': ()})}]"
+    return (
+        f"{capitalized(name)}: mean over {'seeds' if seeds else 'runs'} "
+        f"[{confidence_level(alpha)} interval]; mean minus the target, "
+        f"{amount_text(f'{target:.10g}', unit)}, in {points}{difference_interval}"
+        f"{', lower being better' if lower else ''}."
+    )
+
+
+@writes("metric.target", exact=True)
+def metric_target(
+    target: float, unit: str, alpha: float, seeds: bool, interval: Values | None
+) -> str:
+    """Say how the intervals of a table with a target are computed. The values are those of
+    `reading.target`."""
+    repeats = "seeds" if seeds else "runs"
+    shared = ""
+    if interval is not None:
+        shared = (
+            f"; the {family_words(**interval['family'])} share an error of "
+            f"{100 * interval['alpha']:.4g} %"
+        )
+    return (
+        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared}. The "
+        f"target is a number without noise."
+    )
+
+
+@writes("verdicts.target")
+def verdicts_target(better: str) -> str:
+    """`better`: the verdict of the better side, "" where no side is better."""
+    rules = [
+        f"{word}{' (bold)' * (word == better)} = interval of the difference {place} 0"
+        for word, place in (("above the target", "above"), ("below the target", "below"))
+    ]
+    return f"Verdict: {', '.join(rules)}; else can't tell."
+
+
 def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
     """Say what numbers are of. `on`: that in words, "" for a test set of one of these `sizes`;
     `untested`: the words where no size is known."""
@@ -311,8 +364,7 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
         size = f"±{significant(min(halves))} to ±{significant(max(halves))} {points}, by column"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = (
-        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the "
-        "time"
+        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the time"
     )
     if len(columns) > 1:
         return f"{text}."

@@ -27,13 +27,13 @@ from ablate.analysis import (
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     DEFAULT_SHOW,
-    IMPROVED,
     OTHERS_HEADING,
     ShownPart,
     bracket,
     fates,
     interval,
     interval_form,
+    is_good,
     paper_apart,
     parts_of,
 )
@@ -49,6 +49,7 @@ FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
 EFFECT_HEADINGS = {
     "row_contrast": "difference",
+    "sequence": "mean minus the target",
     "pair": "interaction",
     "shapley": "share",
 }  # of blocks whose numbers are no gains
@@ -59,7 +60,12 @@ BLOCK_LINES = {
     "shapley": "change",
 }  # which are no rows
 # What heads a line's `column`.
-COLUMN_HEADINGS = {"row_contrast": "column", "contrast": "columns", "group": "group"}
+COLUMN_HEADINGS = {
+    "row_contrast": "column",
+    "contrast": "columns",
+    "group": "group",
+    "sequence": "column",
+}
 
 
 def sheet(
@@ -283,7 +289,7 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),
-            GridCell(gain, bold=line.verdict in IMPROVED, number=True),
+            GridCell(gain, bold=is_good(line.verdict), number=True),
             GridCell(sample, number=True),
             GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
@@ -318,7 +324,7 @@ def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
             gain = interval(effect.gain, table.metric_of(), True, ci) if effect else ""
             word = (effect.verdict or "") if effect else ""
             cells += [
-                GridCell(gain, bold=word in IMPROVED, number=True),
+                GridCell(gain, bold=is_good(word), number=True),
                 GridCell(str(effect.gain.n) if effect else "", number=True),
             ]
             cells += [GridCell(word)] * has_verdicts

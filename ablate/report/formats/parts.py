@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.analysis import (
+    GOOD_FROM,
     Against,
     Cost,
     Entry,
@@ -42,6 +43,14 @@ IMPROVED = ("helps", "better")  # verdicts whose gains are bold
 OTHERS_HEADING = "others"  # heads what is in no family or group, below what is in one
 
 
+def is_good(verdict: str | None, better_side: str = "") -> bool:
+    """Return whether what a verdict is on is bold. `better_side`: see `Table.better_side`."""
+    if verdict is None:
+        return False
+    good = (*IMPROVED, better_side) if better_side else IMPROVED
+    return verdict in good or verdict.startswith(GOOD_FROM)
+
+
 def check_show(text: str, own_metrics: Collection[str] = ()) -> tuple[str, ...]:
     """Split and check the parts of `--show`. `own_metrics`: metrics of the sweep at hand. Raises
     UserError for an unknown part."""
@@ -65,9 +74,10 @@ class ShownPart:
     number: bool = True
     is_gain: bool = False
     is_verdict: bool = False
+    better_side: str = ""  # of a target
 
     def cell(self, entry: Entry) -> GridCell:
-        bold = self.is_gain and entry.verdict in IMPROVED
+        bold = self.is_gain and is_good(entry.verdict, self.better_side)
         return GridCell(self.text(entry), bold=bold, number=self.number, verdict=self.is_verdict)
 
 
@@ -77,6 +87,8 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
         match name:
             case "ci" | "pm":
                 continue
+            case "gain" if table.target is not None:
+                yield _target(table, table.target, ci)
             case "gain":
                 heading = metric.change + bracket(ci, table.gain_alpha)
                 yield ShownPart(heading, partial(_gain, table=table, ci=ci), is_gain=True)
@@ -157,6 +169,17 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
     return ShownPart(heading + bracket(ci, table.alpha), text)
 
 
+def _target(table: Table, target: float, ci: str) -> ShownPart:
+    """Return the part of the differences from the target."""
+    metric = table.metric_of()
+
+    def text(entry: Entry) -> str:
+        return interval(entry.difference, metric, True, ci)
+
+    heading = f"mean minus {target:.10g}{bracket(ci, table.gain_alpha)}"
+    return ShownPart(heading, text, is_gain=True, better_side=table.better_side)
+
+
 def _gain(entry: Entry, table: Table, ci: str) -> str:
     return "" if entry.row == table.baseline else interval(entry.gain, table.metric_of(), True, ci)
 
@@ -169,7 +192,7 @@ def _population(entry: Entry, table: Table) -> str:
 
 def state(entry: Entry, table: Table) -> str:
     """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
-    word = "baseline" if entry.row == table.baseline else entry.verdict
+    word = entry.verdict if table.is_judged(entry.row) else "baseline"
     return "; ".join([*filter(None, [word]), *fates(entry)]) or "-"
 
 
