@@ -110,9 +110,11 @@ def diverged_runs(scores: Scores) -> list[dict[str, Any]]:
 
 def _scored(row: JudgedRow) -> str:
     """Return how diverged runs are scored."""
-    if row.scores.cell.row == row.plan.baseline:
+    if not row.plan.is_judged(row.scores.cell.row):
         return "baseline"
-    return "chance" if row.plan.analysis.diverged == "chance" else "omitted"
+    if row.plan.analysis.diverged == "chance":
+        return "chance"
+    return "omitted" if row.plan.analysis.target is None else "mean alone"
 
 
 def _fisher(row: JudgedRow) -> dict[str, Any] | None:
@@ -154,7 +156,8 @@ def _of_gain(row: JudgedRow) -> Iterator[Sentence]:
     if verdict == stats.DID_NOTHING:
         yield sentence("verdict.did-nothing", baseline=plan.baseline_words)
     elif gain and gain.gain.sd == 0:
-        yield sentence("gain.no-spread", change=plan.metric.change)
+        change = plan.metric.change if plan.analysis.target is None else "result"
+        yield sentence("gain.no-spread", change=change)
     if gain and is_wide(gain.gain, plan.metric):
         yield sentence("interval.wide", limit=plan.metric.most, points=plan.metric.points)
 

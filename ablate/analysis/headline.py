@@ -70,18 +70,18 @@ def _sequence_clauses(table: Table) -> list[str]:
     """Say from which column on each row is on the better side of the target; [] for a table whose
     columns have no order."""
     lines = [line for block in table.blocks if block.kind == "sequence" for line in block.lines]
-    rows_by_outcome: dict[str, list[str]] = {}
+    rows_by_outcome: dict[tuple[str, str], list[str]] = {}
     for line in lines:
-        outcome = line.verdict or "no verdict"
-        if not outcome.startswith(GOOD_FROM):
-            outcome += f" at {line.column}, the last"
-        rows_by_outcome.setdefault(outcome, []).append(line.label)
-    return [f"{_named(rows)}: {outcome}" for outcome, rows in rows_by_outcome.items()]
-
-
-def _named(rows: Sequence[str]) -> str:
-    """Name rows, or count them where they are many."""
-    return join_words(rows) if len(rows) <= NAMED_ROWS else f"{len(rows)} rows"
+        rows_by_outcome.setdefault((line.verdict or "", line.column), []).append(line.label)
+    clauses = []
+    for (verdict, column), rows in rows_by_outcome.items():
+        several = len(rows) > 1
+        names = join_words(rows) if len(rows) <= NAMED_ROWS else f"{len(rows)} of {len(lines)}"
+        if verdict.startswith(GOOD_FROM):
+            clauses.append(f"{names} {'are' if several else 'is'} {verdict}")
+        else:
+            clauses.append(f"{_statement(table, verdict, names, several)} at {column}, the last")
+    return clauses
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:

@@ -134,10 +134,10 @@ def metric_target(
     repeats = "seeds" if seeds else "runs"
     shared = ""
     if interval is not None:
-        shared = (
-            f"; the {family_words(**interval['family'])} share an error of "
-            f"{100 * interval['alpha']:.4g} %"
-        )
+        error = f"an error of {100 * interval['alpha']:.4g} %"
+        shared = f"; the {family_words(**interval['family'])} share {error}"
+        if interval["family"]["contrasts"] == [1]:
+            shared = f"; that of the difference has {error}"
     return (
         f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared}. The "
         f"target is a number without noise."

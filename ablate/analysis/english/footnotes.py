@@ -54,7 +54,8 @@ def overrides(keys: Sequence[str]) -> str:
 
 @writes("diverged")
 def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Values | None) -> str:
-    """`scored`: "chance", "omitted" or, of the baseline, "baseline"."""
+    """`scored`: "chance", "omitted" or, of the baseline, "baseline"; "mean alone" is omitted, too,
+    in a table without gains."""
     seeds = ", ".join(diverged_run(run) for run in runs)
     exclusion = _own_interval_clause(own_interval)
     if scored == "chance":
@@ -62,9 +63,9 @@ def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Va
     elif scored == "baseline":
         text = f"Diverged: {seeds}; gains are over the baseline's other runs."
     else:
+        subject = "the mean is" if scored == "mean alone" else "mean and gain are"
         text = (
-            f"Diverged: {seeds}; mean and gain are of the other runs, so the row has no "
-            f"verdict{exclusion}."
+            f"Diverged: {seeds}; {subject} of the other runs, so the row has no verdict{exclusion}."
         )
     return text + _fisher_clause(fisher)
 
