@@ -6,12 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 from scipy import stats as oracle
 from support.looks import planned
 from support.tables import entries, finished, grids, make_plan, notes_of, plant, tabulate, text_of
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method
+from ablate.api.tables import Table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
@@ -156,6 +158,21 @@ def test_a_sheet_of_one_row_and_column_is_a_look(run, record):
     assert withheld["columns"][0]["entries"][0]["verdict"] is None
 
 
+def test_the_example_of_the_page_is_scipys():
+    page = (REPOSITORY / "docs" / "statistics.md").read_text()
+    example = page.partition("### A mean against a target")[2].partition("###")[0]
+    rows = [
+        line.strip("| ").split(" | ") for line in example.splitlines() if line.startswith("| 27")
+    ]
+    assert [(int(row[0]), float(row[1]), float(row[2])) for row in rows] == [
+        (step, mean, sd) for step, (mean, sd, _) in RECORD.items()
+    ]
+    for _, mean, sd, _, _, interval, _ in rows:
+        low, high = oracle.t.interval(1 - 0.001, 19, float(mean) - TARGET, float(sd) / 20**0.5)
+        printed = [float(end) for end in interval.strip("[]").split(", ")]
+        assert printed == [round(low, 5), round(high, 5)]
+
+
 # --- Tables -------------------------------------------------------------------------------------
 
 
@@ -249,6 +266,16 @@ def test_verify_recomputes_a_target_of_a_bundle(run, record):
     assert answers(json.loads(again[again.index("{") :])) == {
         "pr321": ("2745", "good from 2745 on")
     }
+
+
+def test_a_frame_has_differences_in_the_place_of_gains():
+    plan = make_plan(["base", "a"], target=90.0)
+    table = tabulate(plan, plant(plan, {"base": [95, 95.1, 95.3], "a": [89, 90, 91.2]}))
+    frame = Table(table).to_pandas()
+    assert [*frame.difference] == [entry.difference.mean for entry in table.entries]
+    half = oracle.t.ppf(1 - 0.05 / 4, frame.difference_df) * frame.difference_sd / 3**0.5
+    assert [*frame.difference_high - frame.difference] == pytest.approx([*half])
+    assert [*frame.difference_n] == [3, 3]
 
 
 def test_rows_are_chosen_and_sorted_without_a_baseline(run, record):

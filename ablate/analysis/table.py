@@ -140,7 +140,7 @@ class TableColumn:
     heading: str  # the label; of a bare number with its key
     entries: tuple[Entry, ...]  # in the rows' order; excluded cells have none
     contrasts: int  # in the family
-    judged_by: str  # "images", "one way" or "paired"
+    judged_by: str  # "images", "one way" or "paired"; with a target "one sample"
     spreads: tuple[float, float] | None  # of a result: the least and the greatest of the rows
     df: float | None  # of these, the median
     kept_rows: int  # that tell of one another's spread
