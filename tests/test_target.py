@@ -13,6 +13,7 @@ from support.tables import entries, finished, grids, make_plan, notes_of, plant,
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method
+from ablate.analysis.summary import GOOD_FROM
 from ablate.api.tables import Table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Column
@@ -29,7 +30,12 @@ RECORD = {
     2775: (3.276930, 0.000893, 3.6e-12),
 }
 TARGET = 3.28
+ABOVE, BELOW = stats.TARGET
 WORDS = ("--row", "method", "--column", "step", "--seed", "seed", "--metric", "loss:less")
+
+
+def good_from(column):
+    return f"{GOOD_FROM}{column} on"
 
 
 def values_of(mean, sd, n, rng):
@@ -92,7 +98,7 @@ def test_equal_values_have_no_spread_to_judge_by():
     table = tabulate(plan, plant(plan, {"base": [90, 91, 92], "even": [90, 90, 90]}))
     even = entries(table)["even"]
     assert (even.difference.low, even.verdict) == (None, "can't tell")
-    assert entries(table)["base"].verdict == "above the target"
+    assert entries(table)["base"].verdict == ABOVE
 
 
 def test_two_seeds_have_an_interval_and_no_verdict():
@@ -110,7 +116,7 @@ def test_two_seeds_have_an_interval_and_no_verdict():
 def test_the_record_is_good_from_its_own_step_on(run, record, alpha, step):
     by_step = record()
     tree = table(run, f"analysis.target={TARGET}", f"analysis.alpha={alpha}")
-    assert answers(tree) == {"pr321": (step, f"good from {step} on")}
+    assert answers(tree) == {"pr321": (step, good_from(step))}
     for column in tree["columns"]:
         number = int(column["label"])
         [entry] = column["entries"]
@@ -123,10 +129,10 @@ def test_the_record_is_good_from_its_own_step_on(run, record, alpha, step):
         assert entry["p_values"]["raw"] == pytest.approx(test.pvalue, rel=1e-6)
         assert entry["p_values"]["raw"] == pytest.approx(RECORD[number][2], rel=0.04)
         is_below = test.pvalue < alpha
-        assert entry["verdict"] == ("below the target" if is_below else "can't tell")
+        assert entry["verdict"] == (BELOW if is_below else "can't tell")
         assert (column["contrasts"], difference["n"]) == (1, 20)
     text = run("table", "record", f"analysis.target={TARGET}", f"analysis.alpha={alpha}")
-    assert text.count(f"good from {step} on") == 2  # the sentence, and the line below
+    assert text.count(good_from(step)) == 2  # the sentence, and the line below
 
 
 def test_rows_share_the_error_and_have_answers_of_their_own(run, record):
@@ -134,9 +140,9 @@ def test_rows_share_the_error_and_have_answers_of_their_own(run, record):
     tree = table(run, f"analysis.target={TARGET}")
     assert [column["contrasts"] for column in tree["columns"]] == [3] * 4
     assert answers(tree) == {
-        "pr321": ("2745", "good from 2745 on"),
-        "slow": ("2755", "good from 2755 on"),
-        "late": ("2775", "above the target"),
+        "pr321": ("2745", good_from("2745")),
+        "slow": ("2755", good_from("2755")),
+        "late": ("2775", ABOVE),
     }
     [entry] = [e for e in tree["columns"][1]["entries"] if e["row"] == "slow"]
     test = oracle.ttest_1samp(by_step[2750] + 0.0008, TARGET)
@@ -206,7 +212,7 @@ def test_the_columns_of_a_table_are_mean_difference_n_and_verdict():
     assert [heading.partition(" [")[0] for heading in grid[0]] == [
         "variant", "top1 %", "mean minus 90", "n", "verdict",
     ]  # fmt: skip
-    assert [row[-1] for row in grid[1:]] == ["above the target", "can't tell"]
+    assert [row[-1] for row in grid[1:]] == [ABOVE, "can't tell"]
 
 
 def test_a_diverged_run_costs_its_row_interval_and_verdict_and_no_other_row():
@@ -216,7 +222,7 @@ def test_a_diverged_run_costs_its_row_interval_and_verdict_and_no_other_row():
     table = tabulate(plan, results)
     base, other = (entries(table)[row] for row in ("base", "a"))
     assert (base.difference.low, base.verdict) == (None, None)
-    assert other.verdict == "above the target"
+    assert other.verdict == ABOVE
     scored = tabulate(
         dataclasses.replace(plan, analysis=Analysis(target=90.0, diverged="chance")), results
     )
@@ -241,7 +247,7 @@ def test_every_format_and_the_report_have_the_difference(run, record, here):
     exact = table(run, *words)["columns"][1]["entries"][0]["difference"]["low"]
     tidy = run("table", "record", *words, "--format", "tidy")
     assert f"record,2750,pr321,,difference.low,{exact!r}," in tidy
-    assert "record,2745,pr321,,sequence.verdict,,good from 2745 on" in tidy
+    assert f"record,2745,pr321,,sequence.verdict,,{good_from(2745)}" in tidy
     csv = run("table", "record", *words, "--format", "csv")
     assert csv.splitlines()[0].split(",")[6:9] == [
         "difference",
@@ -251,11 +257,9 @@ def test_every_format_and_the_report_have_the_difference(run, record, here):
     assert repr(exact) in csv
     for form in ("md", "latex", "html"):
         text = run("table", "record", *words, "--format", form)
-        assert [part for part in (f"{-exact:.4f}", "below the target") if part not in text] == [], (
-            form
-        )
+        assert [part for part in (f"{-exact:.4f}", BELOW) if part not in text] == [], form
     run("report", "record", *words)
-    assert "good from 2745 on" in (here / "record.html").read_text()
+    assert good_from("2745") in (here / "record.html").read_text()
 
 
 def test_verify_recomputes_a_target_of_a_bundle(run, record):
@@ -263,9 +267,7 @@ def test_verify_recomputes_a_target_of_a_bundle(run, record):
     run("export", "record", f"analysis.target={TARGET}", "handed")
     run("verify", "handed")
     again = run("table", "--from", "handed", "--format", "json")
-    assert answers(json.loads(again[again.index("{") :])) == {
-        "pr321": ("2745", "good from 2745 on")
-    }
+    assert answers(json.loads(again[again.index("{") :])) == {"pr321": ("2745", good_from("2745"))}
 
 
 def test_a_frame_has_differences_in_the_place_of_gains():
@@ -317,11 +319,11 @@ def block_lines(table):
 @pytest.mark.parametrize(
     ("numbers", "means", "column", "verdict"),
     [
-        ((1, 2, 3), (91, 92, 93), "train.steps=1", "good from train.steps=1 on"),
-        ((1, 2, 3), (91, 90, 93), "train.steps=3", "good from train.steps=3 on"),
+        ((1, 2, 3), (91, 92, 93), "train.steps=1", good_from("train.steps=1")),
+        ((1, 2, 3), (91, 90, 93), "train.steps=3", good_from("train.steps=3")),
         ((1, 2, 3), (91, 92, 90), "train.steps=3", "can't tell"),
-        ((1, 2, 3), (91, 92, 80), "train.steps=3", "below the target"),
-        ((30, 4, 200), (91, 80, 91), "train.steps=30", "good from train.steps=30 on"),
+        ((1, 2, 3), (91, 92, 80), "train.steps=3", BELOW),
+        ((30, 4, 200), (91, 80, 91), "train.steps=30", good_from("train.steps=30")),
     ],
 )
 def test_the_sequence_goes_back_from_the_largest_number_until_a_column_fails(
@@ -333,7 +335,7 @@ def test_the_sequence_goes_back_from_the_largest_number_until_a_column_fails(
 def test_columns_without_an_order_have_no_sequence():
     plan = make_plan(["a"], ("pets", "cars"), target=90.0)
     table = tabulate(plan, plant(plan, {"a": [95, 95.1, 95.3]}))
-    assert {entry.verdict for entry in table.entries} == {"above the target"}
+    assert {entry.verdict for entry in table.entries} == {ABOVE}
     assert block_lines(table) == []
 
 

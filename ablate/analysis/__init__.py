@@ -32,7 +32,6 @@ __all__ = [
     "PValues",  # p-values for tidy CSV and JSON; they decide nothing
     "Summary",  # an average over columns, a contrast or a set of effects
     "SummaryLine",  # a line of a summary
-    "GOOD_FROM",  # begins the verdict of a row that is good from some column on
     # Results
     "Results",  # result.json by run id
     "Curves",  # reads the lines of metrics.jsonl of a run
@@ -125,7 +124,7 @@ if TYPE_CHECKING:
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
-    from ablate.analysis.summary import GOOD_FROM, PValues, Summary, SummaryLine
+    from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
         Against,
         Cost,

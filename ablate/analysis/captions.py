@@ -132,22 +132,23 @@ def _target(
 ) -> tuple[Sentence, Sentence]:
     """Explain means, their differences from the target, and how both intervals are computed."""
     metric = plan.metric
-    values = {
+    values: dict[str, Any] = {
         "target": target,
-        "unit": metric.unit,
+        "metric": {
+            "name": metric.name,
+            "unit": metric.unit,
+            "points": metric.points,
+            "lower": metric.sign < 0,
+            "neutral": metric.neutral,
+        },
         "alpha": plan.analysis.alpha,
         "seeds": plan.design.blocks,
         "interval": None,
     }
     if has_intervals:
-        values["interval"] = {
-            "alpha": gain_alpha(plan.analysis),
-            "family": _family(plan, columns),
-        }
-    reading = sentence(
-        "reading.target", name=metric.name, points=metric.points, lower=metric.sign < 0, **values
-    )
-    return reading, sentence("metric.target", **values)
+        family = _family(plan, columns)
+        values["interval"] = {"alpha": gain_alpha(plan.analysis), "family": family, "looks": []}
+    return sentence("reading.target", **values), sentence("metric.target", **values)
 
 
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
-from ablate.analysis.summary import GOOD_FROM
+from ablate.analysis.summary import SummaryLine
 from ablate.analysis.table import Entry, Table
 from ablate.shared import amount_text
 
@@ -70,17 +70,19 @@ def _sequence_clauses(table: Table) -> list[str]:
     """Say from which column on each row is on the better side of the target; [] for a table whose
     columns have no order."""
     lines = [line for block in table.blocks if block.kind == "sequence" for line in block.lines]
-    rows_by_outcome: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[SummaryLine]] = {}
     for line in lines:
-        rows_by_outcome.setdefault((line.verdict or "", line.column), []).append(line.label)
+        groups.setdefault((line.verdict or "", line.column), []).append(line)
     clauses = []
-    for (verdict, column), rows in rows_by_outcome.items():
-        several = len(rows) > 1
-        names = join_words(rows) if len(rows) <= NAMED_ROWS else f"{len(rows)} of {len(lines)}"
-        if verdict.startswith(GOOD_FROM):
-            clauses.append(f"{names} {'are' if several else 'is'} {verdict}")
+    for (verdict, column), alike in groups.items():
+        several = len(alike) > 1
+        rows = f"{len(alike)} of {len(lines)}"
+        if len(alike) <= NAMED_ROWS:
+            rows = join_words([line.label for line in alike])
+        if alike[0].is_good_from:
+            clauses.append(f"{rows} {'are' if several else 'is'} {verdict}")
         else:
-            clauses.append(f"{_statement(table, verdict, names, several)} at {column}, the last")
+            clauses.append(f"{_statement(table, verdict, rows, several)} at {column}, the last")
     return clauses
 
 

@@ -54,6 +54,11 @@ class SummaryLine:
     code: str = ""  # of an effect: which code version alone trained a level of its factors
 
     @property
+    def is_good_from(self) -> bool:
+        """True if the verdict says from which column on a row is good."""
+        return self.verdict is not None and self.verdict.startswith(GOOD_FROM)
+
+    @property
     def full_label(self) -> str:
         """The label, followed by the part of the change if it is not a main effect: "dpn alone" is
         the gain over a cell without changes."""

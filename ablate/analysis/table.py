@@ -120,7 +120,7 @@ class Entry:
 
     @property
     def contrast(self) -> stats.Estimate | None:
-        """What the verdict is on: the gain or, under a target, the difference from it."""
+        """The difference that the verdict is on: the gain or, under a target, that from it."""
         return self.gain or self.difference
 
 

@@ -44,7 +44,7 @@ def sequence_block(
     better side: so no column but the first that fails can be a false one, and the error of all is
     that of a single column (Maurer, Hothorn & Lehmacher 1995).
     """
-    order = [column.label for column in ordered_columns(plan)]
+    order = [column.label for column in ordered_columns(plan.columns)]
     good = better_side(plan.metric)
     if not order or not good or detail is not Detail.VERDICTS:
         return ()
@@ -75,19 +75,25 @@ def column_noun(plan: Plan) -> str:
 
 
 def _lines(plan: Plan, sequence: Sequence[TableColumn], good: str) -> Iterator[SummaryLine]:
-    """Yield a line for each row: the first column that holds with all after it or, where the last
-    one doesn't hold, that one with its verdict."""
+    """Yield a line for each row: the first column that is good with all after it or, where the last
+    one is not, that one with its verdict."""
     for row in plan.rows:
-        held: tuple[TableColumn, Entry] | None = None
-        for column in reversed(sequence):
-            entry = next((entry for entry in column.entries if entry.row == row.label), None)
-            if entry is None or entry.verdict != good:
-                break
-            held = column, entry
-        if held is not None:
-            column, entry = held
-            word: str | None = f"{GOOD_FROM}{column.heading} on"
-        elif entry is not None:
-            word = entry.verdict
-        if entry is not None and entry.difference is not None:
-            yield SummaryLine(row.label, column.heading, entry.difference, word, entry.p_values)
+        entries = [
+            next((entry for entry in column.entries if entry.row == row.label), None)
+            for column in sequence
+        ]
+        start = len(sequence)
+        while start > 0 and _verdict(entries[start - 1]) == good:
+            start -= 1
+        place = min(start, len(sequence) - 1)
+        entry, heading = entries[place], sequence[place].heading
+        if entry is None or entry.difference is None:
+            continue
+        verdict = entry.verdict
+        if start < len(sequence):
+            verdict = f"{GOOD_FROM}{heading} on"
+        yield SummaryLine(row.label, heading, entry.difference, verdict, entry.p_values)
+
+
+def _verdict(entry: Entry | None) -> str | None:
+    return entry.verdict if entry is not None else None

@@ -177,7 +177,6 @@ def planned(
     from ablate.planning import (
         Composer,
         change_analysis,
-        check_target,
         edit_notes,
         read_line,
         split_analysis_words,
@@ -240,7 +239,6 @@ def planned(
     plan = replace(plan, analysis=changed).with_own()
     plan.check_contrasts("analysis.contrasts.")
     plan = plan.with_contrasts(selection.contrasts, "--contrast")
-    check_target(plan)
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 

@@ -15,6 +15,7 @@ from ablate.shared import UserError, unknown_value
 
 ACROSS_COLUMNS = frozenset({"across", "from", "to"})  # keys of a contrast between two columns
 BETWEEN_ROWS = frozenset({"from", "to"})  # and between two rows
+CONTRAST_KEYS = (ACROSS_COLUMNS, BETWEEN_ROWS)
 MINUS = " - "
 FORM = "'ROW - ROW'"
 

@@ -31,8 +31,7 @@ from ablate.planning.cell import (
 )
 from ablate.planning.changes import NO_CHANGE, Changes
 from ablate.planning.contrasts import (
-    ACROSS_COLUMNS,
-    BETWEEN_ROWS,
+    CONTRAST_KEYS,
     RowContrast,
     add_contrasts,
     check_row_contrasts,
@@ -40,6 +39,7 @@ from ablate.planning.contrasts import (
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
+from ablate.planning.target import check_target
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -265,12 +265,13 @@ class Plan:
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
 
     def check_contrasts(self, place: str) -> None:
-        """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
-        error says before a contrast's name."""
+        """Raise UserError for contrasts between rows, and for a target, that this plan can't have.
+        `place`: what an error says before a contrast's name."""
         rows = None
         if self.changes is None:
             rows = [row.label for row in self.rows]
         check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
+        check_target(self.analysis, bool(self.design.seed_counts), self.changes is not None)
 
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
@@ -570,7 +571,7 @@ def _check(plan: Plan) -> None:
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
     for name, contrast in plan.analysis.contrasts.items():
-        if set(contrast) not in (ACROSS_COLUMNS, BETWEEN_ROWS):
+        if set(contrast) not in CONTRAST_KEYS:
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 

@@ -1,36 +1,34 @@
 """A target: a fixed number against which the mean of each row is judged, `analysis.target`.
 
-Used by `expand.py`, cli/selection.py and api/nouns.py, which check a plan, and by
-analysis/targets.py, which asks how its columns are ordered.
+Used by `plan.py`, which checks a plan's, and by analysis/targets.py, which asks for the order of
+columns.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Column
 from ablate.shared import UserError
-
-if TYPE_CHECKING:
-    from ablate.planning.plan import Plan
 
 PLACE = "analysis.target"
 
 
-def check_target(plan: Plan) -> None:
-    """Raise UserError for a target that this plan can't have: what it declares in addition is of
-    gains, or its table judges changes and no rows."""
-    analysis = plan.analysis
+def check_target(analysis: Analysis, has_looks: bool, has_changes: bool) -> None:
+    """Raise UserError for a target that is no number, and for one along with what is of gains or of
+    changes. `has_looks`: the design has `until`; `has_changes`: it judges changes and no rows."""
     if analysis.target is None:
         return
     if not math.isfinite(analysis.target):
         raise UserError(f"{PLACE}: expected a finite number such as 3.28, got {analysis.target:g}")
-    if plan.design.seed_counts:
+    if has_looks:
         raise UserError(
             f"{PLACE}: can't be combined with until, whose looks judge gains; give seeds instead"
         )
-    if plan.changes is not None:
+    if has_changes:
         raise UserError(f"{PLACE}: the table of a design judges changes and no rows; remove it")
     for key, empty in (("contrasts", "{}"), ("margin", "null")):
         if getattr(analysis, key):
@@ -40,14 +38,14 @@ def check_target(plan: Plan) -> None:
             )
 
 
-def ordered_columns(plan: Plan) -> list[Column]:
-    """Return the columns of a plan in the order of their numbers, such as steps; [] unless there
-    are two or more, each with one setting, whose value is a number of its own."""
-    numbers = {column.label: _number(column) for column in plan.columns}
-    finite = {number for number in numbers.values() if math.isfinite(number)}
-    if len(plan.columns) < 2 or len(finite) < len(plan.columns):
+def ordered_columns(columns: Sequence[Column]) -> list[Column]:
+    """Return columns in the order of their numbers, such as steps; [] unless there are two or more,
+    each with one setting, whose value is a number of its own."""
+    numbers = {column.label: _number(column) for column in columns}
+    finite_numbers = {number for number in numbers.values() if math.isfinite(number)}
+    if len(columns) < 2 or len(finite_numbers) < len(columns):
         return []
-    return sorted(plan.columns, key=lambda column: numbers[column.label])
+    return sorted(columns, key=lambda column: numbers[column.label])
 
 
 def _number(column: Column) -> float:

@@ -103,44 +103,35 @@ def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Va
 
 @writes("reading.target")
 def reading_target(
-    name: str,
-    points: str,
-    lower: bool,
-    target: float,
-    unit: str,
-    alpha: float,
-    seeds: bool,
-    interval: Values | None,
+    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
 ) -> str:
-    """Say what the numbers of a table with a target are. `interval`: the alpha and the family of
-    the differences' intervals, None without intervals."""
-    difference_interval = ""
-    if interval is not None:
-        difference_interval = f" [{_together({**interval, 'looks': ()})}]"
+    """Say what the numbers of a table with a target are. `metric`: its name, units and direction;
+    `interval`: the alpha and the family of the differences' intervals, None without intervals."""
+    difference_interval = f" [{_together(interval)}]" if interval is not None else ""
+    target_text = amount_text(f"{target:.10g}", metric["unit"])
     return (
-        f"{capitalized(name)}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; mean minus the target, "
-        f"{amount_text(f'{target:.10g}', unit)}, in {points}{difference_interval}"
-        f"{', lower being better' if lower else ''}."
+        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
+        f"[{confidence_level(alpha)} interval]; mean minus the target, {target_text}, in "
+        f"{metric['points']}{_direction(metric)}{difference_interval}."
     )
 
 
 @writes("metric.target", exact=True)
 def metric_target(
-    target: float, unit: str, alpha: float, seeds: bool, interval: Values | None
+    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
 ) -> str:
     """Say how the intervals of a table with a target are computed. The values are those of
     `reading.target`."""
     repeats = "seeds" if seeds else "runs"
-    shared = ""
+    shared_error = ""
     if interval is not None:
         error = f"an error of {100 * interval['alpha']:.4g} %"
-        shared = f"; the {family_words(**interval['family'])} share {error}"
+        shared_error = f"; the {family_words(**interval['family'])} share {error}"
         if interval["family"]["contrasts"] == [1]:
-            shared = f"; that of the difference has {error}"
+            shared_error = f"; that of the difference has {error}"
     return (
-        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared}. The "
-        f"target is a number without noise."
+        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared_error}. "
+        f"The target is a number without noise."
     )
 
 

@@ -402,9 +402,10 @@ def target_difference(values: Floats, target: float, method: Method) -> RowGain 
         return None
     estimate = mean_interval(present, method.alpha / method.contrasts)
     middle = estimate.mean - target
-    if estimate.low is None or estimate.high is None or not estimate.sd:
-        ends = (middle, middle) if estimate.n > 1 else (None, None)  # equal values: no spread
-        return RowGain(Estimate(middle, *ends, estimate.n, estimate.sd))
+    if estimate.n < 2:
+        return RowGain(Estimate(middle, None, None, estimate.n))
+    if estimate.low is None or estimate.high is None or not estimate.sd:  # equal values
+        return RowGain(Estimate(middle, middle, middle, estimate.n, 0.0))
     half = (estimate.high - estimate.low) / 2
     difference = Estimate(middle, middle - half, middle + half, estimate.n, estimate.sd)
     df = estimate.n - 1.0

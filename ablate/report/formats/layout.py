@@ -27,13 +27,13 @@ from ablate.analysis import (
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     DEFAULT_SHOW,
+    IMPROVED,
     OTHERS_HEADING,
     ShownPart,
     bracket,
     fates,
     interval,
     interval_form,
-    is_good,
     paper_apart,
     parts_of,
 )
@@ -289,7 +289,7 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),
-            GridCell(gain, bold=is_good(line.verdict), number=True),
+            GridCell(gain, bold=line.is_good_from or line.verdict in IMPROVED, number=True),
             GridCell(sample, number=True),
             GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
@@ -324,7 +324,7 @@ def _changes(table: Table, block: Summary, ci: str, notes: str) -> Grid:
             gain = interval(effect.gain, table.metric_of(), True, ci) if effect else ""
             word = (effect.verdict or "") if effect else ""
             cells += [
-                GridCell(gain, bold=is_good(word), number=True),
+                GridCell(gain, bold=word in IMPROVED, number=True),
                 GridCell(str(effect.gain.n) if effect else "", number=True),
             ]
             cells += [GridCell(word)] * has_verdicts

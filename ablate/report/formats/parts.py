@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.analysis import (
-    GOOD_FROM,
     Against,
     Cost,
     Entry,
@@ -43,14 +42,6 @@ IMPROVED = ("helps", "better")  # verdicts whose gains are bold
 OTHERS_HEADING = "others"  # heads what is in no family or group, below what is in one
 
 
-def is_good(verdict: str | None, better_side: str = "") -> bool:
-    """Return whether what a verdict is on is bold. `better_side`: see `Table.better_side`."""
-    if verdict is None:
-        return False
-    good = (*IMPROVED, better_side) if better_side else IMPROVED
-    return verdict in good or verdict.startswith(GOOD_FROM)
-
-
 def check_show(text: str, own_metrics: Collection[str] = ()) -> tuple[str, ...]:
     """Split and check the parts of `--show`. `own_metrics`: metrics of the sweep at hand. Raises
     UserError for an unknown part."""
@@ -74,10 +65,10 @@ class ShownPart:
     number: bool = True
     is_gain: bool = False
     is_verdict: bool = False
-    better_side: str = ""  # of a target
+    good: tuple[str, ...] = IMPROVED  # verdicts that make a gain bold
 
     def cell(self, entry: Entry) -> GridCell:
-        bold = self.is_gain and is_good(entry.verdict, self.better_side)
+        bold = self.is_gain and entry.verdict in self.good
         return GridCell(self.text(entry), bold=bold, number=self.number, verdict=self.is_verdict)
 
 
@@ -177,7 +168,7 @@ def _target(table: Table, target: float, ci: str) -> ShownPart:
         return interval(entry.difference, metric, True, ci)
 
     heading = f"mean minus {target:.10g}{bracket(ci, table.gain_alpha)}"
-    return ShownPart(heading, text, is_gain=True, better_side=table.better_side)
+    return ShownPart(heading, text, is_gain=True, good=(table.better_side,))
 
 
 def _gain(entry: Entry, table: Table, ci: str) -> str:
