@@ -13,7 +13,7 @@ from ablate.analysis.evidence import ColumnEvidence
 from ablate.analysis.judging import Detail, is_partial
 from ablate.analysis.summary import GOOD_FROM, Summary, SummaryLine
 from ablate.analysis.table import Entry, TableColumn, better_side
-from ablate.planning import Imported, Plan, ordered_columns
+from ablate.planning import Imported, Plan
 
 
 def target_differences(
@@ -44,7 +44,7 @@ def sequence_block(
     better side: so no column but the first that fails can be a false one, and the error of all is
     that of a single column (Maurer, Hothorn & Lehmacher 1995).
     """
-    order = [column.label for column in ordered_columns(plan.columns)]
+    order = _ordered_labels(plan)
     good = better_side(plan.metric)
     if not order or not good or detail is not Detail.VERDICTS:
         return ()
@@ -57,7 +57,7 @@ def sequence_block(
         Summary(
             kind="sequence",
             name="target",
-            title=f"From which {column_noun(plan)} on?",
+            title=f"From which {_column_noun(plan)} on?",
             note=f"the first of which it and all later ones are {good}; tested from the last one "
             f"backwards, so the columns need no correction",
             contrasts=max(column.contrasts for column in sequence),
@@ -66,7 +66,17 @@ def sequence_block(
     )
 
 
-def column_noun(plan: Plan) -> str:
+def _ordered_labels(plan: Plan) -> list[str]:
+    """Return the labels of columns in the order of their numbers, such as steps; [] unless there
+    are two or more, each with a number of its own."""
+    numbers = {column.label: column.number for column in plan.columns}
+    by_number = {number: label for label, number in numbers.items() if number is not None}
+    if len(plan.columns) < 2 or len(by_number) < len(plan.columns):
+        return []
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _column_noun(plan: Plan) -> str:
     """Return what the columns of a plan are: "step", by the sheet's column or by their key."""
     if isinstance(plan.design, Imported):
         return plan.design.sources[0].read.column or "column"

@@ -48,7 +48,6 @@ __all__ = [
     "METRICS",  # the metrics of every task
     "is_metric",  # is this the name of a metric?
     "read_own_metric",  # read what a function of the user's says of its metric
-    "ordered_columns",  # the columns in the order of their numbers, such as steps
     "change_analysis",  # a driven sweep's analysis, with keys replaced
     "split_analysis_words",  # separate the words `analysis.KEY=VALUE`
     "matches_value",  # is a value the expected one, or one of a list?
@@ -182,7 +181,6 @@ if TYPE_CHECKING:
     )
     from ablate.planning.sweep_file import edit_notes, load_sweep_file
     from ablate.planning.sweep_paths import find_sweep_file, sweep_files
-    from ablate.planning.target import ordered_columns
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.unite import unite_plans

@@ -1,17 +1,13 @@
 """A target: a fixed number against which the mean of each row is judged, `analysis.target`.
 
-Used by `plan.py`, which checks a plan's, and by analysis/targets.py, which asks for the order of
-columns.
+Used by `plan.py`, for every plan with a target. analysis/targets.py judges the means.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Column
 from ablate.shared import UserError
 
 PLACE = "analysis.target"
@@ -36,26 +32,3 @@ def check_target(analysis: Analysis, has_looks: bool, has_changes: bool) -> None
                 f"{PLACE}: can't be combined with analysis.{key}, which is of gains; give "
                 f"analysis.{key}={empty}"
             )
-
-
-def ordered_columns(columns: Sequence[Column]) -> list[Column]:
-    """Return columns in the order of their numbers, such as steps; [] unless there are two or more,
-    each with one setting, whose value is a number of its own."""
-    numbers = {column.label: _number(column) for column in columns}
-    finite_numbers = {number for number in numbers.values() if math.isfinite(number)}
-    if len(columns) < 2 or len(finite_numbers) < len(columns):
-        return []
-    return sorted(columns, key=lambda column: numbers[column.label])
-
-
-def _number(column: Column) -> float:
-    """Return the number that a column stands for, NaN where it is none."""
-    if len(column.settings) != 1:
-        return math.nan
-    value: Any = next(iter(column.settings.values()))
-    if isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan

@@ -200,5 +200,7 @@ def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence
         yield Sentence("part", {"counts": counts})
     if len(part.blocks) < len(table.blocks):
         yield Sentence("part.blocks")
-    if sort:
+    if sort and table.target is not None:
+        yield Sentence("part.sorted-by-difference")
+    elif sort:
         yield Sentence("part.sorted", {"columns": len(part.columns)})

@@ -336,6 +336,11 @@ def part_sorted(columns: int) -> str:
     return f"Rows are sorted by {criterion}, the baseline first."
 
 
+@writes("part.sorted-by-difference", exact=True)
+def part_sorted_by_difference() -> str:
+    return "Rows are sorted by their mean over the columns shown, the better first."
+
+
 # --- The spread of a column ---------------------------------------------------------------------
 
 
