@@ -160,6 +160,8 @@ def test_a_sheet_of_one_row_and_column_is_a_look(run, record):
     [changed] = [note for note in later["notes"] if note["key"] == "looks.changed"]
     assert changed["values"]["changes"] == ["analysis.target: 3.28 -> 3.279"]
     assert [column["contrasts"] for column in later["columns"]] == [2]
+    [among] = [note for note in later["notes"] if note["key"] == "looks.among-comparisons"]
+    assert among["values"]["comparisons"] == 2
     withheld = table(run, "analysis.target=3.279", "--strict")
     assert withheld["columns"][0]["entries"][0]["verdict"] is None
 

@@ -439,7 +439,7 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
     if count <= len(past.ours(column)):
         return None
     sweeps = [*past.other_sweeps(column)]
-    if past.counts_row_contrasts(column):
+    if past.counts_more_than_gains(column):
         return "looks.among-comparisons", {
             "sweeps": sweeps,
             "comparisons": count,

@@ -357,10 +357,13 @@ class PastLooks:
                     return reading.column.contrasts
         return len(self.ours(column).union(*(reading.comparisons for reading in family)))
 
-    def counts_row_contrasts(self, column: str) -> bool:
-        """Return whether some comparisons of a column and of its family are between rows."""
+    def counts_more_than_gains(self, column: str) -> bool:
+        """Return whether some comparisons of a column and of its family are between two rows, or
+        with a target."""
         readings = [*self._family(column), ReadAt(self.present, self.present.columns[column])]
-        return any(reading.comparisons != reading.gains for reading in readings)
+        return any(
+            reading.look.has_target or reading.comparisons != reading.gains for reading in readings
+        )
 
     def other_sweeps(self, column: str) -> list[str]:
         """List the sweeps in which comparisons of the column's family were read that the column
