@@ -387,7 +387,7 @@ def test_looks_give_all_cells_seeds_until_each_change_is_told(trained):
     text = trained("table", "few").out
     assert "| dpn |" in text
     assert "same within 60" in text
-    assert "stopped at 5 seeds: a gain of 60 was unlikely (one-sided 90 %)" in " ".join(
+    assert "stopped at 5 seeds: a gain of 60 was ruled out (one-sided 90 % bound)" in " ".join(
         text.split()
     )
     out, seeds = looked("all")

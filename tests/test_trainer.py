@@ -157,7 +157,7 @@ def test_words_that_a_trainer_does_not_know_are_refused_in_a_line(toy, words, li
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        ("  score: {direction", "  score: {way", "score.way: expected a key among name"),
+        ("  score: {direction", "  score: {way", r"score\.way: expected a key among key, name"),
         ("direction: more, ", "", r"score\.direction: missing; which values are better"),
         ("direction: more", "direction: up", r"score\.direction: expected one of more, less"),
         ("[0, null]", "[1, 0]", r"score\.range: expected \[least, most\], .*got \[1, 0\]"),

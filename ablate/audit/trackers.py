@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.audit.sheet_forms import RUN, Line, with_column
-from ablate.shared import UserError
+from ablate.shared import UserError, install_command
 
 RUN_NAME = "run_name"  # the column of the name of MLflow's run, which need not be unique
 EVENTS = "*tfevents*"  # the files of TensorBoard
@@ -170,6 +170,5 @@ def _hyperparameters(events: Any) -> Mapping[str, Any]:
 
 def _lacking(folder: Path, package: str) -> UserError:
     return UserError(
-        f"{folder}: {package} is not installed, which reads it: "
-        f"pip install 'ablate-sweep[{package}]'"
+        f"{folder}: {package} is not installed, which reads it; {install_command(package)}"
     )

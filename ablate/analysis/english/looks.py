@@ -186,10 +186,8 @@ def look_stopped(seeds: int, margin: float, share: float, judged_by: str) -> str
 
 def stop_words(seeds: int, margin: float, share: float) -> str:
     """Say why a row that stopped for futility got no more seeds."""
-    return (
-        f"at {seeds} seeds: the one-sided {100 * share:g} % bound of this row alone ruled out a "
-        f"gain of {margin:g}"
-    )
+    bound = f"one-sided {100 * share:g} % bound"
+    return f"at {seeds} seeds: a gain of {margin:g} was ruled out ({bound})"
 
 
 @writes("look.ended")
