@@ -391,8 +391,7 @@ def test_a_table_after_gains_is_judged_with_them(run, record):
     [
         (["analysis.target=nan"], ["analysis.target", "finite"]),
         (["analysis.target=low"], ["analysis.target", "'low'"]),
-        (["analysis.target=3", "analysis.margin=1"], ["analysis.target", "analysis.margin=null"]),
-        (["analysis.target=3", "--contrast", "slow - fast"], ["analysis.target", "contrasts"]),
+        (["analysis.target=3", "--contrast", "slow - fast"], ["analysis.target", "--contrast"]),
     ],
 )
 def test_a_mistake_is_one_line_with_its_remedy(run, record, words, parts):
@@ -410,16 +409,25 @@ analysis: {target: 94}
 """
 
 
-@pytest.mark.parametrize("end", ["until: {looks: [5, 8]}", "analysis: {target: 94, margin: 1}"])
-def test_a_sweep_file_declares_a_target(run, here, end):
+def test_a_sweep_file_declares_a_target(run, here):
     (here / "s.yaml").write_text(FILE % "seeds: 3")
     run("plan", "s.yaml")
-    text = FILE % end
-    if end.startswith("analysis"):
-        text = text.replace("analysis: {target: 94}\n", "")
-    (here / "t.yaml").write_text(text)
+    (here / "t.yaml").write_text(FILE % "until: {looks: [5, 8]}")
     line = run("plan", "t.yaml", code=2)
-    assert "analysis.target" in line
+    assert [part for part in ("analysis.target", "until") if part not in line] == []
+
+
+def test_margins_and_contrasts_of_a_sweep_are_not_used_and_not_counted():
+    declared = {"late": {"from": "a", "to": "b"}}
+    plan = make_plan(["base", "a", "b"], target=90.0, margin=50.0, contrasts=declared)
+    same = [90.1, 89.9, 90.0]
+    table = tabulate(plan, plant(plan, {"base": same, "a": same, "b": same}))
+    assert [entry.verdict for entry in table.entries] == ["can't tell"] * 3
+    assert (table.blocks, table.columns[0].contrasts) == ((), 3)
+    [note] = [note for note in table.notes if note.key == "verdicts.target"]
+    assert note.values["unused"] == ["analysis.margin", "analysis.contrasts"]
+    other = with_target(3.28, margin=1.0, contrasts={"late": {"from": "x", "to": "y"}})
+    assert PastLooks([], looks.look(other)).contrasts("") == 3
 
 
 # --- Errors -------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def caption(
         reading, computation = _target(plan, columns, plan.analysis.target, has_intervals)
     yield reading
     if has_verdicts and plan.analysis.target is not None:
-        yield sentence("verdicts.target", better=better_side(plan.metric))
+        unused = [f"analysis.{key}" for key in plan.analysis.unused]
+        yield sentence("verdicts.target", better=better_side(plan.metric), unused=unused)
     elif has_verdicts:
         yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
     if has_intervals:

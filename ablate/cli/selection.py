@@ -236,6 +236,10 @@ def planned(
                 f"`report`, `plot` and `export` take a new one"
             )
         plan.design.check_change(plan, key)
+    if selection.contrasts and changed.target is not None:
+        raise UserError(
+            "--contrast: compares rows, and analysis.target judges means; leave one out"
+        )
     plan = replace(plan, analysis=changed).with_own()
     plan.check_contrasts("analysis.contrasts.")
     plan = plan.with_contrasts(selection.contrasts, "--contrast")

@@ -280,12 +280,21 @@ class Analysis:
 
     @property
     def row_contrasts(self) -> list[RowContrast]:
-        """The contrasts between rows."""
+        """The contrasts between rows; none under a target, which has no differences of rows."""
+        if self.target is not None:
+            return []
         return [
             RowContrast(name, contrast["to"], contrast["from"])
             for name, contrast in self.contrasts.items()
             if set(contrast) == BETWEEN_ROWS
         ]
+
+    @property
+    def unused(self) -> list[str]:
+        """The keys that were set and are of gains, which a target has none of."""
+        if self.target is None:
+            return []
+        return [key for key in ("margin", "contrasts") if getattr(self, key)]
 
     @property
     def column_contrasts(self) -> dict[str, Mapping[str, Any]]:

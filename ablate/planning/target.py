@@ -14,8 +14,8 @@ PLACE = "analysis.target"
 
 
 def check_target(analysis: Analysis, has_looks: bool, has_changes: bool) -> None:
-    """Raise UserError for a target that is no number, and for one along with what is of gains or of
-    changes. `has_looks`: the design has `until`; `has_changes`: it judges changes and no rows."""
+    """Raise UserError for a target that is no number, and for one of a plan that judges no means.
+    `has_looks`: the design has `until`; `has_changes`: it judges changes and no rows."""
     if analysis.target is None:
         return
     if not math.isfinite(analysis.target):
@@ -26,9 +26,3 @@ def check_target(analysis: Analysis, has_looks: bool, has_changes: bool) -> None
         )
     if has_changes:
         raise UserError(f"{PLACE}: the table of a design judges changes and no rows; remove it")
-    for key, empty in (("contrasts", "{}"), ("margin", "null")):
-        if getattr(analysis, key):
-            raise UserError(
-                f"{PLACE}: can't be combined with analysis.{key}, which is of gains; give "
-                f"analysis.{key}={empty}"
-            )

@@ -90,7 +90,9 @@ class InterimLook:
     @property
     def row_contrasts(self) -> list[tuple[str, str]]:
         """The contrasts between rows, as labels: of a row, and of the row that it is compared
-        with."""
+        with; none under a target."""
+        if self.has_target:
+            return []
         contrasts = self.analysis.get(CONTRASTS, {}).values()
         return [(c["to"], c["from"]) for c in contrasts if "across" not in c]
 

@@ -15,6 +15,7 @@ from ablate.analysis.english.words import (
     capitalized,
     confidence_level,
     first_few,
+    join_words,
     prefixed,
     significant,
 )
@@ -136,13 +137,16 @@ def metric_target(
 
 
 @writes("verdicts.target")
-def verdicts_target(better: str) -> str:
-    """`better`: the verdict of the better side, "" where no side is better."""
+def verdicts_target(better: str, unused: Sequence[str]) -> str:
+    """`better`: the verdict of the better side, "" where no side is better; `unused`: keys that are
+    set and are of gains."""
     rules = [
         f"{word}{' (bold)' * (word == better)} = interval of the difference {place} 0"
         for word, place in (("above the target", "above"), ("below the target", "below"))
     ]
-    return f"Verdict: {', '.join(rules)}; else can't tell."
+    verb = "are" if len(unused) > 1 else "is"
+    exception = f" {join_words(unused)} {verb} of gains, and not used here." if unused else ""
+    return f"Verdict: {', '.join(rules)}; else can't tell.{exception}"
 
 
 def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
