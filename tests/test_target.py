@@ -261,7 +261,9 @@ def test_every_format_and_the_report_have_the_difference(run, record, here):
         text = run("table", "record", *words, "--format", form)
         assert [part for part in (f"{-exact:.4f}", BELOW) if part not in text] == [], form
     run("report", "record", *words)
-    assert good_from("2745") in (here / "record.html").read_text()
+    page = (here / "record.html").read_text()
+    assert good_from(2745) in page
+    assert "No row has" not in page
 
 
 def test_verify_recomputes_a_target_of_a_bundle(run, record):
