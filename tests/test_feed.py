@@ -99,14 +99,14 @@ def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it():
 
 
 THREADS_AFTER_GATHERING = """
-import os, time, torch
+import os, threading, torch
 from concurrent.futures import ThreadPoolExecutor
 from ablate.data.splits import Split
 torch.set_num_threads(4)
 pixels = torch.zeros(4096, 32, 32, 3, dtype=torch.uint8)
 split = Split(pixels, torch.zeros(4096, dtype=torch.int64), torch.ones(4096))
-pool = ThreadPoolExecutor(4)
-list(pool.map(time.sleep, [0.1] * 4))
+pool, all_started = ThreadPoolExecutor(4), threading.Barrier(4)
+list(pool.map(lambda _: all_started.wait(), range(4)))
 threads = os.listdir("/proc/self/task")
 split.gather(torch.arange(4096), None, split.empty(4096, None), pool.map)
 print(len(os.listdir("/proc/self/task")) - len(threads))
