@@ -235,6 +235,29 @@ def test_the_same_two_rows_are_compared_once(run, sheet):
     assert "again; remove one" in line
 
 
+def test_a_part_of_a_table_has_the_contrasts_whose_rows_it_shows(run, sheet):
+    sheet("--seed", "seed")
+    words = ("--contrast", "iclp - random", "--contrast", "half - way - random")
+    whole = table(run, *words)
+    left_out = []
+
+    def part(*options):
+        tree = table(run, *words, *options)
+        left_out.append('"part.blocks"' in json.dumps(tree["caption"]))
+        lines = contrasts(tree)
+        assert {key: contrasts(whole)[key] for key in lines} == lines
+        return {*lines}
+
+    first, second = "iclp - random", "half - way - random"
+    assert part("--rows", "iclp,random") == {(first, "pets"), (first, "cars")}
+    assert part("--columns", "cars") == {(first, "cars"), (second, "cars")}
+    assert part("--rows", "random,half - way", "--columns", "pets") == {(second, "pets")}
+    assert part("--rows", "iclp,half - way") == set()
+    assert part("--sort", "gain") == {*contrasts(whole)}
+    assert left_out == [True, True, True, True, False]  # the average needs all columns
+    assert contrasts(whole)[second, "pets"]["between"] == ["half - way", "random"]
+
+
 def test_every_format_and_the_report_have_contrasts(run, sheet, here):
     sheet("--seed", "seed")
     words = ("--contrast", "iclp - random")
