@@ -69,10 +69,9 @@ def _judge(
     if reads_images and column.images.right is not None:
         flips = stats.Flips((column.images.right,))
     words = stats.NEUTRAL if plan.metric.neutral else stats.COMPARED
-    y = column.means(plan)
-    for contrast in contrasts:
-        rows = labels.index(contrast.row), labels.index(contrast.base)
-        gain = stats.contrast_gain(y, rows, method, column.unstable, flips)
+    pairs = [(labels.index(contrast.row), labels.index(contrast.base)) for contrast in contrasts]
+    gains = stats.contrast_gains(column.means(plan), pairs, method, column.unstable, flips)
+    for contrast, gain in zip(contrasts, gains, strict=True):
         if course is not None and gain is not None:
             alone = stats.RowGain(stats.Estimate(gain.gain.mean, None, None, gain.gain.n))
             gain = course.contrasts.get(contrast.difference, alone)

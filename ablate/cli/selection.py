@@ -235,9 +235,8 @@ def planned(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"
             )
-        plan.design.check_change(plan, key)
+        plan.design.check_change(plan, f"analysis.{key}", "drive the sweep with the new value")
     plan = replace(plan, analysis=changed).with_own()
-    plan.check_contrasts("analysis.contrasts.")
     plan = plan.with_contrasts(selection.contrasts, "--contrast")
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan

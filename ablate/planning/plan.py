@@ -256,6 +256,11 @@ class Plan:
         line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
         return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
 
+    @property
+    def row_names(self) -> dict[str, str]:
+        """The labels of rows, by label and by alias."""
+        return {name: row.label for row in self.rows for name in (row.label, *row.aliases)}
+
     def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
@@ -271,14 +276,13 @@ class Plan:
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
         them. Raises UserError for those that it can't have."""
-        labels: dict[str, str] = {}
-        for row in self.rows:
-            labels |= dict.fromkeys((row.label, *row.aliases), row.label)
-        contrasts = add_contrasts(self.analysis.contrasts, texts, labels, option)
+        contrasts = add_contrasts(self.analysis.contrasts, texts, self.row_names, option)
+        if contrasts == self.analysis.contrasts:
+            return self
+        remedy = "declare it under analysis.contrasts of its sweep file"
+        self.design.check_change(self, option, remedy)
         changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
         changed_plan.check_contrasts(f"{option} ")
-        if contrasts != self.analysis.contrasts:
-            self.design.check_change(self, "contrasts")
         return changed_plan
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:

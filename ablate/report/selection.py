@@ -66,8 +66,7 @@ def choose_part(
 
 
 def _rows(table: Table, plan: Plan, text: str) -> tuple[str, ...]:
-    also = {alias: row.label for row in plan.rows for alias in row.aliases}
-    return read_labels("--rows", text, [row.label for row in table.rows], also)
+    return read_labels("--rows", text, [row.label for row in table.rows], plan.row_names)
 
 
 def _columns(table: Table, text: str) -> tuple[str, ...]:
