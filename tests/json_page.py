@@ -49,6 +49,7 @@ ABSENT = {
     "population",
     "target",
     "difference",
+    "between",
 }
 WITHOUT = {
     "Table": {"choice", "words", "notes", "full_table"},

@@ -209,9 +209,9 @@ EXAMPLES = [
         ["Ti: ", "sweep one (n = 3)", "two (n = 2), three (n = 2)", "9 %", "variant of a column"],
     ),
     (
-        "looks.among-variants",
-        {"columns": [], "sweeps": ["one"], "variants": 7, "contrasts": 14},
-        ["one", "7 variants", "14 comparisons"],
+        "looks.among",
+        {"columns": [], "sweeps": ["one", ""], "noun": "variant", "read": 7, "contrasts": 14},
+        ["one, earlier tables of this sweep", "7 variants", "14 comparisons"],
     ),
     (
         "looks.read-elsewhere",

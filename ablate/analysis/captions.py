@@ -158,7 +158,7 @@ def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
     described, seeds = [], set[int]()
     for column in columns:
         gains = [entry.gain for entry in column.entries if entry.gain]
-        halves = [(g.high - g.low) / 2 for g in gains if g.low is not None and g.high is not None]
+        halves = [gain.half for gain in gains if gain.half is not None]
         if not halves:
             continue
         seeds |= {gain.n for gain in gains}
@@ -439,14 +439,17 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
     count = past.contrasts(column)
     if count <= len(past.ours(column)):
         return None
-    sweeps = [*past.other_sweeps(column)]
-    if past.counts_more_than_gains(column):
-        return "looks.among-comparisons", {
-            "sweeps": sweeps,
-            "comparisons": count,
-            "contrasts": contrasts,
-        }
-    return "looks.among-variants", {"sweeps": sweeps, "variants": count, "contrasts": contrasts}
+    return "looks.among", {
+        "sweeps": [_other_name(past, sweep) for sweep in past.other_sweeps(column)],
+        "noun": "comparison" if past.counts_more_than_gains(column) else "variant",
+        "read": count,
+        "contrasts": contrasts,
+    }
+
+
+def _other_name(past: PastLooks, sweep: str) -> str:
+    """Return the name of a sweep, "" of the table's own."""
+    return sweep if sweep != past.present.sweep else ""
 
 
 def _read_at(
@@ -511,7 +514,7 @@ def _changed(past: PastLooks) -> list[Sentence]:
     if first_look is None or not (parts := look_changes(first_look, past.present)):
         return []
     place = {
-        "sweep": first_look.sweep if first_look.sweep != past.present.sweep else "",
+        "sweep": _other_name(past, first_look.sweep),
         "n": first_look.n,
         "changes": [*parts],
     }

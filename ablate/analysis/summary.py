@@ -40,7 +40,7 @@ def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> P
 class SummaryLine:
     """A line of a block, for a row or for an effect. `column`: its column or its group of columns,
     "" for all columns; `part`: the part of a change that the line gives, such as "alone", "" for a
-    row."""
+    row; `between`: the rows of a contrast between two, of which the second is subtracted."""
 
     label: str
     column: str
@@ -50,6 +50,7 @@ class SummaryLine:
     sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
     part: str = ""
+    between: tuple[str, ...] = ()
     by_seed: Mapping[int, float] = field(default_factory=dict)  # what a change gains with each seed
     code: str = ""  # of an effect: which code version alone trained a level of its factors
 

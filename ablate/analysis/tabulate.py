@@ -262,7 +262,7 @@ def _column(
     label = block[0].cell.column if on else column.label
     making.notes.extend(column_notes(block, label))
     right = evidence.images if making.reads_images else Correct(None)
-    method = method_of(plan, column.label, making.past)
+    method = method_of(plan, column.label, making.past, is_on_other_set=bool(on))
     target = plan.analysis.target
     if target is None:
         gains = judged_gains(evidence, method, right.right, course)

@@ -3,7 +3,8 @@
 A contrast of `analysis.contrasts` that names `across` is the change of gains between two columns;
 one without is the difference of two rows in each column, to minus from, a comparison as a gain is.
 
-Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/printing.py.
+Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/selection.py, and
+by store/looks.py, which keeps the contrasts that a look read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ablate.shared import UserError, unknown_value
 ACROSS_COLUMNS = frozenset({"across", "from", "to"})  # keys of a contrast between two columns
 BETWEEN_ROWS = frozenset({"from", "to"})  # and between two rows
 CONTRAST_KEYS = (ACROSS_COLUMNS, BETWEEN_ROWS)
-MINUS = " - "
+MINUS = " - "  # between the two sides of a difference
 FORM = "'ROW - ROW'"
 
 
@@ -38,6 +39,22 @@ class RowContrast(NamedTuple):
         if self.name == self.difference:
             return self.name
         return f"{self.name}: {self.difference}"
+
+
+def between_rows(contrasts: Mapping[str, Mapping[str, Any]]) -> list[RowContrast]:
+    """Return those of the contrasts that are between two rows."""
+    return [
+        RowContrast(name, contrast["to"], contrast["from"])
+        for name, contrast in contrasts.items()
+        if set(contrast) == BETWEEN_ROWS
+    ]
+
+
+def between_columns(
+    contrasts: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Mapping[str, Any]]:
+    """Return those of the contrasts that are between two columns, by name."""
+    return {name: tree for name, tree in contrasts.items() if set(tree) == ACROSS_COLUMNS}
 
 
 def check_row_contrasts(
@@ -79,14 +96,18 @@ def add_contrasts(
 ) -> dict[str, Mapping[str, Any]]:
     """Return the contrasts of an analysis with further ones, each as "ROW - ROW"; one that is there
     stays as it is. `labels`: of rows, by label and alias; `option`: that has the texts. Raises
-    UserError for a text without " - "."""
-    present = list(contrasts.values())
+    UserError for a text without " - ", and for one that is the name of another contrast."""
     extended = dict(contrasts)
     for text in texts:
         row, base = _split(text, labels, option)
-        contrast = {"from": base, "to": row}
-        if contrast not in present:
-            extended[f"{row}{MINUS}{base}"] = contrast
+        name, contrast = f"{row}{MINUS}{base}", {"from": base, "to": row}
+        if contrast in extended.values():
+            continue
+        if name in extended:
+            raise UserError(
+                f"{option} {name}: another contrast of the sweep has this name; rename that one"
+            )
+        extended[name] = contrast
     return extended
 
 

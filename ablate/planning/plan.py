@@ -39,7 +39,6 @@ from ablate.planning.contrasts import (
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
-from ablate.planning.target import check_target
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -260,30 +259,33 @@ class Plan:
         """Return whether a row is judged: every row by a target, all but the baseline by gains."""
         return self.analysis.target is not None or row != self.baseline
 
+    @property
+    def row_names(self) -> dict[str, str]:
+        """The labels of rows, by label and by alias."""
+        return {name: row.label for row in self.rows for name in (row.label, *row.aliases)}
+
     def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
 
     def check_contrasts(self, place: str) -> None:
-        """Raise UserError for contrasts between rows, and for a target, that this plan can't have.
-        `place`: what an error says before a contrast's name."""
+        """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
+        error says before a contrast's name."""
         rows = None
         if self.changes is None:
             rows = [row.label for row in self.rows]
         check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
-        check_target(self.analysis, bool(self.design.seed_counts), self.changes is not None)
 
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
         them. Raises UserError for those that it can't have."""
-        labels: dict[str, str] = {}
-        for row in self.rows:
-            labels |= dict.fromkeys((row.label, *row.aliases), row.label)
-        contrasts = add_contrasts(self.analysis.contrasts, texts, labels, option)
+        contrasts = add_contrasts(self.analysis.contrasts, texts, self.row_names, option)
+        if contrasts == self.analysis.contrasts:
+            return self
+        remedy = "declare it under analysis.contrasts of its sweep file"
+        self.design.check_change(self, option, remedy)
         changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
         changed_plan.check_contrasts(f"{option} ")
-        if contrasts != self.analysis.contrasts:
-            self.design.check_change(self, "contrasts")
         return changed_plan
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
@@ -463,10 +465,8 @@ class Plan:
 
     def cell(self, row: str, column: str) -> Cell | None:
         """Return the cell, or None where it is excluded."""
-        for cell in self.cells:
-            if cell.row == row and cell.column == column:
-                return cell
-        return None
+        place = row, column
+        return next((cell for cell in self.cells if (cell.row, cell.column) == place), None)
 
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""

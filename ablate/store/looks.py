@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ablate.planning import Cell, Plan
+from ablate.planning import MINUS, Cell, Plan, RowContrast, between_columns, between_rows
 from ablate.run import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
@@ -34,7 +34,6 @@ SPREAD = "spread"  # of an analysis: what judges gains
 TARGET = "target"  # of an analysis: the number that means were judged against
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
 EMPTY: Results = {}
-MINUS = " - "  # between the two specs of a contrast between rows
 
 
 @dataclass(frozen=True)
@@ -88,13 +87,28 @@ class InterimLook:
         return max((column.n for column in self.columns.values()), default=0)
 
     @property
-    def row_contrasts(self) -> list[tuple[str, str]]:
-        """The contrasts between rows, as labels: of a row, and of the row that it is compared
-        with; none under a target."""
-        if self.has_target:
-            return []
-        contrasts = self.analysis.get(CONTRASTS, {}).values()
-        return [(c["to"], c["from"]) for c in contrasts if "across" not in c]
+    def row_contrasts(self) -> list[RowContrast]:
+        """The contrasts between rows; none under a target."""
+        return [] if self.has_target else between_rows(self.analysis.get(CONTRASTS, {}))
+
+    @property
+    def column_contrasts(self) -> dict[str, Mapping[str, Any]]:
+        """The contrasts between columns, by name."""
+        return between_columns(self.analysis.get(CONTRASTS, {}))
+
+    @property
+    def row_differences(self) -> set[frozenset[str]]:
+        """The rows that its contrasts compare, whatever these are named, and either way round."""
+        return {frozenset((contrast.row, contrast.base)) for contrast in self.row_contrasts}
+
+    @property
+    def column_differences(self) -> set[tuple[str, ...]]:
+        """The columns that its contrasts compare, whatever these are named, and either way round: a
+        key of the columns with two of its values, as JSON."""
+        return {
+            (tree["across"], *sorted((json.dumps(tree["from"]), json.dumps(tree["to"]))))
+            for tree in self.column_contrasts.values()
+        }
 
     @property
     def has_target(self) -> bool:
@@ -114,8 +128,8 @@ class InterimLook:
         """Return names of all comparisons that were read in one of the look's columns: its gains,
         and its contrasts between rows, whose names are both specs in either order."""
         comparisons = self.gains(column, include_unread)
-        for label, base_label in self.row_contrasts:
-            row, base = column.rows.get(label), column.rows.get(base_label)
+        for contrast in self.row_contrasts:
+            row, base = column.rows.get(contrast.row), column.rows.get(contrast.base)
             if row and base and (include_unread or (row.runs and base.runs)):
                 comparisons.add(MINUS.join(sorted((row.spec, base.spec))))
         return comparisons
@@ -145,10 +159,15 @@ class InterimLook:
         return {"columns": list(self.columns), "rows": rows}
 
     def is_of(self, other_look: InterimLook) -> bool:
-        """Return whether both looks are at the same rows, columns, metric and analysis."""
-        if self.metric != other_look.metric or self.analysis != other_look.analysis:
-            return False
-        return self.specs == other_look.specs
+        """Return whether both looks are at the same rows, columns, metric and analysis. A contrast
+        may have another name, or its sides the other way round."""
+        return self._compared() == other_look._compared()
+
+    def _compared(self) -> tuple[Any, ...]:
+        """What looks at the same have in common."""
+        analysis = {key: value for key, value in self.analysis.items() if key != CONTRASTS}
+        differences = self.row_differences, self.column_differences
+        return self.metric, analysis, differences, self.specs
 
     def event(self) -> dict[str, Any]:
         """Return the look as the ledger stores it: a tree of JSON values."""
@@ -358,6 +377,13 @@ class PastLooks:
                 if reading.column.decided and reading.look.is_of(self.present):
                     return reading.column.contrasts
         return len(self.ours(column).union(*(reading.comparisons for reading in family)))
+
+    def gains(self, column: str) -> int:
+        """Return the number of distinct gains of a column and of its family, over any baseline; 0
+        without gains."""
+        if column not in self.present.columns:
+            return 0
+        return len(self._our_gains(column).union(*(r.gains for r in self._family(column))))
 
     def counts_more_than_gains(self, column: str) -> bool:
         """Return whether some comparisons of a column and of its family are between two rows, or

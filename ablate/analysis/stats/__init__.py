@@ -38,7 +38,7 @@ __all__ = [
     "CANT_TELL",
     "COMPARED",
     "column_gains",
-    "contrast_gain",  # the difference of two rows, as a gain
+    "contrast_gains",  # differences of two rows, as gains
     "ColumnGains",
     "DID_NOTHING",
     "FEWEST_SEEDS",
@@ -144,7 +144,7 @@ if TYPE_CHECKING:
         RowGain,
         agreement,
         column_gains,
-        contrast_gain,
+        contrast_gains,
         fit,
         population_gain,
         raw_p,

@@ -228,20 +228,6 @@ class RowGain:
     few: bool = False
     df: float | None = None
 
-    @property
-    def half(self) -> float:
-        """The half-width of the interval, infinite without one."""
-        low, high = self.gain.low, self.gain.high
-        if low is None or high is None:
-            return math.inf
-        return (high - low) / 2
-
-    @property
-    def holds_zero(self) -> bool:
-        """True if the interval holds 0, or there is none."""
-        low, high = self.gain.low, self.gain.high
-        return low is None or high is None or not self.gain.sd or low <= 0 <= high
-
 
 @dataclass(frozen=True)
 class ColumnGains:
@@ -364,29 +350,45 @@ def column_gains(
     )
 
 
-def contrast_gain(
+def contrast_gains(
     y: Floats,
-    rows: tuple[int, int],
+    pairs: Sequence[tuple[int, int]],
     method: Method,
     unstable: Bools | None = None,
     flips: Flips | None = None,
-) -> RowGain | None:
-    """Compute the contrast of two rows of y (R, S), the first minus the second: the gain that the
-    first would have if the second were the baseline. All rows tell of its spread, as of a gain's.
+) -> list[RowGain | None]:
+    """Compute the contrast of each pair of rows of y (R, S), the first minus the second: the gain
+    that the first would have if the second were the baseline. All rows tell of its spread, as of a
+    gain's.
 
     Screens treat a noisy baseline in another way than a noisy variant, so it is computed both ways
     round, and the wider interval holds, or none: b - a is a - b with the sign changed. None where
     the rows share no seed. Other arguments: see `column_gains`.
     """
-    first, second = rows
-    gain = column_gains(y, second, method, unstable, flips, judged_rows=(first,)).rows[first]
-    reverse = column_gains(y, first, method, unstable, flips, judged_rows=(second,)).rows[second]
+    partners: dict[int, set[int]] = {}
+    for first, second in pairs:
+        partners.setdefault(first, set()).add(second)
+        partners.setdefault(second, set()).add(first)
+    over = {  # by baseline: a column is fitted once over each
+        row: column_gains(y, row, method, unstable, flips, judged_rows=others).rows
+        for row, others in partners.items()
+    }
+    return [_wider(over[second][first], over[first][second], method) for first, second in pairs]
+
+
+def _wider(gain: RowGain | None, reverse: RowGain | None, method: Method) -> RowGain | None:
+    """Return the gain with the wider interval of the two, or none where one has none. `reverse`:
+    the same gain with the sign changed, computed the other way round."""
     if gain is None or reverse is None:
         return None
-    wider = max(gain, reverse, key=lambda gain: gain.half)
+
+    def half(row_gain: RowGain) -> float:
+        return math.inf if row_gain.gain.half is None else row_gain.gain.half
+
+    wider = max(gain, reverse, key=half)
     mean, low, high, p = gain.gain.mean, None, None, None
-    if math.isfinite(wider.half):
-        low, high = mean - wider.half, mean + wider.half
+    if wider.gain.half is not None:
+        low, high = mean - wider.gain.half, mean + wider.gain.half
     if wider.raw_p is not None:  # `p` may be Holm's, which is of all gains over one baseline
         p = min(1.0, wider.raw_p * method.contrasts)
     estimate = dataclasses.replace(wider.gain, mean=mean, low=low, high=high)

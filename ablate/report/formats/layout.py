@@ -285,7 +285,10 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     )
     lines = []
     for line in block.lines:
-        gain, sample = (interval(x, table.metric_of(), True, ci) for x in (line.gain, line.sampled))
+        gain = interval(line.gain, table.metric_of(), True, ci)
+        sample = "-"
+        if _has_interval(line.sampled):
+            sample = interval(line.sampled, table.metric_of(), True, ci)
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),

@@ -134,9 +134,9 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
     mean = metric.text(estimate.mean, sign)
     if not ci:
         return mean
-    if estimate.low is None or estimate.high is None:
+    half = estimate.half
+    if half is None or estimate.low is None:
         return f"{mean} [-]" if ci == "ci" else f"{mean} ± -"
-    half = (estimate.high - estimate.low) / 2
     if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
         return f"{mean} ± {metric.text(half)}"
     return f"{mean} {metric.interval(estimate.low, estimate.high, sign)}"

@@ -66,6 +66,8 @@ def table_tree(table: Table) -> dict[str, Any]:
     for block in tree["blocks"]:
         for line in block["lines"]:
             del line["by_seed"]  # of figures
+            if not line["between"]:
+                del line["between"]
     for column in tree["columns"]:
         column["footnotes"] = table.marks(None, column["label"])
         del column["arch"], column["wide"]  # parts of its label
