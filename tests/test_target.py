@@ -18,6 +18,7 @@ from ablate.api.tables import Table
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
+from ablate.report.formats.parts import fates
 from ablate.store import looks
 from ablate.store.looks import PastLooks
 
@@ -160,8 +161,9 @@ def test_a_sheet_of_one_row_and_column_is_a_look(run, record):
     [changed] = [note for note in later["notes"] if note["key"] == "looks.changed"]
     assert changed["values"]["changes"] == ["analysis.target: 3.28 -> 3.279"]
     assert [column["contrasts"] for column in later["columns"]] == [2]
-    [among] = [note for note in later["notes"] if note["key"] == "looks.among-comparisons"]
-    assert among["values"]["comparisons"] == 2
+    [among] = [note for note in later["notes"] if note["key"] == "looks.among"]
+    assert among["values"]["noun"] == "comparison"
+    assert (among["values"]["sweeps"], among["values"]["read"]) == ([""], 2)
     withheld = table(run, "analysis.target=3.279", "--strict")
     assert withheld["columns"][0]["entries"][0]["verdict"] is None
 
@@ -217,19 +219,82 @@ def test_the_columns_of_a_table_are_mean_difference_n_and_verdict():
     assert [row[-1] for row in grid[1:]] == [ABOVE, "can't tell"]
 
 
-def test_a_diverged_run_costs_its_row_interval_and_verdict_and_no_other_row():
+def test_a_diverged_run_costs_its_row_mean_and_verdict_and_no_other_row():
     plan = make_plan(["base", "a"], seeds=4, target=90.0)
     results = plant(plan, {"base": [95, 95.1, 95.3, 95.2], "a": [95, 95.1, 95.3, 95.2]})
     results["base@#1"] = {"status": "diverged", "step": 7}
     table = tabulate(plan, results)
     base, other = (entries(table)[row] for row in ("base", "a"))
-    assert (base.difference.low, base.verdict) == (None, None)
+    assert (base.accuracy, base.difference, base.verdict) == (None, None, None)
+    [note] = notes_of(table, "not-reached")
+    assert note.values == {
+        **{"diverged": [{"seed": 1, "step": 7}], "never": []},
+        **{"planned": 4, "has_side": True},
+    }
+    [grid] = grids(text_of(table, "md"))
+    assert [cell.rstrip("¹") for cell in grid[1]] == ["base", "-", "-", "0", "1/4 not reached"]
     assert other.verdict == ABOVE
     scored = tabulate(
         dataclasses.replace(plan, analysis=Analysis(target=90.0, diverged="chance")), results
     )
     assert entries(scored)["base"].difference.n == 4
     assert entries(scored)["base"].verdict == "can't tell"
+
+
+HOURS = ("--row", "method", "--column", "step", "--seed", "seed", "--metric", "hours:less:h")
+
+
+@pytest.fixture
+def hours(here):
+    """Write a sheet of hours to a target. One run of the first row never reached it, and the row
+    lacks the last column."""
+    lines = [f"adam,{step},{seed},{5 - step + 0.1 * seed}" for step in (1, 2) for seed in range(4)]
+    lines += [f"muon,1,{seed},{value}" for seed, value in enumerate((2.1, "inf", 2.2, 2.3))]
+    (here / "hours.csv").write_text("\n".join(["method,step,seed,hours", *lines[::-1]]) + "\n")
+
+
+def test_a_sheet_with_a_target_needs_no_baseline_and_counts_the_runs_that_missed_it(run, hours):
+    bring = ("import", "hours.csv", "--as", "record", *HOURS)
+    assert "--target" in run(*bring, code=2)  # the first row lacks a column
+    run(*bring, "--target", "5.8")
+    tree = table(run)
+    assert tree["target"] == 5.8
+    assert answers(tree) == {"adam": ("1", good_from("1"))}
+    [muon] = [e for c in tree["columns"] for e in c["entries"] if e["row"] == "muon"]
+    assert (muon["accuracy"], muon["verdict"]) == (None, None)
+    text = run("table", "record")
+    assert "1/4 not reached" in text
+    assert "2.2" not in text  # the mean of the three others
+    run(*bring)  # again: the target stays
+    assert table(run)["target"] == 5.8
+    line = run("table", "record", "analysis.target=null", code=2)
+    assert [part for part in ("analysis.target", "'2'", "'muon'") if part not in line] == []
+    for kind in ("gain", "forest"):
+        line = run("plot", "record", kind, code=2)
+        assert "analysis.target" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--target", "inf"), "expected a finite number"),
+        (("--target", "5", "--baseline", "adam"), "--baseline adam"),
+    ],
+)
+def test_a_mistake_at_import_is_one_line(run, hours, words, part):
+    line = run("import", "hours.csv", "--as", "record", *HOURS, *words, code=2)
+    assert part in line
+    assert len(line.splitlines()) == 1
+
+
+def test_a_threshold_that_was_never_reached_is_counted():
+    plan = make_plan(["base", "a"], seeds=4, target=90.0)
+    results = plant(plan, {"base": [95, 95.1, 95.3, 95.2], "a": [95, 95.1, 95.3, 95.2]})
+    table = tabulate(plan, results)
+    entry = dataclasses.replace(entries(table)["a"], accuracy=None, never=(0, 2), diverged=(1,))
+    assert [*fates(entry, table)] == ["3/4 not reached"]
+    without = dataclasses.replace(table, target=None)
+    assert [*fates(entry, without)] == ["1/4 diverged"]
 
 
 def test_an_unfinished_table_has_means_alone():

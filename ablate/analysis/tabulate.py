@@ -389,11 +389,13 @@ def _entry(
     making: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
 ) -> Entry:
     plan, scores, gain, against = making.plan, row.scores, row.gain, row.against
-    accuracy = _estimate(plan, scores.main, plan.metric)
+    has_target = plan.analysis.target is not None
+    accuracy = None
+    if not (has_target and is_partial(plan, scores)):  # see `target_differences`
+        accuracy = _estimate(plan, scores.main, plan.metric)
     noted = (result for result in scores.results if "parameters" in result)
     size = next(noted, making.extras.sizes.get(row.place, {}))
     contrast = shown_gain(gain, plan.metric) if gain else None
-    has_target = plan.analysis.target is not None
     return Entry(
         row=row.place[0],
         column=row.place[1],

@@ -20,17 +20,17 @@ def target_differences(
     column: ColumnEvidence, target: float, method: stats.Method
 ) -> stats.ColumnGains:
     """Compute the difference of each row of a column from the target, each with the interval of its
-    own runs: none for a row that leaves out a run which diverged or never reached a threshold."""
+    own runs; None for a row with a run that diverged or never reached a threshold, which has no
+    number to average: the mean of the others would be that of the lucky ones."""
     import numpy as np
 
     plan = column.plan
-    differences = []
+    differences: list[stats.RowGain | None] = []
     for values, scores in zip(plan.metric.sign * column.means(plan), column.scores, strict=True):
-        difference = stats.target_difference(np.asarray(values), target, method)
-        if difference is not None and is_partial(plan, scores):
-            mean = difference.gain
-            difference = stats.RowGain(stats.Estimate(mean.mean, None, None, mean.n))
-        differences.append(difference)
+        if is_partial(plan, scores):
+            differences.append(None)
+        else:
+            differences.append(stats.target_difference(np.asarray(values), target, method))
     return stats.ColumnGains(tuple(differences))
 
 

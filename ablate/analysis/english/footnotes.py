@@ -54,8 +54,7 @@ def overrides(keys: Sequence[str]) -> str:
 
 @writes("diverged")
 def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Values | None) -> str:
-    """`scored`: "chance", "omitted" or, of the baseline, "baseline"; "mean alone" is omitted, too,
-    in a table without gains."""
+    """`scored`: "chance", "omitted" or, of the baseline, "baseline"."""
     seeds = ", ".join(diverged_run(run) for run in runs)
     exclusion = _own_interval_clause(own_interval)
     if scored == "chance":
@@ -63,9 +62,9 @@ def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Va
     elif scored == "baseline":
         text = f"Diverged: {seeds}; gains are over the baseline's other runs."
     else:
-        subject = "the mean is" if scored == "mean alone" else "mean and gain are"
         text = (
-            f"Diverged: {seeds}; {subject} of the other runs, so the row has no verdict{exclusion}."
+            f"Diverged: {seeds}; mean and gain are of the other runs, so the row has no "
+            f"verdict{exclusion}."
         )
     return text + _fisher_clause(fisher)
 
@@ -109,6 +108,24 @@ def never(seeds: Sequence[int]) -> str:
     return (
         f"{seed_names(seeds).capitalize()} never reached the threshold and "
         f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so the row has no verdict."
+    )
+
+
+@writes("not-reached")
+def not_reached(
+    diverged: Sequence[Values], never: Sequence[int], planned: int, has_side: bool
+) -> str:
+    """Of a row that is judged against a target. `diverged`: see `diverged_run`; `never`: seeds of
+    runs that never reached the threshold of the metric; `has_side`: one side of the target is
+    better."""
+    lost = [diverged_run(run) for run in diverged]
+    if never:
+        lost.append(seed_names(never))
+    fate = "did not reach the target" if has_side else "have no number"
+    return (
+        f"{len(diverged) + len(never)} of {count_text(planned, 'run')} {fate} ({', '.join(lost)}). "
+        f"A mean of the other runs would be of the lucky ones, so the row has neither a mean nor a "
+        f"verdict."
     )
 
 

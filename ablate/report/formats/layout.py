@@ -352,7 +352,7 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     part_names = [name for name in show if name not in LONG_PARTS]
     if not part_names:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
-    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
+    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry, table)))
     part_iterators = (
         paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in part_names
     )

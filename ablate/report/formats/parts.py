@@ -90,7 +90,7 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
                 yield ShownPart("n", lambda entry: str(entry.n))
             case "verdict":
                 few = max((entry.n for entry in table.entries), default=0) < stats.FEWEST_SEEDS
-                has_fates = any(runs for entry in table.entries for runs in fates(entry))
+                has_fates = any(runs for entry in table.entries for runs in fates(entry, table))
                 if few and table.complete and len(show) > 1 and not has_fates:
                     continue  # too few seeds for verdicts, and no runs to count
                 heading = "verdict" if table.complete and not few else "runs"
@@ -153,8 +153,10 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
         if measurement is None:
             return "-"
         mean = measurement.accuracy if isinstance(measurement, Entry) else measurement.estimate
-        lost = f"; {len(measurement.never)}/{entry.planned} never" if measurement.never else ""
-        return interval(mean, metric, ci=ci) + lost
+        text = interval(mean, metric, ci=ci)
+        if not measurement.never or (main and table.target is not None):  # see `fates`
+            return text
+        return f"{text}; {len(measurement.never)}/{entry.planned} never"
 
     heading = " ".join(filter(None, (metric.key, metric.unit)))
     return ShownPart(heading + bracket(ci, table.alpha), text)
@@ -184,13 +186,17 @@ def _population(entry: Entry, table: Table) -> str:
 def state(entry: Entry, table: Table) -> str:
     """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
     word = entry.verdict if table.is_judged(entry.row) else "baseline"
-    return "; ".join([*filter(None, [word]), *fates(entry)]) or "-"
+    return "; ".join([*filter(None, [word]), *fates(entry, table)]) or "-"
 
 
-def fates(entry: Entry) -> Iterator[str]:
-    """Count the runs without a usual end: "1/3 diverged"."""
+def fates(entry: Entry, table: Table) -> Iterator[str]:
+    """Count the runs without a usual end: "1/3 diverged". In a row without a mean they have not
+    reached the target of the table."""
+    lost = ((entry.diverged, "diverged"),)
+    if table.better_side and table.target is not None and entry.accuracy is None:
+        lost = (((*entry.diverged, *entry.never), "not reached"),)
     for seeds, fate in (
-        (entry.diverged, "diverged"),
+        *lost,
         (entry.collapsed, "collapsed"),
         (entry.missing, "missing"),
     ):
