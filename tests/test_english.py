@@ -167,7 +167,7 @@ EXAMPLES = [
     (
         "not-reached",
         {"diverged": [{"seed": 2, "step": None}], "never": [], "planned": 9, "has_side": False},
-        ["1 of 9 runs have no number (seed 2)"],
+        ["1 of 9 runs has no number (seed 2)"],
     ),
     ("never", {"seeds": [4, 6]}, ["eeds 4, 6 "]),
     (

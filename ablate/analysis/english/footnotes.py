@@ -121,9 +121,12 @@ def not_reached(
     lost = [diverged_run(run) for run in diverged]
     if never:
         lost.append(seed_names(never))
-    fate = "did not reach the target" if has_side else "have no number"
+    number = len(diverged) + len(never)
+    fate = "did not reach the target"
+    if not has_side:
+        fate = "has no number" if number == 1 else "have no number"
     return (
-        f"{len(diverged) + len(never)} of {count_text(planned, 'run')} {fate} ({', '.join(lost)}). "
+        f"{number} of {count_text(planned, 'run')} {fate} ({', '.join(lost)}). "
         f"A mean of the other runs would be of the lucky ones, so the row has neither a mean nor a "
         f"verdict."
     )
