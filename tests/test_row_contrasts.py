@@ -527,6 +527,23 @@ def test_on_other_sets_rows_are_compared_with_the_baseline_alone(family):
         assert sizes == ([3, 2] if family == "column" else [10, 10])
 
 
+def test_a_table_counts_contrasts_on_the_own_set_alone():
+    plan = make_plan(["base", "a", "b"], contrasts=A_MINUS_B)
+    tree = {
+        **plan.cells[0].spec.tree,
+        "eval": {"also": [{**plan.cells[0].spec.tree["data"], "name": "dark"}]},
+    }
+    cells = tuple(dataclasses.replace(cell, spec=RunSpec.of(tree)) for cell in plan.cells)
+    plan = dataclasses.replace(plan, cells=cells)
+    values = {"base": [80, 80.2, 80.1], "a": [90, 90.3, 90.1], "b": [70, 70.1, 70.3]}
+    results = {
+        run: {**result, "also": {"dark": {"test": result["test"]}}}
+        for run, result in plant(plan, values).items()
+    }
+    columns = tabulate(plan, results).columns
+    assert [(column.on, column.contrasts) for column in columns] == [("", 3), ("dark", 2)]
+
+
 # --- Looks that give out seeds ------------------------------------------------------------------
 
 

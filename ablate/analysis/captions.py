@@ -62,7 +62,15 @@ def caption(
         unused = [f"analysis.{key}" for key in plan.analysis.unused]
         yield sentence("verdicts.target", better=better_side(plan.metric), unused=unused)
     elif has_verdicts:
-        yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
+        words, between_rows = verdict_words(plan), None
+        if any(block.kind == "row_contrast" for block in blocks) and words == stats.BETTER:
+            between_rows = [*stats.COMPARED]
+        yield sentence(
+            "verdicts",
+            words=[*words],
+            margin=plan.analysis.margin,
+            between_rows=between_rows,
+        )
     if has_intervals:
         yield from _resolution(plan, columns)
     yield computation
