@@ -36,7 +36,9 @@ def looks_among(
     """`sweeps`: where these runs were read, "" for earlier tables of this one; `noun`: "variant",
     or "comparison" where some are contrasts between rows; `read`: their number, with those here;
     `contrasts`: the comparisons that share the error now."""
-    places = [sweep or "earlier tables of this sweep" for sweep in sweeps]
+    places = [sweep for sweep in sweeps if sweep]
+    if "" in sweeps:
+        places.append("earlier tables of this sweep")
     return _of_columns(
         columns,
         f"Results of these runs were also read in {first_few(places)}, among "
