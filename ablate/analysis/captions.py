@@ -450,7 +450,7 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
     return "looks.among", {
         "sweeps": [_other_name(past, sweep) for sweep in past.other_sweeps(column)],
         "noun": "comparison" if past.counts_more_than_gains(column) else "variant",
-        "read": count,
+        "compared": count,
         "contrasts": contrasts,
     }
 

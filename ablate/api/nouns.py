@@ -250,12 +250,11 @@ class Sweep:
     def table(self, **analysis: Any) -> Table:
         """Read the table, which is a look, as `ablate table` does. `analysis`: keys of the analysis
         that change for this table (`margin=1.0`)."""
-        from ablate.planning import change_analysis, check_target
+        from ablate.planning import change_analysis
 
         plan, store, events = self._opened_look()
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
-        plan.check_contrasts("analysis.contrasts.")
-        check_target(plan)
+        plan.check_analysis("analysis.contrasts.")
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

@@ -38,7 +38,6 @@ from ablate.planning import (
     SheetKeys,
     SheetSource,
     check_sweep_name,
-    check_target,
 )
 from ablate.run import (
     DIRECTIONS,
@@ -217,7 +216,7 @@ def declare_plan(
         analysis=analysis,
         design=Imported(has_seeds, tuple(sources)),
     )
-    check_target(plan)
+    plan.check_analysis("analysis.contrasts.")
     return plan
 
 

@@ -177,7 +177,6 @@ def planned(
     from ablate.planning import (
         Composer,
         change_analysis,
-        check_target,
         edit_notes,
         read_line,
         split_analysis_words,
@@ -242,7 +241,7 @@ def planned(
             "--contrast: compares rows, and analysis.target judges means; leave one out"
         )
     plan = replace(plan, analysis=changed).with_own()
-    check_target(plan)
+    plan.check_analysis("analysis.contrasts.")
     plan = plan.with_contrasts(selection.contrasts, "--contrast")
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan

@@ -49,11 +49,6 @@ __all__ = [
     "is_metric",  # is this the name of a metric?
     "read_own_metric",  # read what a function of the user's says of its metric
     "change_analysis",  # a driven sweep's analysis, with keys replaced
-    "RowContrast",  # the difference of two rows
-    "MINUS",  # what stands between the two sides of a difference
-    "between_rows",  # the contrasts between rows, of all of an analysis
-    "between_columns",  # the contrasts between columns, of all of an analysis
-    "check_target",  # refuse a target that a plan can't have
     "split_analysis_words",  # separate the words `analysis.KEY=VALUE`
     "matches_value",  # is a value the expected one, or one of a list?
     # Searches
@@ -134,7 +129,6 @@ if TYPE_CHECKING:
     )
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
-    from ablate.planning.contrasts import MINUS, RowContrast, between_columns, between_rows
     from ablate.planning.declaration import change_analysis, matches_value
     from ablate.planning.declared import Declared, DeclaredImport
     from ablate.planning.design import (
@@ -187,7 +181,6 @@ if TYPE_CHECKING:
     )
     from ablate.planning.sweep_file import edit_notes, load_sweep_file
     from ablate.planning.sweep_paths import find_sweep_file, sweep_files
-    from ablate.planning.target import check_target
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.unite import unite_plans

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ablate.planning.contrasts import RowContrast, between_columns, between_rows
+from ablate.planning.contrasts import ACROSS_COLUMNS, BETWEEN_ROWS, RowContrast
 from ablate.run import (
     CROSSING,
     METRIC_ATTRIBUTES,
@@ -281,7 +281,13 @@ class Analysis:
     @property
     def row_contrasts(self) -> list[RowContrast]:
         """The contrasts between rows; none under a target, which has no differences of rows."""
-        return between_rows(self.contrasts) if self.target is None else []
+        if self.target is not None:
+            return []
+        return [
+            RowContrast(name, contrast["to"], contrast["from"])
+            for name, contrast in self.contrasts.items()
+            if set(contrast) == BETWEEN_ROWS
+        ]
 
     @property
     def unused(self) -> list[str]:
@@ -293,4 +299,5 @@ class Analysis:
     @property
     def column_contrasts(self) -> dict[str, Mapping[str, Any]]:
         """The contrasts between columns, by name."""
-        return between_columns(self.contrasts)
+        contrasts = self.contrasts.items()
+        return {name: contrast for name, contrast in contrasts if set(contrast) == ACROSS_COLUMNS}

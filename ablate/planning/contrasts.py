@@ -3,8 +3,7 @@
 A contrast of `analysis.contrasts` that names `across` is the change of gains between two columns;
 one without is the difference of two rows in each column, to minus from, a comparison as a gain is.
 
-Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/selection.py, and
-by store/looks.py, which keeps the contrasts that a look read.
+Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/selection.py.
 """
 
 from __future__ import annotations
@@ -39,22 +38,6 @@ class RowContrast(NamedTuple):
         if self.name == self.difference:
             return self.name
         return f"{self.name}: {self.difference}"
-
-
-def between_rows(contrasts: Mapping[str, Mapping[str, Any]]) -> list[RowContrast]:
-    """Return those of the contrasts that are between two rows."""
-    return [
-        RowContrast(name, contrast["to"], contrast["from"])
-        for name, contrast in contrasts.items()
-        if set(contrast) == BETWEEN_ROWS
-    ]
-
-
-def between_columns(
-    contrasts: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Mapping[str, Any]]:
-    """Return those of the contrasts that are between two columns, by name."""
-    return {name: tree for name, tree in contrasts.items() if set(tree) == ACROSS_COLUMNS}
 
 
 def check_row_contrasts(

@@ -40,7 +40,6 @@ from ablate.planning.settings import (
 from ablate.planning.short_name import base_name, unique_name
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
 from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
-from ablate.planning.target import check_target
 from ablate.planning.words import (
     check_values,
     from_words,
@@ -198,8 +197,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         changes=sweep.changes,
     )
     plan.design.check_plan(plan, place)
-    plan.check_contrasts(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
-    check_target(plan)
+    plan.check_analysis(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
     return _metric_said(plan, place)
 
 

@@ -39,6 +39,7 @@ from ablate.planning.contrasts import (
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
+from ablate.planning.target import check_target
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -268,13 +269,15 @@ class Plan:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
 
-    def check_contrasts(self, place: str) -> None:
-        """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
-        error says before a contrast's name."""
-        rows = None
+    def check_analysis(self, place: str) -> None:
+        """Raise UserError for contrasts between rows, and for a target, that this plan can't have.
+        `place`: what an error says before a contrast's name."""
+        rows, lacking = None, list[str]()
         if self.changes is None:
             rows = [row.label for row in self.rows]
+            lacking += [c.label for c in self.columns if not self.cell(self.baseline, c.label)]
         check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
+        check_target(self.analysis, bool(self.design.seed_counts), rows is None, lacking)
 
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
@@ -285,7 +288,7 @@ class Plan:
         remedy = "declare it under analysis.contrasts of its sweep file"
         self.design.check_change(self, option, remedy)
         changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
-        changed_plan.check_contrasts(f"{option} ")
+        changed_plan.check_analysis(f"{option} ")
         return changed_plan
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
@@ -459,14 +462,11 @@ class Plan:
 
     def heading(self, column: str) -> str:
         """Return the heading of the column that has this label."""
-        return next(
-            plan_column.heading for plan_column in self.columns if plan_column.label == column
-        )
+        return next(place.heading for place in self.columns if place.label == column)
 
     def cell(self, row: str, column: str) -> Cell | None:
         """Return the cell, or None where it is excluded."""
-        place = row, column
-        return next((cell for cell in self.cells if (cell.row, cell.column) == place), None)
+        return next((c for c in self.cells if (c.row, c.column) == (row, column)), None)
 
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""

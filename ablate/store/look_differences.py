@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.planning import MINUS
 from ablate.store.looks import CODE, CONTRASTS, SKIPPED, SPREAD, TUNE, UNTIL, InterimLook
 
 MOST_SHOWN = 8  # values of a list in a note
@@ -67,8 +66,8 @@ def _new_labels(was: Mapping[str, Any], is_: Mapping[str, Any], axis: str) -> di
     matches = _matched(_specs_of(was, axis), _specs_of(is_, axis))
     labels = {}
     for label in was[axis]:
-        gone = f"{label} (before)" if label in matches.values() else label
-        labels[label] = matches.get(label, gone)
+        unmatched_label = f"{label} (before)" if label in matches.values() else label
+        labels[label] = matches.get(label, unmatched_label)
     return labels
 
 
@@ -128,7 +127,8 @@ def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]
     if signs:
         parts.append(f"{CONTRASTS}: {', '.join(signs)}")
     if old_look.column_differences != new_look.column_differences:
-        old, new = _value_text(old_look.column_contrasts), _value_text(new_look.column_contrasts)
+        old = _value_text(old_look.compared.column_contrasts)
+        new = _value_text(new_look.compared.column_contrasts)
         parts.append(f"analysis.{CONTRASTS}: {old} -> {new}")
     return parts
 
@@ -137,9 +137,9 @@ def _differences(look: InterimLook, labels: Mapping[str, str]) -> dict[frozenset
     """Return the contrasts of a look between rows, each as "A - B", by these two. `labels`: the new
     labels of its rows."""
     differences = {}
-    for contrast in look.row_contrasts:
-        rows = [labels.get(row, row) for row in (contrast.row, contrast.base)]
-        differences[frozenset(rows)] = MINUS.join(rows)
+    for contrast in look.compared.row_contrasts:
+        row, base = (labels.get(label, label) for label in (contrast.row, contrast.base))
+        differences[frozenset((row, base))] = contrast._replace(row=row, base=base).difference
     return dict(sorted(differences.items(), key=lambda item: item[1]))
 
 

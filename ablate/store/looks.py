@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ablate.planning import MINUS, Cell, Plan, RowContrast, between_columns, between_rows
+from ablate.planning import Analysis, Cell, Plan
 from ablate.run import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
@@ -87,19 +87,17 @@ class InterimLook:
         return max((column.n for column in self.columns.values()), default=0)
 
     @property
-    def row_contrasts(self) -> list[RowContrast]:
-        """The contrasts between rows; none under a target."""
-        return [] if self.has_target else between_rows(self.analysis.get(CONTRASTS, {}))
-
-    @property
-    def column_contrasts(self) -> dict[str, Mapping[str, Any]]:
-        """The contrasts between columns, by name."""
-        return between_columns(self.analysis.get(CONTRASTS, {}))
+    def compared(self) -> Analysis:
+        """The part of its analysis that says what was compared: contrasts, or a target."""
+        return Analysis(
+            contrasts=self.analysis.get(CONTRASTS, {}), target=self.analysis.get(TARGET)
+        )
 
     @property
     def row_differences(self) -> set[frozenset[str]]:
         """The rows that its contrasts compare, whatever these are named, and either way round."""
-        return {frozenset((contrast.row, contrast.base)) for contrast in self.row_contrasts}
+        contrasts = self.compared.row_contrasts
+        return {frozenset((contrast.row, contrast.base)) for contrast in contrasts}
 
     @property
     def column_differences(self) -> set[tuple[str, ...]]:
@@ -107,7 +105,7 @@ class InterimLook:
         key of the columns with two of its values, as JSON."""
         return {
             (tree["across"], *sorted((json.dumps(tree["from"]), json.dumps(tree["to"]))))
-            for tree in self.column_contrasts.values()
+            for tree in self.compared.column_contrasts.values()
         }
 
     @property
@@ -128,10 +126,10 @@ class InterimLook:
         """Return names of all comparisons that were read in one of the look's columns: its gains,
         and its contrasts between rows, whose names are both specs in either order."""
         comparisons = self.gains(column, include_unread)
-        for contrast in self.row_contrasts:
+        for contrast in self.compared.row_contrasts:
             row, base = column.rows.get(contrast.row), column.rows.get(contrast.base)
             if row and base and (include_unread or (row.runs and base.runs)):
-                comparisons.add(MINUS.join(sorted((row.spec, base.spec))))
+                comparisons.add(" ".join(sorted((row.spec, base.spec))))
         return comparisons
 
     def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
@@ -145,7 +143,7 @@ class InterimLook:
         if effects:
             cells = _hash([row.spec for row in column.rows.values()])
             return {f"{name} {cells}" for name in effects}
-        suffix = f"{MINUS}{self.analysis[TARGET]!r}" if self.has_target else ""
+        suffix = f" {self.analysis[TARGET]!r}" if self.has_target else ""
         rows = self.variants(column)
         return {f"{row.spec}{suffix}" for row in rows if row.runs or include_unread}
 
@@ -161,10 +159,10 @@ class InterimLook:
     def is_of(self, other_look: InterimLook) -> bool:
         """Return whether both looks are at the same rows, columns, metric and analysis. A contrast
         may have another name, or its sides the other way round."""
-        return self._compared() == other_look._compared()
+        return self._identity() == other_look._identity()
 
-    def _compared(self) -> tuple[Any, ...]:
-        """What looks at the same have in common."""
+    def _identity(self) -> tuple[Any, ...]:
+        """Return all that looks at the same have in common."""
         analysis = {key: value for key, value in self.analysis.items() if key != CONTRASTS}
         differences = self.row_differences, self.column_differences
         return self.metric, analysis, differences, self.specs

@@ -115,9 +115,8 @@ def never(seeds: Sequence[int]) -> str:
 def not_reached(
     diverged: Sequence[Values], never: Sequence[int], planned: int, has_side: bool
 ) -> str:
-    """Of a row that is judged against a target. `diverged`: see `diverged_run`; `never`: seeds of
-    runs that never reached the threshold of the metric; `has_side`: one side of the target is
-    better."""
+    """Write of a row under a target. `diverged`: see `diverged_run`; `never`: seeds of runs that
+    never reached the threshold of the metric; `has_side`: one side of the target is better."""
     lost = [diverged_run(run) for run in diverged]
     if never:
         lost.append(seed_names(never))

@@ -31,10 +31,10 @@ def _of_columns(columns: Sequence[str], text: str) -> str:
 
 @writes("looks.among")
 def looks_among(
-    columns: Sequence[str], sweeps: Sequence[str], noun: str, read: int, contrasts: int
+    columns: Sequence[str], sweeps: Sequence[str], noun: str, compared: int, contrasts: int
 ) -> str:
     """`sweeps`: where these runs were read, "" for earlier tables of this one; `noun`: "variant",
-    or "comparison" where some are contrasts between rows; `read`: their number, with those here;
+    or "comparison" where some are no gains; `compared`: their number, with those here;
     `contrasts`: the comparisons that share the error now."""
     places = [sweep for sweep in sweeps if sweep]
     if "" in sweeps:
@@ -42,7 +42,7 @@ def looks_among(
     return _of_columns(
         columns,
         f"Results of these runs were also read in {first_few(places)}, among "
-        f"{count_text(read, noun)}, so intervals here allow for "
+        f"{count_text(compared, noun)}, so intervals here allow for "
         f"{count_text(contrasts, 'comparison')}.",
     )
 

@@ -366,14 +366,14 @@ def contrast_gains(
     the rows share no seed. Other arguments: see `column_gains`.
     """
     partners: dict[int, set[int]] = {}
-    for first, second in pairs:
-        partners.setdefault(first, set()).add(second)
-        partners.setdefault(second, set()).add(first)
-    over = {  # by baseline: a column is fitted once over each
-        row: column_gains(y, row, method, unstable, flips, judged_rows=others).rows
-        for row, others in partners.items()
+    for row, base in pairs:
+        partners.setdefault(row, set()).add(base)
+        partners.setdefault(base, set()).add(row)
+    gains_over = {  # by baseline: a column is fitted once over each
+        baseline: column_gains(y, baseline, method, unstable, flips, judged_rows=rows).rows
+        for baseline, rows in partners.items()
     }
-    return [_wider(over[second][first], over[first][second], method) for first, second in pairs]
+    return [_wider(gains_over[base][row], gains_over[row][base], method) for row, base in pairs]
 
 
 def _wider(gain: RowGain | None, reverse: RowGain | None, method: Method) -> RowGain | None:
