@@ -39,7 +39,18 @@ SCOPE = {
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
 # What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.table_tree`.
-ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
+ABSENT = {
+    "task",
+    "groups",
+    "on",
+    "group",
+    "lacking",
+    "beside",
+    "population",
+    "target",
+    "difference",
+    "between",
+}
 WITHOUT = {
     "Table": {"choice", "words", "notes", "full_table"},
     "TableColumn": {"arch", "wide"},

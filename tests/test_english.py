@@ -161,6 +161,19 @@ EXAMPLES = [
         },
         ["seed 3 at step 12, seed 5;", "chance", "paired", "of 13 runs of base", "0.21", "0.07"],
     ),
+    (
+        "not-reached",
+        {
+            "diverged": [{"seed": 2, "step": 120}],
+            **{"never": [4, 6], "planned": 9, "has_side": True},
+        },
+        ["3 of 9 runs did not reach", "seed 2 at step 120, seeds 4, 6"],
+    ),
+    (
+        "not-reached",
+        {"diverged": [{"seed": 2, "step": None}], "never": [], "planned": 9, "has_side": False},
+        ["1 of 9 runs has no number (seed 2)"],
+    ),
     ("never", {"seeds": [4, 6]}, ["eeds 4, 6 "]),
     (
         "noise.resolution",
@@ -214,9 +227,9 @@ EXAMPLES = [
         ["Ti: ", "sweep one (n = 3)", "two (n = 2), three (n = 2)", "9 %", "variant of a column"],
     ),
     (
-        "looks.among-variants",
-        {"columns": [], "sweeps": ["one"], "variants": 7, "contrasts": 14},
-        ["one", "7 variants", "14 comparisons"],
+        "looks.among",
+        {"columns": [], "sweeps": ["", "one"], "noun": "variant", "compared": 7, "contrasts": 14},
+        ["one, earlier tables of this sweep", "7 variants", "14 comparisons"],
     ),
     (
         "looks.read-elsewhere",

@@ -96,8 +96,8 @@ def flat(text: str) -> str:
 
 def among_nine(*sweeps: str) -> str:
     """The note on rows that were read among nine, in these sweeps."""
-    values = {"columns": [], "sweeps": sweeps, "variants": 9, "contrasts": 9}
-    return english.write("looks.among-variants", values)
+    values = {"columns": [], "sweeps": sweeps, "noun": "variant", "compared": 9, "contrasts": 9}
+    return english.write("looks.among", values)
 
 
 def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:

@@ -186,7 +186,7 @@ def defined(now: InterimLook, before: list[InterimLook]) -> tuple[int, set[int]]
         return {run for row in rows for run in row.runs.values()}
 
     mine = now.columns[""]
-    family, reach = [], runs(mine.variants)
+    family, reach = [], runs(now.variants(mine))
     while True:
         more = [
             look
@@ -198,13 +198,13 @@ def defined(now: InterimLook, before: list[InterimLook]) -> tuple[int, set[int]]
         if not more:
             break
         family += more
-        reach |= {run for look in more for run in runs(look.columns[""].variants)}
-    variants = {row.spec for row in mine.variants}
+        reach |= {run for look in more for run in runs(look.variants(look.columns[""]))}
+    variants = {row.spec for row in now.variants(mine)}
     counts = {mine.n}
     rows = {row.spec for row in mine.rows.values()}
     for look in family:
         read = look.columns[""]
-        variants |= {row.spec for row in read.variants if row.runs}
+        variants |= {row.spec for row in look.variants(read) if row.runs}
         as_planned = mine.n in look.planned and {r.spec for r in read.rows.values()} == rows
         if not (look.planned and as_planned):
             counts.add(read.n)
@@ -229,7 +229,7 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
         past = PastLooks(before, now)
         found = past.contrasts(""), set(past.counts("").numbers)
         assert found == defined(now, before)
-        grown += found[0] > len(now.columns[""].variants)
+        grown += found[0] > len(now.variants(now.columns[""]))
         again = PastLooks(past.related(), now)  # what a bundle carries is enough
         told = (
             [p.contrasts(""), p.counts(""), p.count_over_baseline(""), p.first_look()]

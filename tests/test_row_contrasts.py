@@ -10,15 +10,21 @@ from conftest import REPOSITORY
 from scipy import stats as oracle
 from simulation import contrasts_error, resampled, simulate
 from support.looks import planned
-from support.tables import make_plan, notes_of, plant, tabulate
+from support.tables import make_plan, notes_of, plant, tabulate, text_of
 
+import ablate
 from ablate.analysis import stats
+from ablate.analysis.judging import method_of
 from ablate.analysis.stats import Flips, ImageFlips, Method
 from ablate.audit.bundle import Bundle
 from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import Row
 from ablate.planning.design import Looks
 from ablate.planning.expand import plan_from_words
+from ablate.run.spec import RunSpec
+from ablate.shared.errors import UserError
 from ablate.store import looks
+from ablate.store.look_differences import look_changes
 from ablate.store.looks import PastLooks
 
 A_MINUS_B = {"a - b": {"from": "b", "to": "a"}}
@@ -64,12 +70,17 @@ def contrasts(tree):
     return {(line["label"], line["column"]): line for line in itertools.chain(*lines)}
 
 
+def contrast_gain(y, rows, method, *arguments, **options):
+    [gain] = stats.contrast_gains(y, [rows], method, *arguments, **options)
+    return gain
+
+
 # --- One contrast -------------------------------------------------------------------------------
 
 
 def test_a_paired_contrast_is_scipys_paired_t_at_its_share_of_the_error():
     y = np.random.default_rng(2).normal(size=(4, 6))
-    found = stats.contrast_gain(y, (1, 3), Method("paired", contrasts=5))
+    found = contrast_gain(y, (1, 3), Method("paired", contrasts=5))
     expected = oracle.ttest_rel(y[1], y[3])
     low, high = expected.confidence_interval(1 - 0.05 / 5)
     assert (found.gain.low, found.gain.high) == pytest.approx((low, high), abs=1e-12)
@@ -79,7 +90,7 @@ def test_a_paired_contrast_is_scipys_paired_t_at_its_share_of_the_error():
 
 def test_without_seeds_a_paired_contrast_is_welchs():
     y = np.random.default_rng(2).normal(size=(3, 6))
-    found = stats.contrast_gain(y, (1, 2), Method("paired", contrasts=3, blocks=False))
+    found = contrast_gain(y, (1, 2), Method("paired", contrasts=3, blocks=False))
     low, high = oracle.ttest_ind(y[1], y[2], equal_var=False).confidence_interval(1 - 0.05 / 3)
     assert (found.gain.low, found.gain.high) == pytest.approx((low, high), rel=1e-4)
 
@@ -91,13 +102,13 @@ def test_a_contrast_is_the_gain_over_its_second_row_by_the_wider_of_both_ways(sp
     for y, right in zip(tables.y, tables.right, strict=True):
         flips, method = Flips((right,)), Method(spread, contrasts=6)
         for a, b in itertools.combinations(range(5), 2):
-            found = stats.contrast_gain(y, (a, b), method, flips=flips)
+            found = contrast_gain(y, (a, b), method, flips=flips)
             over = stats.column_gains(y, b, method, flips=flips).rows[a].gain
             under = stats.column_gains(y, a, method, flips=flips).rows[b].gain
             assert found.gain.mean == over.mean
             half = max(over.high - over.low, under.high - under.low) / 2
             assert (found.gain.high - found.gain.low) / 2 == pytest.approx(half, rel=1e-12)
-            turned = stats.contrast_gain(y, (b, a), method, flips=flips).gain
+            turned = contrast_gain(y, (b, a), method, flips=flips).gain
             assert (turned.mean, turned.low, turned.high) == pytest.approx(
                 (-found.gain.mean, -found.gain.high, -found.gain.low), abs=1e-12
             )
@@ -107,8 +118,8 @@ def test_a_row_with_an_unstable_run_has_a_contrast_without_interval():
     y = np.random.default_rng(2).normal(size=(4, 6))
     for unstable in (1, 2):
         shaky = np.arange(4) == unstable
-        assert stats.contrast_gain(y, (1, 2), Method(), shaky).gain.low is None
-    kept = stats.contrast_gain(y, (1, 2), Method(), np.arange(4) == 0)  # the baseline's is no part
+        assert contrast_gain(y, (1, 2), Method(), shaky).gain.low is None
+    kept = contrast_gain(y, (1, 2), Method(), np.arange(4) == 0)  # the baseline's is no part
     assert kept.gain.low < kept.gain.mean < kept.gain.high
 
 
@@ -156,7 +167,7 @@ def test_the_simulation_judges_as_a_table_does():
             gain.gain.low > 0 or gain.gain.high < 0
             for gain in [
                 *stats.column_gains(one, 0, method).rows[1:],
-                *(stats.contrast_gain(one, ab, method) for ab in ((1, 2), (1, 3), (2, 3))),
+                *(contrast_gain(one, ab, method) for ab in ((1, 2), (1, 3), (2, 3))),
             ]
         )
         for one in y
@@ -235,6 +246,29 @@ def test_the_same_two_rows_are_compared_once(run, sheet):
     assert "again; remove one" in line
 
 
+def test_a_part_of_a_table_has_the_contrasts_whose_rows_it_shows(run, sheet):
+    sheet("--seed", "seed")
+    words = ("--contrast", "iclp - random", "--contrast", "half - way - random")
+    whole = table(run, *words)
+    left_out = []
+
+    def part(*options):
+        tree = table(run, *words, *options)
+        left_out.append('"part.blocks"' in json.dumps(tree["caption"]))
+        lines = contrasts(tree)
+        assert {key: contrasts(whole)[key] for key in lines} == lines
+        return {*lines}
+
+    first, second = "iclp - random", "half - way - random"
+    assert part("--rows", "iclp,random") == {(first, "pets"), (first, "cars")}
+    assert part("--columns", "cars") == {(first, "cars"), (second, "cars")}
+    assert part("--rows", "random,half - way", "--columns", "pets") == {(second, "pets")}
+    assert part("--rows", "iclp,half - way") == set()
+    assert part("--sort", "gain") == {*contrasts(whole)}
+    assert left_out == [True, True, True, True, False]  # the average needs all columns
+    assert contrasts(whole)[second, "pets"]["between"] == ["half - way", "random"]
+
+
 def test_every_format_and_the_report_have_contrasts(run, sheet, here):
     sheet("--seed", "seed")
     words = ("--contrast", "iclp - random")
@@ -283,8 +317,11 @@ def test_a_contrast_that_was_read_counts_in_later_tables_and_is_named(run, sheet
     assert changed["values"]["counts_all"] is True
     plain = table(run)
     assert [column["contrasts"] for column in plain["columns"]] == [4, 4]
-    among = next(note for note in plain["notes"] if note["key"] == "looks.among-comparisons")
-    assert (among["values"]["comparisons"], among["values"]["contrasts"]) == (4, 4)
+    among = next(note for note in plain["notes"] if note["key"] == "looks.among")
+    assert among["values"] == {
+        **{"columns": [], "sweeps": [""], "noun": "comparison"},
+        **{"compared": 4, "contrasts": 4},
+    }
     withheld = table(run, "--contrast", "random - half - way", "--strict")
     assert {line["verdict"] for line in contrasts(withheld).values()} == {None}
 
@@ -316,7 +353,7 @@ def test_at_looks_a_contrast_is_judged_at_each_look_that_both_rows_have():
     line = next(block for block in table.blocks if block.kind == "row_contrast").lines[0]
     y = np.array([[100 * round(v / 100, 12) for v in values[row]] for row in ("base", "a", "b")])
     method = stats.Sequential((5, 8), spread="paired", contrasts=3).method_at(0)
-    expected = stats.contrast_gain(y[:, :5], (1, 2), method).gain
+    expected = contrast_gain(y[:, :5], (1, 2), method).gain
     assert (line.gain.n, line.verdict) == (5, "better")
     assert (line.gain.low, line.gain.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert not notes_of(table, "looks.below")
@@ -354,10 +391,234 @@ def test_images_judge_contrasts_where_they_judge_gains():
     tables = next(resampled(np.random.default_rng(8), ["mnist.plain"] * 4, 5, 1))
     y, right = tables.y[0], tables.right[0]
     method = Method("images", contrasts=4)
-    found = stats.contrast_gain(y, (1, 2), method, flips=Flips((right,)))
+    found = contrast_gain(y, (1, 2), method, flips=Flips((right,)))
     order = [[2, 0, 1, 3], [1, 0, 2, 3]]
     halves = []
     for rows in order:
         fitted = stats.fit(y[rows], method, ImageFlips.from_right(right[rows]))
         halves.append(fitted.half[2])
     assert found.gain.high - found.gain.mean == pytest.approx(max(halves), rel=1e-12)
+
+
+# --- What is the same contrast ------------------------------------------------------------------
+
+
+def contrasted(contrasts, rows=("base", "a", "b"), **more):
+    """Return the look at a plan of these rows with these contrasts."""
+    return looks.look(
+        dataclasses.replace(planned(rows), analysis=Analysis(contrasts=contrasts, **more))
+    )
+
+
+TURNED = {"b - a": {"from": "a", "to": "b"}}
+RENAMED = {"late": {"from": "b", "to": "a"}}
+ACROSS = {"across": "seq", "from": 1, "to": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (A_MINUS_B, RENAMED),
+        (A_MINUS_B, TURNED),
+        ({"x": ACROSS}, {"y": ACROSS}),
+        ({"x": ACROSS}, {"x": {**ACROSS, "from": 2, "to": 1}}),
+    ],
+)
+def test_another_name_or_order_of_a_contrast_is_no_change(before, after):
+    first_look, second_look = contrasted(before), contrasted(after)
+    assert first_look.is_of(second_look)
+    assert look_changes(first_look, second_look) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (A_MINUS_B, {}, "contrasts: -(a - b)"),
+        (A_MINUS_B, {"a - b": {"from": "c", "to": "a"}}, "contrasts: +(a - c), -(a - b)"),
+        ({"x": ACROSS}, {"x": {**ACROSS, "to": 3}}, "analysis.contrasts: "),
+    ],
+)
+def test_another_contrast_is_a_change(before, after, change):
+    rows = ("base", "a", "b", "c")
+    first_look, second_look = contrasted(before, rows), contrasted(after, rows)
+    assert not first_look.is_of(second_look)
+    [part] = look_changes(first_look, second_look)
+    assert part.startswith(change)
+
+
+def test_a_row_with_a_new_label_keeps_its_contrast():
+    plan = dataclasses.replace(planned(("base", "a", "b")), analysis=Analysis(contrasts=A_MINUS_B))
+    cells = [dataclasses.replace(c, row="A" if c.row == "a" else c.row) for c in plan.cells]
+    renamed = dataclasses.replace(
+        plan,
+        cells=tuple(cells),
+        rows=tuple(Row("A" if row.label == "a" else row.label, {}) for row in plan.rows),
+        analysis=Analysis(contrasts={"A - b": {"from": "b", "to": "A"}}),
+    )
+    assert look_changes(looks.look(plan), looks.look(renamed)) == []
+
+
+def test_a_sweep_with_looks_is_judged_by_its_first_look_under_any_name_of_its_contrast():
+    """The family is that of the first look, of 7 comparisons, and not the 3 that are counted."""
+    plan = dataclasses.replace(planned(("base", "a", "b"), seeds=8), design=Looks((5, 8)))
+    before = dataclasses.replace(plan, analysis=Analysis(contrasts=A_MINUS_B, spread="paired"))
+    after = dataclasses.replace(plan, analysis=Analysis(contrasts=RENAMED, spread="paired"))
+    first_look = looks.until_look(before, "", 5, {"a": "goes on", "b": "goes on"}, 7)
+    assert PastLooks([first_look], looks.look(after)).contrasts("") == 7
+
+
+def test_a_contrast_of_another_name_is_not_overwritten():
+    plan = make_plan(["base", "a", "b", "c"], contrasts={"a - b": {"from": "c", "to": "a"}})
+    with pytest.raises(UserError) as error:
+        plan.with_contrasts(["a - b"], "--contrast")
+    assert [part for part in ("a - b", "another contrast") if part not in str(error.value)] == []
+    assert plan.with_contrasts(["a - c"], "--contrast") is plan
+
+
+# --- What counts --------------------------------------------------------------------------------
+
+
+def test_a_look_counts_its_contrasts():
+    assert contrasted(A_MINUS_B).columns[""].contrasts == 3
+    assert contrasted({}).columns[""].contrasts == 2
+
+
+def test_a_contrast_counts_as_read_where_both_of_its_rows_were():
+    plan = dataclasses.replace(planned(("base", "a", "b")), analysis=Analysis(contrasts=A_MINUS_B))
+    for unread in ("a", "b"):
+        results = {
+            run: {"status": "finished"} if cell.row != unread else None
+            for cell in plan.cells
+            for run in cell.ids.values()
+        }
+        peek = looks.peek(plan, results)
+        assert peek.comparisons(peek.columns[""]) == peek.gains(peek.columns[""])
+        assert PastLooks([peek], contrasted({})).contrasts("") == 2
+        assert PastLooks([peek], contrasted({})).counts_more_than_gains("") is False
+    complete = looks.peek(plan, {run: {"status": "finished"} for run in results})
+    assert PastLooks([complete], contrasted({})).contrasts("") == 3
+    assert PastLooks([complete], contrasted({})).gains("") == 2
+
+
+@pytest.mark.parametrize("diverged", ["a", "b"])
+def test_a_contrast_whose_either_row_lacks_a_diverged_run_has_no_verdict(diverged):
+    values = {"base": [80, 80.2, 80.1], "a": [90, 90.3, 90.1], "b": [70, 70.1, 70.3]}
+    plan = make_plan(["base", "a", "b"], contrasts=A_MINUS_B)
+    results = plant(plan, values)
+    [line] = tabulate(plan, results).blocks[0].lines
+    assert line.verdict == "better"
+    results[f"{diverged}@#1"] = {"status": "diverged", "step": 120, "collapsed": False}
+    [line] = tabulate(plan, results).blocks[0].lines
+    assert (line.verdict, line.gain.n) == (None, 2)
+
+
+@pytest.mark.parametrize("family", ["column", "table"])
+def test_on_other_sets_rows_are_compared_with_the_baseline_alone(family):
+    """Two columns, each with two gains and a contrast on its own set, and two gains on the other
+    set: of a column 3 and 2 comparisons, of the table 10."""
+    plan = planned(("base", "a", "b"), ("S", "Ti"))
+    plan = dataclasses.replace(plan, analysis=Analysis(contrasts=A_MINUS_B, family=family))
+    tree = plan.cells[0].spec.tree
+    dark = {"eval": {**tree["eval"], "also": [{**tree["data"], "name": "dark"}]}}
+    cells = tuple(
+        dataclasses.replace(cell, spec=RunSpec.of({**cell.spec.tree, **dark}))
+        for cell in plan.cells
+    )
+    plan = dataclasses.replace(plan, cells=cells)
+    for past in (None, PastLooks([looks.look(plan)], looks.look(plan))):
+        sizes = [method_of(plan, "S", past, is_other).contrasts for is_other in (False, True)]
+        assert sizes == ([3, 2] if family == "column" else [10, 10])
+
+
+def test_a_table_counts_contrasts_on_the_own_set_alone():
+    plan = make_plan(["base", "a", "b"], contrasts=A_MINUS_B)
+    tree = {
+        **plan.cells[0].spec.tree,
+        "eval": {"also": [{**plan.cells[0].spec.tree["data"], "name": "dark"}]},
+    }
+    cells = tuple(dataclasses.replace(cell, spec=RunSpec.of(tree)) for cell in plan.cells)
+    plan = dataclasses.replace(plan, cells=cells)
+    values = {"base": [80, 80.2, 80.1], "a": [90, 90.3, 90.1], "b": [70, 70.1, 70.3]}
+    results = {
+        run: {**result, "also": {"dark": {"test": result["test"]}}}
+        for run, result in plant(plan, values).items()
+    }
+    columns = tabulate(plan, results).columns
+    assert [(column.on, column.contrasts) for column in columns] == [("", 3), ("dark", 2)]
+
+
+# --- Looks that give out seeds ------------------------------------------------------------------
+
+
+def test_a_contrast_is_judged_at_later_looks_until_it_is_decided():
+    """The rows go on to the second look. There the contrast that was decided keeps its first look,
+    and the other is judged by all seeds, at the boundary of that look."""
+    contrasts = A_MINUS_B | {"a - c": {"from": "c", "to": "a"}}
+    plan = make_plan(["base", "a", "b", "c"], seeds=8, contrasts=contrasts)
+    plan = dataclasses.replace(plan, design=Looks((5, 8)))
+    rng = np.random.default_rng(9)
+    shared, noise = rng.normal(0, 2.0, 8), rng.normal(0, 0.1, (3, 8))
+    values = {
+        "base": 80 + rng.normal(0, 2.0, 8),
+        **{"a": 80 + shared + noise[0], "b": 79 + shared + noise[1], "c": 80 + shared + noise[2]},
+    }
+    table = tabulate(plan, plant(plan, values))
+    lines = next(block for block in table.blocks if block.kind == "row_contrast").lines
+    assert [(line.label, line.gain.n, line.verdict) for line in lines] == [
+        ("a - b", 5, "better"),
+        ("a - c", 8, "can't tell"),
+    ]
+    y = np.array([[100 * round(v / 100, 12) for v in values[row]] for row in values])
+    method = stats.Sequential((5, 8), spread="paired", contrasts=5).method_at(1)
+    expected = contrast_gain(y, (1, 3), method).gain
+    assert (lines[1].gain.low, lines[1].gain.high) == pytest.approx(
+        (expected.low, expected.high), abs=1e-6
+    )
+
+
+def test_a_sweep_whose_looks_gave_out_seeds_takes_no_new_contrast():
+    plan = make_plan(["base", "a", "b"], seeds=8, contrasts=A_MINUS_B)
+    plan = dataclasses.replace(plan, design=Looks((5, 8)))
+    assert plan.with_contrasts(["a - b"], "--contrast") is plan
+    bare = dataclasses.replace(plan, analysis=Analysis())
+    with pytest.raises(UserError) as error:
+        bare.with_contrasts(["a - b"], "--contrast")
+    text = str(error.value)
+    assert text.partition(":")[0] == "--contrast"
+    assert "remove --contrast, or" in text
+    assert "analysis.contrasts:" not in text
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def test_python_checks_contrasts_as_the_command_line_does(run, sheet, here):
+    sheet("--seed", "seed")
+    sweep = ablate.Store(here / "runs").sweep("paper2")
+    with pytest.raises(UserError) as error:
+        sweep.table(contrasts={"late": {"from": "rando", "to": "iclp"}})
+    parts = ("analysis.contrasts.late: ", "'rando'", "'random'")
+    assert [part for part in parts if part not in str(error.value)] == []
+    block = next(
+        block
+        for block in sweep.table(contrasts={"late": {"from": "random", "to": "iclp"}}).data.blocks
+        if block.kind == "row_contrast"
+    )
+    assert {tuple(line.label.split(": ")) for line in block.lines} == {("late", "iclp - random")}
+
+
+def test_a_sample_of_columns_without_a_spread_has_no_figure():
+    """Averages over columns are also given as if columns were a sample; where all have the same
+    gain, that has no interval."""
+    plan = make_plan(["base", "a", "b"], ("S", "Ti", "B"))
+    values = {"base": [80, 80.5, 80.2], "a": [90, 90.3, 90.1], "b": [70, 70.1, 70.3]}
+    results = plant(plan, values)
+    for run, shift in (("b@S#0", 0.02), ("b@Ti#1", 0.04)):
+        results[run]["test"]["top1"] += shift
+    text = text_of(tabulate(plan, results), "md").partition("**Average over")[2]
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    [headings] = [line for line in lines if "variant" in line]
+    place = next(i for i, heading in enumerate(headings) if "sample" in heading)
+    samples = {line[1]: line[place] for line in lines if len(line) == len(headings)}
+    assert samples["a"] == "-"
+    assert "[" in samples["b"]

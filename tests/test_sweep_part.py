@@ -76,6 +76,13 @@ def test_a_part_has_the_baseline_and_the_runs_of_the_whole(plan_of):
     assert part.baseline == "plain"
     assert [column.label for column in part.columns] == ["4", "8"]
     assert [group.name for group in part.groups] == ["large"]
+    assert [count.split() for count in part.notes[-1].partition(": ")[2].split(", ")] == [
+        ["2", "of", "3", "rows"],
+        ["2", "of", "3", "columns"],
+    ]
+    one_column = plan_of("parts", "columns=8")
+    assert one_column.groups == ()  # a heading over a single column says nothing
+    assert one_column.notes[-1].partition(": ")[2].split() == ["1", "of", "3", "columns"]
     assert part.analysis.contrasts == {}
     assert [*plan_of("parts", "columns=2,8").analysis.contrasts] == ["to 8"]
     assert places(plan_of("parts", "rows='rms again'")) == places(plan_of("parts", "rows=rms"))

@@ -502,8 +502,8 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     table = tabulate(best, results, before(best, plan))
     assert [column.contrasts for column in table.columns] == [10, 10]
     first, *_ = table.unmarked_notes(*WARNING_KINDS)
-    assert first.key == "looks.among-variants"
-    assert (first.values["variants"], first.values["contrasts"]) == (5, 10)
+    assert first.key == "looks.among"
+    assert (first.values["compared"], first.values["contrasts"]) == (5, 10)
 
 
 def test_only_the_columns_that_differ_are_named():
@@ -512,9 +512,9 @@ def test_only_the_columns_that_differ_are_named():
     odd = dataclasses.replace(plan, cells=cells)
     table = tabulate(odd, results, before(odd, plan))
     among, changed, *_ = table.unmarked_notes(*WARNING_KINDS)
-    assert among.key == "looks.among-variants"
-    assert (among.values["columns"], among.values["sweeps"]) == (["Ti"], ["planted"])
-    assert among.values["variants"] == 5
+    assert among.key == "looks.among"
+    assert (among.values["columns"], among.values["sweeps"]) == (["Ti"], [""])
+    assert (among.values["noun"], among.values["compared"]) == ("variant", 5)
     assert changed.key == "looks.changed"
     [change] = [text for text in changed.values["changes"] if text.startswith("cells: ")]
     lacking = change.removeprefix("cells: ").split(", ")

@@ -24,7 +24,7 @@ from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
 from ablate.analysis.summary import Summary
-from ablate.analysis.table import TableColumn
+from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
 from ablate.run import OwnSpec, RunSpec, program_of
@@ -55,8 +55,13 @@ def caption(
     `has_verdicts`: whether a row or an effect has one."""
     has_intervals = detail >= Detail.INTERVALS
     reading, computation = _metric(plan, columns, blocks, has_intervals)
+    if plan.analysis.target is not None:
+        reading, computation = _target(plan, columns, plan.analysis.target, has_intervals)
     yield reading
-    if has_verdicts:
+    if has_verdicts and plan.analysis.target is not None:
+        unused = [f"analysis.{key}" for key in plan.analysis.unused]
+        yield sentence("verdicts.target", better=better_side(plan.metric), unused=unused)
+    elif has_verdicts:
         words, between_rows = verdict_words(plan), None
         if any(block.kind == "row_contrast" for block in blocks) and words == stats.BETTER:
             between_rows = [*stats.COMPARED]
@@ -131,13 +136,37 @@ def _metric(
     return reading, sentence("metric", **values, test=test)
 
 
+def _target(
+    plan: Plan, columns: Sequence[TableColumn], target: float, has_intervals: bool
+) -> tuple[Sentence, Sentence]:
+    """Explain means, their differences from the target, and how both intervals are computed."""
+    metric = plan.metric
+    values: dict[str, Any] = {
+        "target": target,
+        "metric": {
+            "name": metric.name,
+            "unit": metric.unit,
+            "points": metric.points,
+            "lower": metric.sign < 0,
+            "neutral": metric.neutral,
+        },
+        "alpha": plan.analysis.alpha,
+        "seeds": plan.design.blocks,
+        "interval": None,
+    }
+    if has_intervals:
+        family = _family(plan, columns)
+        values["interval"] = {"alpha": gain_alpha(plan.analysis), "family": family, "looks": []}
+    return sentence("reading.target", **values), sentence("metric.target", **values)
+
+
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:
     """Say how large a gain must be to stand out from the noise, by the usual width of the intervals
     of a column."""
     described, seeds = [], set[int]()
     for column in columns:
         gains = [entry.gain for entry in column.entries if entry.gain]
-        halves = [(g.high - g.low) / 2 for g in gains if g.low is not None and g.high is not None]
+        halves = [gain.half for gain in gains if gain.half is not None]
         if not halves:
             continue
         seeds |= {gain.n for gain in gains}
@@ -418,14 +447,17 @@ def _among(past: PastLooks, column: str, contrasts: int) -> tuple[str, dict[str,
     count = past.contrasts(column)
     if count <= len(past.ours(column)):
         return None
-    sweeps = [*past.other_sweeps(column)]
-    if past.counts_row_contrasts(column):
-        return "looks.among-comparisons", {
-            "sweeps": sweeps,
-            "comparisons": count,
-            "contrasts": contrasts,
-        }
-    return "looks.among-variants", {"sweeps": sweeps, "variants": count, "contrasts": contrasts}
+    return "looks.among", {
+        "sweeps": [_other_name(past, sweep) for sweep in past.other_sweeps(column)],
+        "noun": "comparison" if past.counts_more_than_gains(column) else "variant",
+        "compared": count,
+        "contrasts": contrasts,
+    }
+
+
+def _other_name(past: PastLooks, sweep: str) -> str:
+    """Return the name of a sweep, "" of the table's own."""
+    return sweep if sweep != past.present.sweep else ""
 
 
 def _read_at(
@@ -490,7 +522,7 @@ def _changed(past: PastLooks) -> list[Sentence]:
     if first_look is None or not (parts := look_changes(first_look, past.present)):
         return []
     place = {
-        "sweep": first_look.sweep if first_look.sweep != past.present.sweep else "",
+        "sweep": _other_name(past, first_look.sweep),
         "n": first_look.n,
         "changes": [*parts],
     }

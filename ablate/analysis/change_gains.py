@@ -114,8 +114,8 @@ def effects_by_seed(
 
 def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
     """Return the index of the row of each cell, by the cell's label; equal cells have one row."""
-    places = {label: r for r, row in enumerate(plan.rows) for label in (row.label, *row.aliases)}
-    return {label: places[label] for label in changes.rows}
+    places = {row.label: place for place, row in enumerate(plan.rows)}
+    return {label: places[plan.row_names[label]] for label in changes.rows}
 
 
 def merge_cells(

@@ -15,9 +15,10 @@ from typing import Any
 from ablate.analysis import stats
 from ablate.analysis.english import footnotes as english
 from ablate.analysis.judged_row import JudgedRow
-from ablate.analysis.judging import is_wide
+from ablate.analysis.judging import is_partial, is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import LARGEST, Scores, blocks_of
+from ablate.analysis.table import better_side
 from ablate.planning import Cell, Plan, TuningWinner
 from ablate.run import RunSpec, decoding_words
 from ablate.store import GIVEN_UP
@@ -65,7 +66,16 @@ def _of_runs(row: JudgedRow) -> Iterator[Sentence]:
         yield sentence("overrides", keys=[*scores.cell.overrides])
     own_interval = row.gain is not None and row.gain.own_reason == "instability"
     fisher = _fisher(row)
-    if scores.diverged:
+    has_target = plan.analysis.target is not None
+    if has_target and is_partial(plan, scores):
+        yield sentence(
+            "not-reached",
+            diverged=diverged_runs(scores),
+            never=[*scores.main.never],
+            planned=len(plan.planned(scores.cell)),
+            has_side=bool(better_side(plan.metric)),
+        )
+    elif scores.diverged:
         yield sentence(
             "diverged",
             runs=diverged_runs(scores),
@@ -82,7 +92,7 @@ def _of_runs(row: JudgedRow) -> Iterator[Sentence]:
             own_interval=own_interval,
             fisher=fisher,
         )
-    if scores.main.never:
+    if scores.main.never and not has_target:
         yield sentence("never", seeds=[*scores.main.never])
     for name, values in scores.beyond.items():
         yield sentence(
@@ -110,7 +120,7 @@ def diverged_runs(scores: Scores) -> list[dict[str, Any]]:
 
 def _scored(row: JudgedRow) -> str:
     """Return how diverged runs are scored."""
-    if row.scores.cell.row == row.plan.baseline:
+    if not row.plan.is_judged(row.scores.cell.row):
         return "baseline"
     return "chance" if row.plan.analysis.diverged == "chance" else "omitted"
 
@@ -154,7 +164,8 @@ def _of_gain(row: JudgedRow) -> Iterator[Sentence]:
     if verdict == stats.DID_NOTHING:
         yield sentence("verdict.did-nothing", baseline=plan.baseline_words)
     elif gain and gain.gain.sd == 0:
-        yield sentence("gain.no-spread", change=plan.metric.change)
+        change = plan.metric.change if plan.analysis.target is None else "result"
+        yield sentence("gain.no-spread", change=change)
     if gain and is_wide(gain.gain, plan.metric):
         yield sentence("interval.wide", limit=plan.metric.most, points=plan.metric.points)
 

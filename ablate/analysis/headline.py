@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
+from ablate.analysis.summary import SummaryLine
 from ablate.analysis.table import Entry, Table
 from ablate.shared import amount_text
 
@@ -30,11 +31,13 @@ STATEMENTS = {
         "{rows} is less than {margin} worse, if at all",
         "{rows} are less than {margin} worse, if at all",
     ),
+    "above the target": ("{rows} is above it", "{rows} are above it"),
+    "below the target": ("{rows} is below it", "{rows} are below it"),
     "can't tell": ("can't tell for {rows}", "can't tell for {rows}"),
     "unstable": ("{rows} is unstable", "{rows} are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
-EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower")
+EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower", *stats.TARGET)
 
 
 def table_headline(table: Table) -> str:
@@ -55,7 +58,32 @@ def table_headline(table: Table) -> str:
     seeds = {entry.n for entry in contrasts if entry.verdict}
     repeat_words = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
-    return f"{on} {table.baseline_words}{repeat_words}: {'; '.join(clauses)}.{caution}"
+    reference = table.baseline_words
+    if table.target is not None:
+        reference = f"the target {table.target:.10g}"
+        if sequence_clauses := _sequence_clauses(table):
+            clauses, caution = sequence_clauses, ""
+    return f"{on} {reference}{repeat_words}: {'; '.join(clauses)}.{caution}"
+
+
+def _sequence_clauses(table: Table) -> list[str]:
+    """Say from which column on each row is on the better side of the target; [] for a table whose
+    columns have no order."""
+    lines = [line for block in table.blocks if block.kind == "sequence" for line in block.lines]
+    groups: dict[tuple[str, str], list[SummaryLine]] = {}
+    for line in lines:
+        groups.setdefault((line.verdict or "", line.column), []).append(line)
+    clauses = []
+    for (verdict, column), alike in groups.items():
+        several = len(alike) > 1
+        rows = f"{len(alike)} of {len(lines)}"
+        if len(alike) <= NAMED_ROWS:
+            rows = join_words([line.label for line in alike])
+        if alike[0].is_good_from:
+            clauses.append(f"{rows} {'are' if several else 'is'} {verdict}")
+        else:
+            clauses.append(f"{_statement(table, verdict, rows, several)} at {column}, the last")
+    return clauses
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
@@ -91,7 +119,9 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], total: int) ->
     several = len(entries) > 1
     is_effect = verdict in EFFECT_VERDICTS
     if len(entries) > NAMED_ROWS:
-        largest = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
+        largest = max(
+            entries, key=lambda entry: abs(entry.contrast.mean) if entry.contrast else 0.0
+        )
         foremost = f", most of all {largest.row}{_bracketed(table, largest)}" if is_effect else ""
         return _statement(table, verdict, f"{len(entries)} of {total}", several) + foremost
     if is_effect and not several:
@@ -177,7 +207,7 @@ def _effect_words(table: Table) -> tuple[str, str]:
 
 def _bracketed(table: Table, entry: Entry) -> str:
     """Return " (+1.20 points [+0.70, +1.70])", or "" where there is no gain."""
-    return f" ({_gain_text(table, entry.gain)})" if entry.gain else ""
+    return f" ({_gain_text(table, entry.contrast)})" if entry.contrast else ""
 
 
 def false_words(table: Table) -> str:

@@ -48,7 +48,8 @@ class JudgedRow:
 
     @property
     def verdict(self) -> str | None:
-        gain, margin, words = self.gain, self.plan.analysis.margin, verdict_words(self.plan)
+        gain, analysis, words = self.gain, self.plan.analysis, verdict_words(self.plan)
+        margin = analysis.margin if analysis.target is None else None
         verdict = verdict_of(gain.gain, margin, self.judgeable, words) if gain else None
         if gain and verdict == stats.CANT_TELL and gain.stands_out:
             verdict = stats.UNSTABLE

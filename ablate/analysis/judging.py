@@ -31,28 +31,35 @@ def gain_alpha(analysis: Analysis) -> float:
     return analysis.alpha / max(1, len(analysis.looks))
 
 
-def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.Method:
+def method_of(
+    plan: Plan, column: str, past: PastLooks | None = None, is_on_other_set: bool = False
+) -> stats.Method:
     """Return the method that judges a column. All planned contrasts count, whatever the results,
-    and all variants that were read with them. `past`: the looks before; None counts none."""
+    and all variants that were read with them. `past`: the looks before; None counts none;
+    `is_on_other_set`: on a set of `eval.also`, where rows are compared with the baseline alone."""
     analysis = plan.analysis
-    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
-    for label in contrasts:
+    gains = Counter(cell.column for cell in plan.cells if plan.is_judged(cell.row))
+    if (changes := plan.changes) is not None:  # cells have no verdicts
+        gains = Counter(dict.fromkeys(gains, changes.contrasts))
+    contrasts = Counter(gains)  # with those between rows
+    for label in gains:
         rows = [cell.row for cell in plan.cells if cell.column == label]
         contrasts[label] += len(plan.contrasts_in(rows))
-    if (changes := plan.changes) is not None:  # cells have no verdicts
-        contrasts = Counter(dict.fromkeys(contrasts, changes.contrasts))
-    comparisons = max(1, contrasts[column])
+    comparisons = max(1, (gains if is_on_other_set else contrasts)[column])
     if past is not None:
-        contrasts = Counter(
-            {label: max(n, past.contrasts(label)) for label, n in contrasts.items()}
-        )
-    judges_sets = plan.design.judges_other_sets  # those of `eval.also`
-    sets = {label: len(sets_of(plan, label)) * judges_sets for label in contrasts}
-    all_contrasts = max(1, sum(n * (1 + sets[label]) for label, n in contrasts.items()))
+        for label in gains:
+            gains[label] = max(gains[label], past.gains(label))
+            contrasts[label] = max(contrasts[label], past.contrasts(label))
+    if analysis.family == "column":
+        family = (gains if is_on_other_set else contrasts)[column]
+    else:
+        judges_sets = plan.design.judges_other_sets
+        sets = {label: len(sets_of(plan, label)) * judges_sets for label in gains}
+        family = sum(contrasts[label] + sets[label] * gains[label] for label in gains)
     return stats.Method(
         spread=plan.spread,
         alpha=gain_alpha(analysis),
-        contrasts=max(1, contrasts[column]) if analysis.family == "column" else all_contrasts,
+        contrasts=max(1, family),
         comparisons=comparisons,
         blocks=plan.design.blocks,
     )
@@ -73,7 +80,9 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> sta
 
 def judged_by(plan: Plan, method: stats.Method, rows: int, lacking: str) -> str:
     """Say how a column of so many rows was judged: one variant by its paired t, and in another way
-    where images are `lacking`."""
+    where images are `lacking`; against a target each row by its own one-sample t."""
+    if plan.analysis.target is not None:
+        return "one sample"
     if not plan.design.blocks:
         return "welch" if rows < 3 or method.spread == "paired" else "one way"
     if rows < 3:
@@ -90,7 +99,10 @@ def is_partial(plan: Plan, scores: Scores) -> bool:
 
 
 def verdict_words(plan: Plan) -> tuple[str, str]:
-    """Return the words for a gain above 0 and below 0, by the metric and by who trained."""
+    """Return the words for a gain above 0 and below 0, by the metric and by who trained; under a
+    target those for a mean above it and below it."""
+    if plan.analysis.target is not None:
+        return stats.TARGET
     if plan.metric.neutral:
         return stats.NEUTRAL
     return stats.COMPARED if isinstance(plan.design, Imported) else stats.BETTER

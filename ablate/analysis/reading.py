@@ -132,5 +132,5 @@ def _events(
 def _peek(plan: Plan, results: Results) -> Iterator[Look]:
     """Yield the peek that records a reading of the plan's means, unless no variant has a result."""
     peek = looks.peek(plan, results)
-    if any(row.runs for column in peek.columns.values() for row in column.variants):
+    if any(row.runs for column in peek.columns.values() for row in peek.variants(column)):
         yield peek.event()

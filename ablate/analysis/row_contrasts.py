@@ -6,7 +6,7 @@ Used by `tabulate.py`, for every table of a sweep with such contrasts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import replace
 
 from ablate.analysis import stats
 from ablate.analysis.across import joined_note
@@ -16,16 +16,6 @@ from ablate.analysis.judging import Detail, is_partial, method_of, shown_gain, v
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary, SummaryLine, p_values
 from ablate.store import PastLooks
-
-
-class JudgedContrast(NamedTuple):
-    """A contrast in a column. `gain`: of its first row over its second; `judgeable`: it may have a
-    verdict."""
-
-    label: str
-    column: str
-    gain: stats.RowGain
-    judgeable: bool
 
 
 def contrast_blocks(
@@ -38,29 +28,16 @@ def contrast_blocks(
     """Make the block of contrasts between rows, () without any. `detail`: what may be shown of
     them; `past`: the looks before; `courses`: the looks of each column, in a sweep that has them;
     `reads_images`: whether to read which images runs get right."""
-    plan = evidence.plan
-    words = stats.COMPARED
-    if plan.metric.neutral:
-        words = stats.NEUTRAL
-    judgements, comparisons = list[JudgedContrast](), 1
+    plan, comparisons = evidence.plan, 1
+    lines, gains = list[SummaryLine](), dict[str, stats.RowGain]()
     for column in evidence.columns:
         method = method_of(plan, column.column.label, past)
         comparisons = max(comparisons, method.contrasts)
         course = courses.get(column.column.label)
-        judgements += _judge(column, method, course, reads_images and not courses)
-    lines, gains = list[SummaryLine](), dict[str, stats.RowGain]()
-    for contrast in judgements:
-        judgeable = contrast.judgeable and detail is Detail.VERDICTS
-        margin, gain = plan.analysis.margin, contrast.gain
-        line = SummaryLine(
-            label=contrast.label,
-            column=contrast.column,
-            gain=shown_gain(gain, plan.metric),
-            verdict=verdict_of(gain.gain, margin, judgeable, words),
-            p_values=p_values(gain),
-        )
-        lines.append(line)
-        gains[f"{line.label} {line.column}".strip()] = gain
+        has_verdicts = detail is Detail.VERDICTS
+        for line, gain in _judge(column, method, course, reads_images and not courses):
+            lines.append(line if has_verdicts else replace(line, verdict=None))
+            gains[f"{line.label} {line.column}".strip()] = gain
     if not lines:
         return ()
     return (
@@ -81,9 +58,9 @@ def contrast_blocks(
 
 def _judge(
     column: ColumnEvidence, method: stats.Method, course: ColumnCourse | None, reads_images: bool
-) -> Iterator[JudgedContrast]:
-    """Yield the contrasts of a column whose rows share a run: as its looks judged them, with means
-    alone before these did, in a sweep that has looks."""
+) -> Iterator[tuple[SummaryLine, stats.RowGain]]:
+    """Yield the contrasts of a column whose rows share a run, with their gains as they were judged:
+    by its looks, with means alone before these did, in a sweep that has looks."""
     plan, scores = column.plan, {scores.cell.row: scores for scores in column.scores}
     labels, contrasts = list(scores), plan.contrasts_in(scores)
     if not contrasts:
@@ -91,14 +68,22 @@ def _judge(
     flips = None
     if reads_images and column.images.right is not None:
         flips = stats.Flips((column.images.right,))
-    y = column.means(plan)
-    for contrast in contrasts:
-        rows = labels.index(contrast.row), labels.index(contrast.base)
-        gain = stats.contrast_gain(y, rows, method, column.unstable, flips)
+    words = stats.NEUTRAL if plan.metric.neutral else stats.COMPARED
+    pairs = [(labels.index(contrast.row), labels.index(contrast.base)) for contrast in contrasts]
+    gains = stats.contrast_gains(column.means(plan), pairs, method, column.unstable, flips)
+    for contrast, gain in zip(contrasts, gains, strict=True):
         if course is not None and gain is not None:
             alone = stats.RowGain(stats.Estimate(gain.gain.mean, None, None, gain.gain.n))
             gain = course.contrasts.get(contrast.difference, alone)
         if gain is not None:
-            partial = is_partial(plan, scores[contrast.row])
-            partial = partial or is_partial(plan, scores[contrast.base])
-            yield JudgedContrast(contrast.label, column.column.label, gain, not partial)
+            between = contrast.row, contrast.base
+            judgeable = not any(is_partial(plan, scores[row]) for row in between)
+            line = SummaryLine(
+                label=contrast.label,
+                column=column.column.label,
+                gain=shown_gain(gain, plan.metric),
+                verdict=verdict_of(gain.gain, plan.analysis.margin, judgeable, words),
+                p_values=p_values(gain),
+                between=between,
+            )
+            yield line, gain

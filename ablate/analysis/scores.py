@@ -102,9 +102,7 @@ def cell_scores(
                 if metric.of_curve:
                     value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
             elif (
-                seed in diverged
-                and cell.row != plan.baseline
-                and plan.analysis.diverged == "chance"
+                seed in diverged and plan.is_judged(cell.row) and plan.analysis.diverged == "chance"
             ):
                 value = metric.chance(cell.spec.guesses)
             else:

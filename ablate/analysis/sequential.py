@@ -236,17 +236,15 @@ def _contrasts(
     flips = None
     if method.spread == "images" and (right := evidence.right().right) is not None:
         flips = stats.Flips((right[:, :n],))
-    gains = {}
+    pairs: dict[str, tuple[int, int]] = {}
     for contrast in evidence.plan.contrasts_in(evidence.rows):
         rows = evidence.rows.index(contrast.row), evidence.rows.index(contrast.base)
         earlier_gain = earlier.get(contrast.difference)
-        is_decided = earlier_gain is not None and not earlier_gain.holds_zero
-        if is_decided or not evidence.ended[list(rows), :n].all():
-            continue
-        gain = stats.contrast_gain(evidence.y[:, :n], rows, method, shaky, flips)
-        if gain is not None:
-            gains[contrast.difference] = gain
-    return gains
+        is_decided = earlier_gain is not None and earlier_gain.gain.excludes_zero
+        if not is_decided and evidence.ended[list(rows), :n].all():
+            pairs[contrast.difference] = rows
+    gains = stats.contrast_gains(evidence.y[:, :n], [*pairs.values()], method, shaky, flips)
+    return {name: gain for name, gain in zip(pairs, gains, strict=True) if gain is not None}
 
 
 def _follow_changes(evidence: _ColumnLooks, changes: Changes) -> ColumnCourse:
@@ -287,11 +285,11 @@ def _follow_changes(evidence: _ColumnLooks, changes: Changes) -> ColumnCourse:
 def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
     """Decide on a change by its interval at a look."""
     estimate, margin = gain.gain, plan.analysis.margin
-    if estimate.low is not None and estimate.high is not None and estimate.sd:
-        if estimate.low > 0 or estimate.high < 0:
-            return stats.Decision.BETTER if estimate.low > 0 else stats.Decision.WORSE
-        if margin is not None and stats.is_futile(estimate, gain.df or 1.0, margin):
-            return stats.Decision.FUTILE
+    if estimate.excludes_zero:
+        return stats.Decision.BETTER if estimate.mean > 0 else stats.Decision.WORSE
+    is_judged = estimate.half is not None and bool(estimate.sd)
+    if is_judged and margin is not None and stats.is_futile(estimate, gain.df or 1.0, margin):
+        return stats.Decision.FUTILE
     return stats.Decision.UNDECIDED
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from ablate.analysis import stats
 from ablate.planning import effect_label
 
+GOOD_FROM = "good from "  # begins the verdict of a row that is good from some column on
+
 
 @dataclass(frozen=True)
 class PValues:
@@ -38,7 +40,7 @@ def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> P
 class SummaryLine:
     """A line of a block, for a row or for an effect. `column`: its column or its group of columns,
     "" for all columns; `part`: the part of a change that the line gives, such as "alone", "" for a
-    row."""
+    row; `between`: the rows of a contrast between two, of which the second is subtracted."""
 
     label: str
     column: str
@@ -48,8 +50,14 @@ class SummaryLine:
     sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
     part: str = ""
+    between: tuple[str, ...] = ()
     by_seed: Mapping[int, float] = field(default_factory=dict)  # what a change gains with each seed
     code: str = ""  # of an effect: which code version alone trained a level of its factors
+
+    @property
+    def is_good_from(self) -> bool:
+        """True if the verdict says from which column on a row is good."""
+        return self.verdict is not None and self.verdict.startswith(GOOD_FROM)
 
     @property
     def full_label(self) -> str:
@@ -65,9 +73,10 @@ class SummaryLine:
 @dataclass(frozen=True)
 class Summary:
     """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
-    columns) or contrast; of two rows, row_contrast; of effects, change, pair, shapley or placement,
-    see `ablate.analysis.effects`. `note`: what the lines are; `basis`: how they were judged, which
-    only full notes print; `contrasts`: those that share the error of the intervals."""
+    columns), contrast, or sequence (from which column on a row is good); of two rows, row_contrast;
+    of effects, change, pair, shapley or placement, see `ablate.analysis.effects`. `note`: what the
+    lines are; `basis`: how they were judged, which only full notes print; `contrasts`: those that
+    share the error of the intervals."""
 
     kind: str
     name: str
@@ -80,7 +89,7 @@ class Summary:
     @property
     def of_rows(self) -> bool:
         """True if the lines are rows of the table, False if they are effects."""
-        return self.kind in ("average", "group", "contrast")
+        return self.kind in ("average", "group", "contrast", "sequence")
 
     def without_intervals(self) -> Summary:
         """Return the block with means alone, for a table that lacks runs."""

@@ -96,7 +96,8 @@ class Entry:
     diverged: tuple[int, ...] = ()
     collapsed: tuple[int, ...] = ()
     accuracy: stats.Estimate | None = None  # the metric, whichever it is
-    gain: stats.Estimate | None = None  # None for the baseline
+    gain: stats.Estimate | None = None  # None for the baseline, and under a target
+    difference: stats.Estimate | None = None  # the mean minus the target, of a table that has one
     pool: str = ""  # "kept", or why the row is judged by its own spread; "" where each is
     verdict: str | None = None  # None where none is given
     ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
@@ -114,8 +115,13 @@ class Entry:
     @property
     def n(self) -> int:
         """The independent trainings behind the gain, or behind the mean if there is no gain."""
-        estimate = self.gain or self.accuracy
+        estimate = self.contrast or self.accuracy
         return estimate.n if estimate else 0
+
+    @property
+    def contrast(self) -> stats.Estimate | None:
+        """The difference that the verdict is on: the gain or, under a target, that from it."""
+        return self.gain or self.difference
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class TableColumn:
     heading: str  # the label; of a bare number with its key
     entries: tuple[Entry, ...]  # in the rows' order; excluded cells have none
     contrasts: int  # in the family
-    judged_by: str  # "images", "one way" or "paired"
+    judged_by: str  # "images", "one way" or "paired"; with a target "one sample"
     spreads: tuple[float, float] | None  # of a result: the least and the greatest of the rows
     df: float | None  # of these, the median
     kept_rows: int  # that tell of one another's spread
@@ -197,6 +203,7 @@ class Table:
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     full_table: Table | None = None  # of which this one is the part that is shown
     repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds
+    target: float | None = None  # that means are judged against, in the place of gains
 
     @property
     def heading(self) -> str:
@@ -287,7 +294,16 @@ class Table:
                 for line in block.lines
             ]
         entries = [entry for column in self.judged_columns for entry in column.entries]
-        return [entry for entry in entries if entry.row != self.baseline]
+        return [entry for entry in entries if self.is_judged(entry.row)]
+
+    def is_judged(self, row: str) -> bool:
+        """Return whether a row is judged: every row by a target, all but the baseline by gains."""
+        return self.target is not None or row != self.baseline
+
+    @property
+    def better_side(self) -> str:
+        """The verdict of means on the better side of the target; "" where no side is better."""
+        return better_side(self.metric_of())
 
     @property
     def has_verdicts(self) -> bool:
@@ -299,10 +315,18 @@ class Table:
     def is_look(self) -> bool:
         """True if a gain has an interval or a verdict. Then the table is a look, which the ledger
         records, even where an interval is hidden because it is wide."""
-        gains = [(entry.gain, entry.p_values.raw) for entry in self.entries]
+        gains = [(entry.contrast, entry.p_values.raw) for entry in self.entries]
         gains += [(line.gain, line.p_values.raw) for block in self.blocks for line in block.lines]
         has_intervals = any(gain and (gain.low is not None or p is not None) for gain, p in gains)
         return has_intervals or self.has_verdicts
+
+
+def better_side(metric: Metric) -> str:
+    """Return the verdict of means on the better side of a target; "" where no side is better."""
+    if metric.neutral:
+        return ""
+    above, below = stats.TARGET
+    return below if metric.sign < 0 else above
 
 
 def _first_of_each_text(notes: Iterable[Note]) -> tuple[Note, ...]:

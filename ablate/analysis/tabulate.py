@@ -50,6 +50,7 @@ from ablate.analysis.table import (
     TableColumn,
     TableRow,
 )
+from ablate.analysis.targets import sequence_block, target_differences
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
 from ablate.run import Metric
@@ -109,7 +110,8 @@ def make_table(
     # Changes have intervals, their cells have not.
     row_detail = detail if plan.changes is None else Detail.MEANS
     row_courses = courses if plan.changes is None else {}
-    reads_images = ready and (extras.population or plan.spread == "images")
+    has_gains = plan.analysis.target is None
+    reads_images = ready and has_gains and (extras.population or plan.spread == "images")
     making = Making(plan, extras, reads_images, row_detail, past)
     columns: list[TableColumn] = []
     for column in evidence.columns:
@@ -124,8 +126,12 @@ def make_table(
     variants_read = past.read_over_baselines() if past is not None else 0
     images = evidence.images() if reads_images else None
     arrays = Arrays(evidence, detail, images, bool(courses), variants_read)
-    averaged = _summaries(plan, arrays, courses)
-    below = (*contrast_blocks(evidence, detail, past, courses, reads_images), *averaged)
+    averaged: tuple[Summary, ...] = ()
+    if has_gains:
+        averaged = _summaries(plan, arrays, courses)
+        below = (*contrast_blocks(evidence, detail, past, courses, reads_images), *averaged)
+    else:
+        below = sequence_block(plan, columns, detail)
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
     has_blocks = bool(averaged) and row_detail >= Detail.INTERVALS
@@ -166,6 +172,7 @@ def make_table(
         task=plan.cells[0].spec.task_name,
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
+        target=plan.analysis.target,
     )
 
 
@@ -255,14 +262,18 @@ def _column(
     label = block[0].cell.column if on else column.label
     making.notes.extend(column_notes(block, label))
     right = evidence.images if making.reads_images else Correct(None)
-    method = method_of(plan, column.label, making.past)
-    gains = judged_gains(evidence, method, right.right, course)
+    method = method_of(plan, column.label, making.past, is_on_other_set=bool(on))
+    target = plan.analysis.target
+    if target is None:
+        gains = judged_gains(evidence, method, right.right, course)
+    else:
+        gains = target_differences(evidence, target, method)
     if not making.has_intervals:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
     spread_kind = judged_by(plan, method, len(block), lacking)
     population_gains = _population(making, block, method, gains, right.right)
-    base = next((scores for scores in block if scores.cell.row == plan.baseline), None)
+    base = next((scores for scores in block if not plan.is_judged(scores.cell.row)), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         detail = min(detail, Detail.INTERVALS)  # gains over the remaining runs alone
     entries = []
@@ -378,9 +389,13 @@ def _entry(
     making: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
 ) -> Entry:
     plan, scores, gain, against = making.plan, row.scores, row.gain, row.against
-    accuracy = _estimate(plan, scores.main, plan.metric)
+    has_target = plan.analysis.target is not None
+    accuracy = None
+    if not (has_target and is_partial(plan, scores)):  # see `target_differences`
+        accuracy = _estimate(plan, scores.main, plan.metric)
     noted = (result for result in scores.results if "parameters" in result)
     size = next(noted, making.extras.sizes.get(row.place, {}))
+    contrast = shown_gain(gain, plan.metric) if gain else None
     return Entry(
         row=row.place[0],
         column=row.place[1],
@@ -390,7 +405,8 @@ def _entry(
         diverged=tuple(scores.diverged),
         collapsed=scores.collapsed,
         accuracy=accuracy,
-        gain=shown_gain(gain, plan.metric) if gain else None,
+        gain=None if has_target else contrast,
+        difference=contrast if has_target else None,
         pool=(gain.own_reason or "kept")
         if gain and plan.spread != "paired" and making.has_intervals
         else "",
@@ -406,7 +422,10 @@ def _entry(
         multiply_adds=size.get("multiply_adds"),
         cost=_cost(scores.results) if making.extras.cost else None,
         against=_against(
-            making.extras.paper.get(row.place), accuracy, gain.gain if gain else None, row.judgeable
+            making.extras.paper.get(row.place),
+            accuracy,
+            gain.gain if gain and not has_target else None,
+            row.judgeable,
         ),
         chosen=scores.cell.chosen,
         population=hide_empty(population, plan.metric) if population else None,

@@ -41,7 +41,7 @@ def notes(plan: Plan) -> Iterator[Sentence]:
     yield sentence("sheet.source", files=files)
     if not design.blocks:
         yield sentence("sheet.no-seeds")
-        if len(plan.columns) > 1:
+        if len(plan.columns) > 1 and plan.analysis.target is None:
             yield sentence("sheet.no-averages")
     for source in design.sources:
         for line in source.hides:
@@ -62,7 +62,8 @@ def _uneven(plan: Plan, design: Imported) -> Iterator[Sentence]:
             if absent := [seed for seed in seeds if seed not in cell.ids]:
                 lacking.append({"place": place, "seeds": absent})
             pairs = len(baseline_seeds & cell.ids.keys())
-            if cell.row != plan.baseline and pairs < len(cell.ids):
+            has_gain = plan.analysis.target is None and cell.row != plan.baseline
+            if has_gain and pairs < len(cell.ids):
                 unpaired.append({"place": place, "pairs": pairs, "runs": len(cell.ids)})
             if len(cell.ids) == 1:
                 alone.append(place)

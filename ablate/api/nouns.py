@@ -96,12 +96,14 @@ class Store:
         column: str | None = None,
         seed: str | None = None,
         baseline: str | None = None,
+        target: float | None = None,
         predictions: str | None = None,
         ignore: Sequence[str] = (),
     ) -> Sweep:
         """Import the runs of a frame, one a row, that were trained elsewhere, as `ablate import`
         does, and return them as a sweep. `row`, `column`, `seed`, `predictions` name columns;
-        `metrics`: "acc:more:%", the first is the table's; `ignore`: columns that no note names.
+        `metrics`: "acc:more:%", the first is the table's; `target`: a number that means are judged
+        against, instead of a baseline; `ignore`: columns that no note names.
 
         Raises UserError for a mistake in the frame, and for a number that an earlier call had
         otherwise; Failure where another process drives the store.
@@ -111,7 +113,7 @@ class Store:
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
         layout = SheetKeys(row, {}, column, seed, predictions, ignore=tuple(ignore))
-        declaration = SheetDeclaration(name, keys, layout, baseline)
+        declaration = SheetDeclaration(name, keys, layout, baseline, target)
         sheet = read_frame(frame, declaration.keys)
         import_under_lock(OpenStore(self.path), sheet, declaration)
         return self.sweep(name)
@@ -252,7 +254,7 @@ class Sweep:
 
         plan, store, events = self._opened_look()
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
-        plan.check_contrasts("analysis.contrasts.")
+        plan.check_analysis("analysis.contrasts.")
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

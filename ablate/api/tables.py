@@ -94,23 +94,27 @@ class Table:
 
         Numbers are in the metric's printed unit (%, points), with all digits; what a row has not is
         missing (NaN, NA). A gain's interval is gain +- t(gain_df) gain_sd / sqrt(gain_n), with
-        alpha divided over the contrasts of its family.
+        alpha divided over the contrasts of its family. A table with a target has `difference`,
+        `difference_low` and so on, the mean minus the target, in the place of gains.
         """
         import pandas as pd
+
+        name = "gain" if self.data.target is None else "difference"
 
         frame = pd.DataFrame(
             {
                 **{"column": e.column, "row": e.row, "n": e.accuracy.n if e.accuracy else 0},
                 **_interval("mean", e.accuracy),
-                **_interval("gain", e.gain),
-                **{f"gain_{part}": getattr(e.gain, part, None) for part in ("sd", "df", "n")},
+                **_interval(name, e.contrast),
+                **{f"{name}_{part}": getattr(e.contrast, part, None) for part in ("sd", "df", "n")},
                 "verdict": e.verdict,
             }
             for e in self.data.entries
         )
         texts = dict.fromkeys(("column", "row", "verdict"), "string")
-        numbers = {name: "float64" for name in map(str, frame) if name.startswith(("mean", "gain"))}
-        return frame.astype({**texts, **numbers, "n": "int64", "gain_n": "Int64"})
+        headings = [heading for heading in map(str, frame) if heading.startswith(("mean", name))]
+        numbers = dict.fromkeys(headings, "float64")
+        return frame.astype({**texts, **numbers, "n": "int64", f"{name}_n": "Int64"})
 
 
 def _interval(name: str, estimate: Any) -> dict[str, float | None]:

@@ -98,12 +98,14 @@ class SheetDeclaration:
 
     `metrics`: "acc:more:%", or "acc=COLUMN:more:%" where the column has another name than the
     metric. The first metric is the table's. `layout`: the keys of the sheet but those of metrics.
+    `target`: a number that means are judged against, in the place of gains over a baseline.
     """
 
     name: str
     metrics: Sequence[str]
     layout: SheetKeys
     baseline: str | None = None
+    target: float | None = None
     command: DeclaredImport | None = None  # None: a frame of Python, which no command reads
 
     @property
@@ -156,6 +158,7 @@ def declare_plan(
     predicts = has_seeds and all(run.marks_examples for run in runs)
     earlier_baseline = old.baseline if old is not None else runs[0].row
     baseline = declaration.baseline or earlier_baseline
+    analysis = _analysis(declaration, old)
     source = _source_of(sheet, runs, declaration, predicts, baseline)
     sources = [source]
     places = [(run.row, run.column, run.seed) for run in runs]
@@ -185,11 +188,11 @@ def declare_plan(
     for row, column, seed in places:
         seeds.setdefault((row, column), []).append(seed)
     for column in column_labels:
-        if (baseline, column) not in seeds:
+        if analysis.target is None and (baseline, column) not in seeds:
             raise UserError(
                 f"{sheet.name}: {declaration.layout.column} {column!r} has no run of the baseline "
-                f"{baseline!r}: gains are taken within a column; leave its lines out, or give "
-                f"--baseline"
+                f"{baseline!r}: gains are taken within a column; leave its lines out, give "
+                f"--baseline, or give --target NUMBER, which needs no baseline"
             )
     cells = []
     for column in column_labels:
@@ -198,7 +201,7 @@ def declare_plan(
                 tree = imported_tree(declaration.name, row, column, metrics, predicts)
                 spec = OwnSpec(tree)
                 cells.append(Cell(row, column, spec, spec.ids(sorted(seeds[row, column]))))
-    return Plan(
+    plan = Plan(
         name=declaration.name,
         title=declaration.name,
         declared=declaration.command or DeclaredImport(sheet.name, (("--as", declaration.name),)),
@@ -210,9 +213,25 @@ def declare_plan(
         cells=tuple(cells),
         baseline=baseline,
         seeds=tuple(sorted({seed for _, _, seed in places})),
-        analysis=Analysis() if old is None else old.analysis,
+        analysis=analysis,
         design=Imported(has_seeds, tuple(sources)),
     )
+    plan.check_analysis("analysis.contrasts.")
+    return plan
+
+
+def _analysis(declaration: SheetDeclaration, old: Plan | None) -> Analysis:
+    """Return the analysis of a sheet, with the target that was declared now or before. Raises
+    UserError for a baseline of means that are judged against a target."""
+    analysis = Analysis() if old is None else old.analysis
+    if declaration.target is not None:
+        analysis = replace(analysis, target=declaration.target)
+    if declaration.baseline is not None and analysis.target is not None:
+        raise UserError(
+            f"--baseline {declaration.baseline}: means are judged against the target "
+            f"{analysis.target:.10g}, and no row is a baseline; leave it out"
+        )
+    return analysis
 
 
 def _source_of(

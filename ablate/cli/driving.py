@@ -319,6 +319,8 @@ def _check_options(
 ) -> None:
     if detect is None and not plan.design.grows and not plan.changes and spread is not None:
         raise UserError("--spread: needs --detect or --until")
+    if detect is not None and plan.analysis.target is not None:
+        raise UserError("--detect: forecasts gains, and analysis.target judges means; leave it out")
     if detect is not None and plan.design.grows:
         raise UserError(
             "--detect: forecasts a fixed number of seeds, which a sweep with looks has not; leave "

@@ -11,7 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, option
+from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, number, option
 from ablate.cli.printing import print_json
 from ablate.cli.selection import store_at
 from ablate.shared import UserError, printable
@@ -44,6 +44,10 @@ SeedColumn = Annotated[
     option("COLUMN", "Column of seeds, if runs with the same seed can be compared in pairs."),
 ]
 Baseline = Annotated[str | None, option("ROW", "Baseline (default: the first variant).")]
+Target = Annotated[
+    float | None,
+    option("NUMBER", "Judge each row's mean against it; no baseline is needed.", parser=number),
+]
 PredictionsColumn = Annotated[
     str | None, option("COLUMN", "Column that names files of predictions (.npy).")
 ]
@@ -97,6 +101,7 @@ def import_(
     column: ColumnColumn = None,
     seed: SeedColumn = None,
     baseline: Baseline = None,
+    target: Target = None,
     predictions: PredictionsColumn = None,
     result: Result = None,
     wide: Wide = None,
@@ -121,7 +126,8 @@ def import_(
     if decimal not in (POINT, ","):
         raise UserError(f"--decimal {decimal}: expected a point or a comma")
     single_options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
-    single_options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
+    single_options |= {"--baseline": baseline, "--target": None if target is None else repr(target)}
+    single_options |= {"--predictions": predictions, "--result": result}
     single_options |= {"--epochs": epochs, "--run": run, "--comment": comment}
     single_options["--decimal"] = None if decimal == POINT else decimal
     single_options["--encoding"] = None if encoding == UTF8 else encoding
@@ -152,6 +158,7 @@ def import_(
         metric,
         layout,
         baseline,
+        target,
         command=DeclaredImport(sheet_file, tuple(arguments), tuple(other_sheets)),
     )
     sheet = read_sheet(sources, declaration.keys)

@@ -272,8 +272,7 @@ def _with_rows(form: FigureForm, plan: Plan, rows: str | None) -> FigureForm:
     if rows is None:
         return form
     labels = [row.label for row in plan.rows]
-    aliases = {alias: row.label for row in plan.rows for alias in row.aliases}
-    return replace(form, rows=read_labels("--rows", rows, labels, aliases))
+    return replace(form, rows=read_labels("--rows", rows, labels, plan.row_names))
 
 
 def trials(selection: Selection, format: TrialsFormat = None) -> None:

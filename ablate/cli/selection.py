@@ -235,9 +235,13 @@ def planned(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"
             )
-        plan.design.check_change(plan, key)
+        plan.design.check_change(plan, f"analysis.{key}", "drive the sweep with the new value")
+    if selection.contrasts and changed.target is not None:
+        raise UserError(
+            "--contrast: compares rows, and analysis.target judges means; leave one out"
+        )
     plan = replace(plan, analysis=changed).with_own()
-    plan.check_contrasts("analysis.contrasts.")
+    plan.check_analysis("analysis.contrasts.")
     plan = plan.with_contrasts(selection.contrasts, "--contrast")
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ablate.planning.contrasts import BETWEEN_ROWS, RowContrast
+from ablate.planning.contrasts import ACROSS_COLUMNS, BETWEEN_ROWS, RowContrast
 from ablate.run import (
     CROSSING,
     METRIC_ATTRIBUTES,
@@ -264,10 +264,25 @@ class Analysis:
         Mapping[str, Mapping[str, Any]],
         Key("differences of two rows, and by how much gains change between two columns"),
     ] = field(default_factory=dict)
+    target: Annotated[
+        float | None,
+        Key("a number that the mean of each row is judged against; no row is a baseline"),
+    ] = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The keys and values that plans and looks keep, without a target where there is none: so
+        they stay as older versions wrote them."""
+        values = {key.name: getattr(self, key.name) for key in fields(self)}
+        if self.target is None:
+            del values["target"]
+        return values
 
     @property
     def row_contrasts(self) -> list[RowContrast]:
-        """The contrasts between rows."""
+        """The contrasts between rows; none under a target, which has no differences of rows."""
+        if self.target is not None:
+            return []
         return [
             RowContrast(name, contrast["to"], contrast["from"])
             for name, contrast in self.contrasts.items()
@@ -275,6 +290,14 @@ class Analysis:
         ]
 
     @property
+    def unused(self) -> list[str]:
+        """The keys that were set and are of gains, which a target has none of."""
+        if self.target is None:
+            return []
+        return [key for key in ("margin", "contrasts") if getattr(self, key)]
+
+    @property
     def column_contrasts(self) -> dict[str, Mapping[str, Any]]:
         """The contrasts between columns, by name."""
-        return {name: contrast for name, contrast in self.contrasts.items() if "across" in contrast}
+        contrasts = self.contrasts.items()
+        return {name: contrast for name, contrast in contrasts if set(contrast) == ACROSS_COLUMNS}

@@ -8,6 +8,7 @@ files: a new field without a default also needs `FORMAT` in `version.py` raised 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,20 @@ class Column:
         (key, value), *rest = self.settings.items() or [("", "")]
         bare = not rest and not isinstance(value, str) and self.label == value_text(value)
         return f"{key}={self.label}" if bare else self.label
+
+    @property
+    def number(self) -> float | None:
+        """The number that its one setting has, such as of steps; None for any other column."""
+        if len(self.settings) != 1:
+            return None
+        value: Any = next(iter(self.settings.values()))
+        if isinstance(value, bool):
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return None
+        return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A contrast of `analysis.contrasts` that names `across` is the change of gains between two columns;
 one without is the difference of two rows in each column, to minus from, a comparison as a gain is.
 
-Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/printing.py.
+Used by `analysis_keys.py` and `plan.py`, whose `Plan.with_contrasts` is for cli/selection.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ablate.shared import UserError, unknown_value
 
 ACROSS_COLUMNS = frozenset({"across", "from", "to"})  # keys of a contrast between two columns
 BETWEEN_ROWS = frozenset({"from", "to"})  # and between two rows
-MINUS = " - "
+CONTRAST_KEYS = (ACROSS_COLUMNS, BETWEEN_ROWS)
+MINUS = " - "  # between the two sides of a difference
 FORM = "'ROW - ROW'"
 
 
@@ -78,14 +79,18 @@ def add_contrasts(
 ) -> dict[str, Mapping[str, Any]]:
     """Return the contrasts of an analysis with further ones, each as "ROW - ROW"; one that is there
     stays as it is. `labels`: of rows, by label and alias; `option`: that has the texts. Raises
-    UserError for a text without " - "."""
-    present = list(contrasts.values())
+    UserError for a text without " - ", and for one that is the name of another contrast."""
     extended = dict(contrasts)
     for text in texts:
         row, base = _split(text, labels, option)
-        contrast = {"from": base, "to": row}
-        if contrast not in present:
-            extended[f"{row}{MINUS}{base}"] = contrast
+        name, contrast = f"{row}{MINUS}{base}", {"from": base, "to": row}
+        if contrast in extended.values():
+            continue
+        if name in extended:
+            raise UserError(
+                f"{option} {name}: another contrast of the sweep has this name; rename that one"
+            )
+        extended[name] = contrast
     return extended
 
 

@@ -127,8 +127,9 @@ class Fixed:
     def check_plan(self, plan: Plan, place: str) -> None:
         """Raise UserError for a plan that can't have this design."""
 
-    def check_change(self, plan: Plan, key: str) -> None:
-        """Raise UserError where this key of a driven plan's analysis must stay."""
+    def check_change(self, plan: Plan, place: str, remedy: str) -> None:
+        """Raise UserError where a driven plan's analysis must stay. `place`: what the user typed to
+        change it; `remedy`: how to drive the sweep with it."""
 
     def apply_to(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
         """Return the sweep as it begins under this design.
@@ -251,10 +252,12 @@ class Looks:
                 f"have no verdicts; remove from.seed, so that each seed has its own parent"
             )
 
-    def check_change(self, plan: Plan, key: str) -> None:
+    def check_change(self, plan: Plan, place: str, remedy: str) -> None:
+        if place == "analysis.target":
+            return  # which `check_target` refuses
         raise UserError(
-            f"analysis.{key}: the looks of {plan.name} gave out seeds by another value; remove "
-            f"analysis.{key}, or drive the sweep with the new value"
+            f"{place}: the looks of {plan.name} gave out seeds by another analysis; "
+            f"remove {place}, or {remedy}"
         )
 
     def apply_to(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:

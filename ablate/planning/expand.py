@@ -15,7 +15,6 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, PlannedRun, Row, Tune
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
-from ablate.planning.contrasts import BETWEEN_ROWS
 from ablate.planning.data_section import NOT_SEEN
 from ablate.planning.declaration import (
     CellRule,
@@ -198,7 +197,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         changes=sweep.changes,
     )
     plan.design.check_plan(plan, place)
-    plan.check_contrasts(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
+    plan.check_analysis(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")
     return _metric_said(plan, place)
 
 
@@ -423,18 +422,18 @@ def _analysis(sweep: Sweep, first_rows: Mapping[str, str], notes: list[str]) -> 
     """
     place, must_fit = sweep.place_and_fit("analysis.contrasts")
     contrasts: dict[str, Mapping[str, Any]] = {}
-    for name, contrast in sorted(sweep.analysis.contrasts.items()):
-        if set(contrast) == BETWEEN_ROWS:
-            if must_fit or {*contrast.values()} <= {*first_rows}:
-                contrasts[name] = {end: first_rows.get(row, row) for end, row in contrast.items()}
-            else:
-                notes.append(f"contrast {name!r} has no rows at this scale")
-            continue
-        key = contrast["across"]
+    for contrast in sweep.analysis.row_contrasts:
+        if must_fit or {contrast.row, contrast.base} <= {*first_rows}:
+            ends = {"from": contrast.base, "to": contrast.row}
+            contrasts[contrast.name] = {end: first_rows.get(row, row) for end, row in ends.items()}
+        else:
+            notes.append(f"contrast {contrast.name!r} has no rows at this scale")
+    for name, across in sweep.analysis.column_contrasts.items():
+        key = across["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
-        missing = [end for end in (contrast["from"], contrast["to"]) if end not in values]
+        missing = [end for end in (across["from"], across["to"]) if end not in values]
         if not missing:
-            contrasts[name] = contrast
+            contrasts[name] = across
         elif not must_fit:
             notes.append(f"contrast {name!r} has no columns at this scale")
         elif not values:
@@ -443,7 +442,7 @@ def _analysis(sweep: Sweep, first_rows: Mapping[str, str], notes: list[str]) -> 
             raise unknown_value(
                 f"{place}.{name}: {key}", missing[0], dict.fromkeys(map(value_text, values))
             )
-    return replace(sweep.analysis, contrasts=contrasts)
+    return replace(sweep.analysis, contrasts=dict(sorted(contrasts.items())))
 
 
 def _metric_said(plan: Plan, place: str) -> Plan:
@@ -471,9 +470,8 @@ def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
     By default the row is the baseline, and the column the first that the row has. Raises UserError
     where there is no such cell.
     """
-    aliases = {alias: plan_row.label for plan_row in plan.rows for alias in plan_row.aliases}
     headings = {plan_column.heading: plan_column.label for plan_column in plan.columns}
-    label = plan.baseline if row is None else aliases.get(row, row)
+    label = plan.baseline if row is None else plan.row_names.get(row, row)
     if label not in (rows := [plan_row.label for plan_row in plan.rows]):
         raise unknown_value("--row", label, rows)
     of_row = {cell.column: cell for cell in plan.cells if cell.row == label}

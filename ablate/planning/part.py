@@ -92,10 +92,12 @@ def part_of(plan: Plan, line: Declared) -> Plan:
     cells = tuple(cell for cell in plan.cells if (cell.row, cell.column) in places)
     filled = {cell.row for cell in cells}
     rows = tuple(row for row in rows if row.label in filled)
-    note = (
-        f"a part of {line.file}: {len(rows)} of {len(plan.rows)} rows, "
-        f"{len(columns)} of {len(plan.columns)} columns"
-    )
+    counts = []
+    if len(rows) < len(plan.rows):
+        counts.append(f"{len(rows)} of {len(plan.rows)} rows")
+    if len(columns) < len(plan.columns):
+        counts.append(f"{len(columns)} of {len(plan.columns)} columns")
+    note = f"a part of {line.file}: {', '.join(counts)}"
     part = replace(plan, rows=rows, columns=columns, cells=cells, notes=(*plan.notes, note))
     return replace(part, groups=_groups(part), analysis=_analysis(part))
 

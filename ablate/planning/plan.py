@@ -31,8 +31,7 @@ from ablate.planning.cell import (
 )
 from ablate.planning.changes import NO_CHANGE, Changes
 from ablate.planning.contrasts import (
-    ACROSS_COLUMNS,
-    BETWEEN_ROWS,
+    CONTRAST_KEYS,
     RowContrast,
     add_contrasts,
     check_row_contrasts,
@@ -40,6 +39,7 @@ from ablate.planning.contrasts import (
 from ablate.planning.declared import Declared, DeclaredImport, declared_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.settings import Word, value_text
+from ablate.planning.target import check_target
 from ablate.run import (
     DEFAULT_TASK,
     PROBE,
@@ -188,7 +188,7 @@ class Plan:
         columns at once with few seeds.
         """
         at_once = self.analysis.family == "table" and len(self.columns) > 1
-        if self.analysis.spread == "paired":
+        if self.analysis.spread == "paired" or self.analysis.target is not None:
             return "paired"
         if self.no_images(self.metric):
             return "paired" if at_once or self.analysis.looks else "one way"
@@ -256,29 +256,39 @@ class Plan:
         line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
         return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
 
+    def is_judged(self, row: str) -> bool:
+        """Return whether a row is judged: every row by a target, all but the baseline by gains."""
+        return self.analysis.target is not None or row != self.baseline
+
+    @property
+    def row_names(self) -> dict[str, str]:
+        """The labels of rows, by label and by alias."""
+        return {name: row.label for row in self.rows for name in (row.label, *row.aliases)}
+
     def contrasts_in(self, rows: Collection[str]) -> list[RowContrast]:
         """Return the contrasts between rows both of which are among `rows`, labels of a column."""
         return [c for c in self.analysis.row_contrasts if c.row in rows and c.base in rows]
 
-    def check_contrasts(self, place: str) -> None:
-        """Raise UserError for contrasts between rows that this plan can't have. `place`: what an
-        error says before a contrast's name."""
-        rows = None
+    def check_analysis(self, place: str) -> None:
+        """Raise UserError for contrasts between rows, and for a target, that this plan can't have.
+        `place`: what an error says before a contrast's name."""
+        rows, lacking = None, list[str]()
         if self.changes is None:
             rows = [row.label for row in self.rows]
+            lacking += [c.label for c in self.columns if not self.cell(self.baseline, c.label)]
         check_row_contrasts(place, self.analysis.row_contrasts, rows, self.baseline)
+        check_target(self.analysis, bool(self.design.seed_counts), rows is None, lacking)
 
     def with_contrasts(self, texts: Sequence[str], option: str) -> Plan:
         """Return the plan with these contrasts between rows, each as "ROW - ROW"; `option` gives
         them. Raises UserError for those that it can't have."""
-        labels: dict[str, str] = {}
-        for row in self.rows:
-            labels |= dict.fromkeys((row.label, *row.aliases), row.label)
-        contrasts = add_contrasts(self.analysis.contrasts, texts, labels, option)
+        contrasts = add_contrasts(self.analysis.contrasts, texts, self.row_names, option)
+        if contrasts == self.analysis.contrasts:
+            return self
+        remedy = "declare it under analysis.contrasts of its sweep file"
+        self.design.check_change(self, option, remedy)
         changed_plan = replace(self, analysis=replace(self.analysis, contrasts=contrasts))
-        changed_plan.check_contrasts(f"{option} ")
-        if contrasts != self.analysis.contrasts:
-            self.design.check_change(self, "contrasts")
+        changed_plan.check_analysis(f"{option} ")
         return changed_plan
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
@@ -452,22 +462,18 @@ class Plan:
 
     def heading(self, column: str) -> str:
         """Return the heading of the column that has this label."""
-        return next(
-            plan_column.heading for plan_column in self.columns if plan_column.label == column
-        )
+        return next(place.heading for place in self.columns if place.label == column)
 
     def cell(self, row: str, column: str) -> Cell | None:
         """Return the cell, or None where it is excluded."""
-        for cell in self.cells:
-            if cell.row == row and cell.column == column:
-                return cell
-        return None
+        return next((c for c in self.cells if (c.row, c.column) == (row, column)), None)
 
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""
         parts = {key: value for key, value in vars(self).items() if key != "design"}
         if self.changes is None:  # so the file stays as older versions wrote it
             del parts["changes"]
+        parts["analysis"] = self.analysis.plain
         tree = {"format": FORMAT, **parts, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=_plain).encode()
 
@@ -565,7 +571,7 @@ def _check(plan: Plan) -> None:
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
     for name, contrast in plan.analysis.contrasts.items():
-        if set(contrast) not in (ACROSS_COLUMNS, BETWEEN_ROWS):
+        if set(contrast) not in CONTRAST_KEYS:
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 

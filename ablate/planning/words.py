@@ -212,9 +212,12 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
 
 def is_single_run(line: Declared) -> bool:
     """Return whether a command line without a file declares one variant, which `from_words`
-    refuses: there is nothing to compare it with. A program may be tried with one variant."""
+    refuses: there is nothing to compare it with. A program may be tried with one variant, and a
+    target judges one."""
     is_program = any(word.key == TRAINER for word in line.settings)
-    return not (line.options.change or is_program or any(word.swept for word in line.settings))
+    has_target = "target" in section_of(line, "analysis")
+    swept = any(word.swept for word in line.settings)
+    return not (line.options.change or is_program or has_target or swept)
 
 
 def check_values(line: Declared, groups: Mapping[str, Sequence[str]]) -> None:

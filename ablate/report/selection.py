@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ablate.analysis import Sentence, Summary, Table, TableColumn, TableRow
+from ablate.analysis import Sentence, Summary, SummaryLine, Table, TableColumn, TableRow
 from ablate.planning import (
     Cell,
     Plan,
@@ -66,8 +66,7 @@ def choose_part(
 
 
 def _rows(table: Table, plan: Plan, text: str) -> tuple[str, ...]:
-    also = {alias: row.label for row in plan.rows for alias in row.aliases}
-    return read_labels("--rows", text, [row.label for row in table.rows], also)
+    return read_labels("--rows", text, [row.label for row in table.rows], plan.row_names)
 
 
 def _columns(table: Table, text: str) -> tuple[str, ...]:
@@ -129,28 +128,30 @@ def _own_labels(table: Table) -> dict[str, str]:
 
 
 def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
-    """Return the table of these places and of the baseline."""
+    """Return the table of these places and, unless it is judged itself, of the baseline."""
     across = {column for _, column in places}
     part_columns = [column for column in table.columns if column.label in across]
-    labels = {table.baseline, *(row for row, _ in places)}
+    reference = {table.baseline} if table.target is None else set[str]()
+    labels = reference | {row for row, _ in places}
     rows = [row for row in table.rows if row.label in labels]
     if sort:
         rows = _sorted(table, rows, part_columns)
     order = [row.label for row in rows]
     columns = []
     for column in part_columns:
-        row_labels = {row for row, label in places if label == column.label} | {table.baseline}
+        row_labels = {row for row, label in places if label == column.label} | reference
         entries = [entry for entry in column.entries if entry.row in row_labels]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
-    hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
-    return dataclasses.replace(
-        table,
-        rows=tuple(rows),
-        columns=tuple(columns),
-        blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
-        full_table=table.full_table or table,
+    part = dataclasses.replace(
+        table, rows=tuple(rows), columns=tuple(columns), full_table=table.full_table or table
     )
+    blocks = [
+        dataclasses.replace(block, lines=lines)
+        for block in table.blocks
+        if (lines := _lines_shown(block, table, part))
+    ]
+    return dataclasses.replace(part, blocks=tuple(blocks))
 
 
 def _sorted(
@@ -160,25 +161,41 @@ def _sorted(
     row may lack: the baseline first, rows without a gain last. Rows are in no families any more."""
     entries = [entry for column in columns for entry in column.entries]
 
+    sign = 1 if table.target is None else table.metric_of().sign  # of what is better
+
     def place(row: TableRow) -> tuple[bool, float]:
-        gains = [e.gain.mean for e in entries if e.row == row.label and e.gain is not None]
-        return row.label != table.baseline, -fmean(gains) if gains else math.inf
+        gains = [sign * e.contrast.mean for e in entries if e.row == row.label and e.contrast]
+        return table.is_judged(row.label), -fmean(gains) if gains else math.inf
 
     return [dataclasses.replace(row, family=None) for row in sorted(rows, key=place)]
 
 
-def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> Iterator[Summary]:
-    """Yield the blocks below the columns, with the lines of the rows shown. Blocks of effects,
-    which are of all rows, are kept unless `hidden`."""
-    for block in blocks:
-        if not block.of_rows:
-            if not hidden:
-                yield block
-            continue
-        lines = [line for line in block.lines if line.label in order]
-        lines.sort(key=lambda line: order.index(line.label))
-        if lines:
-            yield dataclasses.replace(block, lines=tuple(lines))
+def _lines_shown(block: Summary, table: Table, part: Table) -> tuple[SummaryLine, ...]:
+    """Return the lines of a block below the columns that a part of the table shows. A contrast
+    between two rows needs these in its own column, any other line all columns, and an effect all
+    rows, too."""
+    if block.kind == "row_contrast":
+        places = {(entry.row, column.label) for column in part.columns for entry in column.entries}
+        return tuple(
+            line for line in block.lines if {(row, line.column) for row in line.between} <= places
+        )
+    if len(part.columns) < len(table.columns):
+        return ()
+    if not block.of_rows:
+        return block.lines if len(part.rows) == len(table.rows) else ()
+    order = [row.label for row in part.rows]
+    lines = [line for line in block.lines if line.label in order]
+    return tuple(sorted(lines, key=lambda line: order.index(line.label)))
+
+
+def _summarized(table: Table) -> set[tuple[str, str, str]]:
+    """Return the averages, contrasts and effects below a table's columns: each as the kind and the
+    name of its block, and its label, "" where the block is of rows."""
+    return {
+        (block.kind, block.name, "" if block.of_rows else line.label)
+        for block in table.blocks
+        for line in block.lines
+    }
 
 
 def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence]:
@@ -195,7 +212,9 @@ def part_words(table: Table, part: Table, sort: str | None) -> Iterator[Sentence
         counts = [{"noun": "cells", "shown": len(part.entries), "total": len(table.entries)}]
     if counts:
         yield Sentence("part", {"counts": counts})
-    if len(part.blocks) < len(table.blocks):
+    if _summarized(part) != _summarized(table):
         yield Sentence("part.blocks")
-    if sort:
+    if sort and table.target is not None:
+        yield Sentence("part.sorted-by-difference")
+    elif sort:
         yield Sentence("part.sorted", {"columns": len(part.columns)})

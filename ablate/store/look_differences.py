@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.store.looks import CODE, CONTRASTS, MINUS, SKIPPED, TUNE, UNTIL, InterimLook
+from ablate.store.looks import CODE, CONTRASTS, SKIPPED, SPREAD, TUNE, UNTIL, InterimLook
 
 MOST_SHOWN = 8  # values of a list in a note
 
@@ -60,22 +60,24 @@ def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[s
     return matches
 
 
+def _new_labels(was: Mapping[str, Any], is_: Mapping[str, Any], axis: str) -> dict[str, str]:
+    """Map every old label to the new one. One that has no match, and that now belongs to something
+    else, gets " (before)"."""
+    matches = _matched(_specs_of(was, axis), _specs_of(is_, axis))
+    labels = {}
+    for label in was[axis]:
+        unmatched_label = f"{label} (before)" if label in matches.values() else label
+        labels[label] = matches.get(label, unmatched_label)
+    return labels
+
+
 def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old `trained_identity` under the new labels. An old label that has no match, and
-    that now belongs to something else, gets " (before)"."""
-    names = {axis: _matched(_specs_of(was, axis), _specs_of(is_, axis)) for axis in was}
-
-    def new_label(axis: str, label: str) -> str:
-        if label in names[axis]:
-            return names[axis][label]
-        return f"{label} (before)" if label in names[axis].values() else label
-
-    columns = [new_label("columns", label) for label in was["columns"]]
+    """Return the old `trained_identity` under the new labels."""
+    row_labels, column_labels = (_new_labels(was, is_, axis) for axis in ("rows", "columns"))
     rows = {}
     for row, cells in was["rows"].items():
-        new_cells = {new_label("columns", column): cell for column, cell in cells.items()}
-        rows[new_label("rows", row)] = new_cells
-    return {"columns": columns, "rows": rows}
+        rows[row_labels[row]] = {column_labels[column]: cell for column, cell in cells.items()}
+    return {"columns": [column_labels[label] for label in was["columns"]], "rows": rows}
 
 
 def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
@@ -102,6 +104,8 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
         earlier, value = old_look.analysis.get(key), new_look.analysis.get(key)
         if earlier == value or (key == CODE and old_look.metric != new_look.metric):
             continue
+        if key == SPREAD and old_look.has_target != new_look.has_target:
+            continue  # a target has one spread alone
         if key == CONTRASTS:
             parts += _contrast_changes(old_look, new_look)
         elif key == TUNE and None not in (earlier, value):
@@ -114,33 +118,36 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
 
 def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line on the contrasts between rows that were added or removed, and one on contrasts
-    between columns that changed."""
-    (was, old_columns), (is_, columns) = _contrasts_of(old_look), _contrasts_of(new_look)
-    signs = _signs(was, is_)
+    between columns that changed; none of the names, nor of the order of two rows."""
+    labels = _new_labels(old_look.specs, new_look.specs, "rows")
+    was, is_ = _differences(old_look, labels), _differences(new_look, {})
+    signs = [f"+({is_[rows]})" for rows in is_ if rows not in was]
+    signs += [f"-({was[rows]})" for rows in was if rows not in is_]
     parts = []
     if signs:
         parts.append(f"{CONTRASTS}: {', '.join(signs)}")
-    if old_columns != columns:
-        parts.append(f"analysis.{CONTRASTS}: {_value_text(old_columns)} -> {_value_text(columns)}")
+    if old_look.column_differences != new_look.column_differences:
+        old = _value_text(old_look.compared.column_contrasts)
+        new = _value_text(new_look.compared.column_contrasts)
+        parts.append(f"analysis.{CONTRASTS}: {old} -> {new}")
     return parts
 
 
-def _contrasts_of(look: InterimLook) -> tuple[set[str], dict[str, Any]]:
-    """Return the contrasts of a look between rows, each as "(A - B)", and those between columns."""
-    rows = {f"({MINUS.join(labels)})" for labels in look.row_contrasts}
-    contrasts = look.analysis.get(CONTRASTS, {}).items()
-    return rows, {name: contrast for name, contrast in contrasts if "across" in contrast}
-
-
-def _signs(was: set[str], is_: set[str]) -> list[str]:
-    """List what is new with a plus, and then what is gone with a minus."""
-    new = [f"+{label}" for label in sorted(is_ - was)]
-    return new + [f"-{label}" for label in sorted(was - is_)]
+def _differences(look: InterimLook, labels: Mapping[str, str]) -> dict[frozenset[str], str]:
+    """Return the contrasts of a look between rows, each as "A - B", by these two. `labels`: the new
+    labels of its rows."""
+    differences = {}
+    for contrast in look.compared.row_contrasts:
+        row, base = (labels.get(label, label) for label in (contrast.row, contrast.base))
+        differences[frozenset((row, base))] = contrast._replace(row=row, base=base).difference
+    return dict(sorted(differences.items(), key=lambda item: item[1]))
 
 
 def _baselines(old_look: InterimLook, new_look: InterimLook) -> list[str]:
     """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
-    looks share the spec of a baseline, or if the labels are the same."""
+    looks share the spec of a baseline, or if the labels are the same. A target has none."""
+    if old_look.has_target or new_look.has_target:
+        return []
     ours = {column.baseline.spec: next(iter(column.rows)) for column in new_look.columns.values()}
     theirs = {column.baseline.spec: next(iter(column.rows)) for column in old_look.columns.values()}
     if ours.keys() & theirs.keys():

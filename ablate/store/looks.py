@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ablate.planning import Cell, Plan
+from ablate.planning import Analysis, Cell, Plan
 from ablate.run import fits_type, read_section
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
@@ -30,9 +30,10 @@ UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 CONTRASTS = "contrasts"  # of an analysis: differences of rows or of columns, by name
+SPREAD = "spread"  # of an analysis: what judges gains
+TARGET = "target"  # of an analysis: the number that means were judged against
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
 EMPTY: Results = {}
-MINUS = " - "  # between the two specs of a contrast between rows
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,6 @@ class ReadColumn:
     def baseline(self) -> ReadRow:
         return next(iter(self.rows.values()))
 
-    @property
-    def variants(self) -> list[ReadRow]:
-        """The rows except the baseline."""
-        return list(self.rows.values())[1:]
-
 
 @dataclass(frozen=True)
 class InterimLook:
@@ -83,7 +79,7 @@ class InterimLook:
     sweep: str
     metric: str
     planned: tuple[int, ...]
-    columns: Mapping[str, ReadColumn]  # those that have gains
+    columns: Mapping[str, ReadColumn]  # those that have gains, or are judged against a target
     analysis: Mapping[str, Any]
 
     @property
@@ -91,20 +87,49 @@ class InterimLook:
         return max((column.n for column in self.columns.values()), default=0)
 
     @property
-    def row_contrasts(self) -> list[tuple[str, str]]:
-        """The contrasts between rows, as labels: of a row, and of the row that it is compared
-        with."""
-        contrasts = self.analysis.get(CONTRASTS, {}).values()
-        return [(c["to"], c["from"]) for c in contrasts if "across" not in c]
+    def compared(self) -> Analysis:
+        """The part of its analysis that says what was compared: contrasts, or a target."""
+        return Analysis(
+            contrasts=self.analysis.get(CONTRASTS, {}), target=self.analysis.get(TARGET)
+        )
+
+    @property
+    def row_differences(self) -> set[frozenset[str]]:
+        """The rows that its contrasts compare, whatever these are named, and either way round."""
+        contrasts = self.compared.row_contrasts
+        return {frozenset((contrast.row, contrast.base)) for contrast in contrasts}
+
+    @property
+    def column_differences(self) -> set[tuple[str, ...]]:
+        """The columns that its contrasts compare, whatever these are named, and either way round: a
+        key of the columns with two of its values, as JSON."""
+        return {
+            (tree["across"], *sorted((json.dumps(tree["from"]), json.dumps(tree["to"]))))
+            for tree in self.compared.column_contrasts.values()
+        }
+
+    @property
+    def has_target(self) -> bool:
+        """True if means were judged against a target, and no gains over a baseline."""
+        return TARGET in self.analysis
+
+    def variants(self, column: ReadColumn) -> list[ReadRow]:
+        """Return the rows of a column that were judged: all but the baseline, by a target all."""
+        rows = list(column.rows.values())
+        return rows if self.has_target else rows[1:]
+
+    def baseline_runs(self, column: ReadColumn) -> set[str]:
+        """Return the ids of the baseline's runs; none where means were judged against a target."""
+        return set() if self.has_target else set(column.baseline.runs.values())
 
     def comparisons(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
         """Return names of all comparisons that were read in one of the look's columns: its gains,
         and its contrasts between rows, whose names are both specs in either order."""
         comparisons = self.gains(column, include_unread)
-        for label, base_label in self.row_contrasts:
-            row, base = column.rows.get(label), column.rows.get(base_label)
+        for contrast in self.compared.row_contrasts:
+            row, base = column.rows.get(contrast.row), column.rows.get(contrast.base)
             if row and base and (include_unread or (row.runs and base.runs)):
-                comparisons.add(MINUS.join(sorted((row.spec, base.spec))))
+                comparisons.add(" ".join(sorted((row.spec, base.spec))))
         return comparisons
 
     def gains(self, column: ReadColumn, include_unread: bool = False) -> set[str]:
@@ -112,13 +137,15 @@ class InterimLook:
 
         The names are the specs of the variants; variants of which nothing was read are included
         only if `include_unread`. In a crossed design they are the names of the main effects, with a
-        hash of the rows' specs.
+        hash of the rows' specs; under a target, which is a comparison of its own, they name it.
         """
         effects = self.analysis.get(EFFECTS)
         if effects:
             cells = _hash([row.spec for row in column.rows.values()])
             return {f"{name} {cells}" for name in effects}
-        return {row.spec for row in column.variants if row.runs or include_unread}
+        suffix = f" {self.analysis[TARGET]!r}" if self.has_target else ""
+        rows = self.variants(column)
+        return {f"{row.spec}{suffix}" for row in rows if row.runs or include_unread}
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -130,10 +157,15 @@ class InterimLook:
         return {"columns": list(self.columns), "rows": rows}
 
     def is_of(self, other_look: InterimLook) -> bool:
-        """Return whether both looks are at the same rows, columns, metric and analysis."""
-        if self.metric != other_look.metric or self.analysis != other_look.analysis:
-            return False
-        return self.specs == other_look.specs
+        """Return whether both looks are at the same rows, columns, metric and analysis. A contrast
+        may have another name, or its sides the other way round."""
+        return self._identity() == other_look._identity()
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Return all that looks at the same have in common."""
+        analysis = {key: value for key, value in self.analysis.items() if key != CONTRASTS}
+        differences = self.row_differences, self.column_differences
+        return self.metric, analysis, differences, self.specs
 
     def event(self) -> dict[str, Any]:
         """Return the look as the ledger stores it: a tree of JSON values."""
@@ -216,7 +248,7 @@ def until_look(
 
 
 def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Results) -> InterimLook:
-    analysis = asdict(plan.analysis) | {"spread": plan.spread}
+    analysis = plan.analysis.plain | {SPREAD: plan.spread}
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
@@ -234,14 +266,15 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
         cells_by_column[cell.column].append(cell)
     columns = {}
     for label, cells in cells_by_column.items():
-        if len(cells) < 2 or cells[0].row != plan.baseline:
-            continue  # it has no gains
+        judged_rows = sum(plan.is_judged(cell.row) for cell in cells)
+        if not judged_rows or (plan.analysis.target is None and cells[0].row != plan.baseline):
+            continue  # nothing is judged in it
         rows = {}
         for cell in cells:
             counted_runs = runs(cell)
             marks = result_marks(plan, cell, counted_runs, results)
             rows[cell.row] = ReadRow(specs[cell.row][label], counted_runs, marks)
-        contrasts = len(cells) - 1 + len(plan.contrasts_in(rows))
+        contrasts = judged_rows + len(plan.contrasts_in(rows))
         columns[label] = ReadColumn(len(plan.counted_seeds), contrasts, {}, rows)
     return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
 
@@ -343,10 +376,20 @@ class PastLooks:
                     return reading.column.contrasts
         return len(self.ours(column).union(*(reading.comparisons for reading in family)))
 
-    def counts_row_contrasts(self, column: str) -> bool:
-        """Return whether some comparisons of a column and of its family are between rows."""
+    def gains(self, column: str) -> int:
+        """Return the number of distinct gains of a column and of its family, over any baseline; 0
+        without gains."""
+        if column not in self.present.columns:
+            return 0
+        return len(self._our_gains(column).union(*(r.gains for r in self._family(column))))
+
+    def counts_more_than_gains(self, column: str) -> bool:
+        """Return whether some comparisons of a column and of its family are between two rows, or
+        with a target."""
         readings = [*self._family(column), ReadAt(self.present, self.present.columns[column])]
-        return any(reading.comparisons != reading.gains for reading in readings)
+        return any(
+            reading.look.has_target or reading.comparisons != reading.gains for reading in readings
+        )
 
     def other_sweeps(self, column: str) -> list[str]:
         """List the sweeps in which comparisons of the column's family were read that the column
@@ -388,14 +431,14 @@ class PastLooks:
     def count_over_baseline(self, column: str) -> tuple[int, list[str]]:
         """Return how many variants were read against the baseline's runs, including the variants of
         the column and of its family, and in which sweeps outside the family."""
-        baseline = set(self.present.columns[column].baseline.runs.values())
+        baseline = self.present.baseline_runs(self.present.columns[column])
         family = self._indices(column)
         outside_readings = []
         for index in self._reading(baseline):
             reading = self._readings[index]
             if index in family or not reading.is_verdict_on(self.present.metric):
                 continue
-            if not baseline.isdisjoint(reading.column.baseline.runs.values()):
+            if not baseline.isdisjoint(reading.look.baseline_runs(reading.column)):
                 outside_readings.append(reading)
         gains = self._our_gains(column)
         for reading in self._family(column) + outside_readings:
@@ -424,7 +467,8 @@ class PastLooks:
     def first_look(self) -> InterimLook | None:
         """Return the first look, at any metric, that counted a run of a variant of the table; None
         where there is none. Peeks don't count."""
-        runs = [run for column in self.present.columns.values() for run in _runs(column.variants)]
+        columns = self.present.columns.values()
+        runs = [run for column in columns for run in _runs(self.present.variants(column))]
         looks = [self._readings[index].look for index in self._reading(runs)]
         return next((look for look in looks if not look.planned), None)
 
@@ -458,7 +502,7 @@ class PastLooks:
 
     def _indices(self, column: str) -> list[int]:
         if column not in self._families:
-            runs = _runs(self.present.columns[column].variants)
+            runs = _runs(self.present.variants(self.present.columns[column]))
             self._families[column] = self._transitively(runs)
         return self._families[column]
 
@@ -474,7 +518,7 @@ class PastLooks:
                 look, column = self._readings[index]
                 if index not in indices and (any_metric or look.metric == self.present.metric):
                     indices.add(index)
-                    new = {*_runs(column.variants)} - reached_runs
+                    new = {*_runs(look.variants(column))} - reached_runs
                     reached_runs |= new
                     queue += new
         return sorted(indices)

@@ -15,6 +15,7 @@ from ablate.analysis.english.words import (
     capitalized,
     confidence_level,
     first_few,
+    join_words,
     prefixed,
     significant,
 )
@@ -99,6 +100,53 @@ def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Va
         f"A mean's interval is Student's t of its own {'seeds' if seeds else 'runs'}.{noise} "
         f"Intervals are about {scope}; {_tested(**test)}."
     )
+
+
+@writes("reading.target")
+def reading_target(
+    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
+) -> str:
+    """Say what the numbers of a table with a target are. `metric`: its name, units and direction;
+    `interval`: the alpha and the family of the differences' intervals, None without intervals."""
+    difference_interval = f" [{_together(interval)}]" if interval is not None else ""
+    target_text = amount_text(f"{target:.10g}", metric["unit"])
+    return (
+        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
+        f"[{confidence_level(alpha)} interval]; mean minus the target, {target_text}, in "
+        f"{metric['points']}{_direction(metric)}{difference_interval}."
+    )
+
+
+@writes("metric.target", exact=True)
+def metric_target(
+    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
+) -> str:
+    """Say how the intervals of a table with a target are computed. The values are those of
+    `reading.target`."""
+    repeats = "seeds" if seeds else "runs"
+    shared_error = ""
+    if interval is not None:
+        error = f"an error of {100 * interval['alpha']:.4g} %"
+        shared_error = f"; the {family_words(**interval['family'])} share {error}"
+        if interval["family"]["contrasts"] == [1]:
+            shared_error = f"; that of the difference has {error}"
+    return (
+        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared_error}. "
+        f"The target is a number without noise."
+    )
+
+
+@writes("verdicts.target")
+def verdicts_target(better: str, unused: Sequence[str]) -> str:
+    """`better`: the verdict of the better side, "" where no side is better; `unused`: keys that are
+    set and are of gains."""
+    rules = [
+        f"{word}{' (bold)' * (word == better)} = interval of the difference {place} 0"
+        for word, place in (("above the target", "above"), ("below the target", "below"))
+    ]
+    verb = "are" if len(unused) > 1 else "is"
+    exception = f" {join_words(unused)} {verb} of gains, and not used here." if unused else ""
+    return f"Verdict: {', '.join(rules)}; else can't tell.{exception}"
 
 
 def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
@@ -290,6 +338,11 @@ def part_blocks() -> str:
 def part_sorted(columns: int) -> str:
     criterion = "their mean gain over the columns shown" if columns > 1 else "gain"
     return f"Rows are sorted by {criterion}, the baseline first."
+
+
+@writes("part.sorted-by-difference", exact=True)
+def part_sorted_by_difference() -> str:
+    return "Rows are sorted by their mean over the columns shown, the better first."
 
 
 # --- The spread of a column ---------------------------------------------------------------------

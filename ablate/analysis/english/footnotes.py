@@ -111,6 +111,26 @@ def never(seeds: Sequence[int]) -> str:
     )
 
 
+@writes("not-reached")
+def not_reached(
+    diverged: Sequence[Values], never: Sequence[int], planned: int, has_side: bool
+) -> str:
+    """Write of a row under a target. `diverged`: see `diverged_run`; `never`: seeds of runs that
+    never reached the threshold of the metric; `has_side`: one side of the target is better."""
+    lost = [diverged_run(run) for run in diverged]
+    if never:
+        lost.append(seed_names(never))
+    number = len(diverged) + len(never)
+    fate = "did not reach the target"
+    if not has_side:
+        fate = "has no number" if number == 1 else "have no number"
+    return (
+        f"{number} of {count_text(planned, 'run')} {fate} ({', '.join(lost)}). "
+        f"A mean of the other runs would be of the lucky ones, so the row has neither a mean nor a "
+        f"verdict."
+    )
+
+
 @writes("beyond")
 def beyond(metric: str, values: Sequence[Values], largest: float) -> str:
     by_seed = ", ".join(f"{value['value']} in seed {value['seed']}" for value in values)

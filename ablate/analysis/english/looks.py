@@ -29,29 +29,21 @@ def _of_columns(columns: Sequence[str], text: str) -> str:
 # --- What was read before -----------------------------------------------------------------------
 
 
-@writes("looks.among-variants")
-def looks_among_variants(
-    columns: Sequence[str], sweeps: Sequence[str], variants: int, contrasts: int
+@writes("looks.among")
+def looks_among(
+    columns: Sequence[str], sweeps: Sequence[str], noun: str, compared: int, contrasts: int
 ) -> str:
+    """`sweeps`: where these runs were read, "" for earlier tables of this one; `noun`: "variant",
+    or "comparison" where some are no gains; `compared`: their number, with those here;
+    `contrasts`: the comparisons that share the error now."""
+    places = [sweep for sweep in sweeps if sweep]
+    if "" in sweeps:
+        places.append("earlier tables of this sweep")
     return _of_columns(
         columns,
-        f"Results of these runs were also read in {first_few(sweeps)}, among "
-        f"{count_text(variants, 'variant')}, so intervals here allow for "
+        f"Results of these runs were also read in {first_few(places)}, among "
+        f"{count_text(compared, noun)}, so intervals here allow for "
         f"{count_text(contrasts, 'comparison')}.",
-    )
-
-
-@writes("looks.among-comparisons")
-def looks_among_comparisons(
-    columns: Sequence[str], sweeps: Sequence[str], comparisons: int, contrasts: int
-) -> str:
-    """`comparisons`: those read of these runs, with the contrasts between rows; `contrasts`: as
-    many as share the error now."""
-    count = count_text(comparisons, "comparison")
-    return _of_columns(
-        columns,
-        f"These runs were also read in {first_few(sweeps)}, in {count} with those here, so "
-        f"intervals here are as wide as for {count_text(contrasts, 'comparison')}.",
     )
 
 

@@ -38,7 +38,7 @@ __all__ = [
     "CANT_TELL",
     "COMPARED",
     "column_gains",
-    "contrast_gain",  # the difference of two rows, as a gain
+    "contrast_gains",  # differences of two rows, as gains
     "ColumnGains",
     "DID_NOTHING",
     "FEWEST_SEEDS",
@@ -51,6 +51,8 @@ __all__ = [
     "raw_p",
     "Reason",
     "RowGain",
+    "TARGET",
+    "target_difference",  # the mean of a row minus a fixed number
     "UNSTABLE",
     "verdict",
     # The spread of gains: which images change
@@ -134,6 +136,7 @@ if TYPE_CHECKING:
         MOST_SEEDS,
         NEUTRAL,
         POWER,
+        TARGET,
         UNSTABLE,
         ColumnGains,
         Method,
@@ -141,10 +144,11 @@ if TYPE_CHECKING:
         RowGain,
         agreement,
         column_gains,
-        contrast_gain,
+        contrast_gains,
         fit,
         population_gain,
         raw_p,
+        target_difference,
         verdict,
     )
     from ablate.analysis.stats.power import (

@@ -56,6 +56,20 @@ class Estimate:
     sd: float | None = None
     df: float | None = None
 
+    @property
+    def half(self) -> float | None:
+        """The half-width of the interval; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True if there is an interval, of values with a spread, and 0 lies outside it."""
+        if self.low is None or self.high is None or not self.sd:
+            return False
+        return self.low > 0 or self.high < 0
+
 
 def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
     """Mean of x, shape (n,), with Student's t interval: independent, normal values.

@@ -24,6 +24,7 @@ from ablate.analysis.stats.estimate import (
     Floats,
     holm,
     mean,
+    mean_interval,
     sign_flip,
 )
 from ablate.analysis.stats.spread import (
@@ -49,6 +50,7 @@ BETTER = ("helps", "hurts")
 NEUTRAL = ("higher", "lower")
 # Metrics have a direction; "helps" would say that a change was made, and made the difference.
 COMPARED = ("better", "worse")  # of results from elsewhere, where it isn't known what was changed
+TARGET = ("above the target", "below the target")  # of a mean minus a fixed number
 
 
 def verdict(
@@ -226,20 +228,6 @@ class RowGain:
     few: bool = False
     df: float | None = None
 
-    @property
-    def half(self) -> float:
-        """The half-width of the interval, infinite without one."""
-        low, high = self.gain.low, self.gain.high
-        if low is None or high is None:
-            return math.inf
-        return (high - low) / 2
-
-    @property
-    def holds_zero(self) -> bool:
-        """True if the interval holds 0, or there is none."""
-        low, high = self.gain.low, self.gain.high
-        return low is None or high is None or not self.gain.sd or low <= 0 <= high
-
 
 @dataclass(frozen=True)
 class ColumnGains:
@@ -362,33 +350,71 @@ def column_gains(
     )
 
 
-def contrast_gain(
+def contrast_gains(
     y: Floats,
-    rows: tuple[int, int],
+    pairs: Sequence[tuple[int, int]],
     method: Method,
     unstable: Bools | None = None,
     flips: Flips | None = None,
-) -> RowGain | None:
-    """Compute the contrast of two rows of y (R, S), the first minus the second: the gain that the
-    first would have if the second were the baseline. All rows tell of its spread, as of a gain's.
+) -> list[RowGain | None]:
+    """Compute the contrast of each pair of rows of y (R, S), the first minus the second: the gain
+    that the first would have if the second were the baseline. All rows tell of its spread, as of a
+    gain's.
 
     Screens treat a noisy baseline in another way than a noisy variant, so it is computed both ways
     round, and the wider interval holds, or none: b - a is a - b with the sign changed. None where
     the rows share no seed. Other arguments: see `column_gains`.
     """
-    first, second = rows
-    gain = column_gains(y, second, method, unstable, flips, judged_rows=(first,)).rows[first]
-    reverse = column_gains(y, first, method, unstable, flips, judged_rows=(second,)).rows[second]
+    partners: dict[int, set[int]] = {}
+    for row, base in pairs:
+        partners.setdefault(row, set()).add(base)
+        partners.setdefault(base, set()).add(row)
+    gains_over = {  # by baseline: a column is fitted once over each
+        baseline: column_gains(y, baseline, method, unstable, flips, judged_rows=rows).rows
+        for baseline, rows in partners.items()
+    }
+    return [_wider(gains_over[base][row], gains_over[row][base], method) for row, base in pairs]
+
+
+def _wider(gain: RowGain | None, reverse: RowGain | None, method: Method) -> RowGain | None:
+    """Return the gain with the wider interval of the two, or none where one has none. `reverse`:
+    the same gain with the sign changed, computed the other way round."""
     if gain is None or reverse is None:
         return None
-    wider = max(gain, reverse, key=lambda gain: gain.half)
+
+    def half(row_gain: RowGain) -> float:
+        return math.inf if row_gain.gain.half is None else row_gain.gain.half
+
+    wider = max(gain, reverse, key=half)
     mean, low, high, p = gain.gain.mean, None, None, None
-    if math.isfinite(wider.half):
-        low, high = mean - wider.half, mean + wider.half
+    if wider.gain.half is not None:
+        low, high = mean - wider.gain.half, mean + wider.gain.half
     if wider.raw_p is not None:  # `p` may be Holm's, which is of all gains over one baseline
         p = min(1.0, wider.raw_p * method.contrasts)
     estimate = dataclasses.replace(wider.gain, mean=mean, low=low, high=high)
     return dataclasses.replace(wider, gain=estimate, p=p)
+
+
+def target_difference(values: Floats, target: float, method: Method) -> RowGain | None:
+    """Compute the mean of `values` (n,), but for NaN, minus `target`, with the interval of the
+    one-sample t at the row's share of the error; None without values. The sign is that of the
+    values, whichever direction is better. p is Bonferroni's, as the interval."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return None
+    estimate = mean_interval(present, method.alpha / method.contrasts)
+    middle = estimate.mean - target
+    if estimate.n < 2:
+        return RowGain(Estimate(middle, None, None, estimate.n))
+    if estimate.low is None or estimate.high is None or not estimate.sd:  # equal values
+        return RowGain(Estimate(middle, middle, middle, estimate.n, 0.0))
+    half = (estimate.high - estimate.low) / 2
+    difference = Estimate(middle, middle - half, middle + half, estimate.n, estimate.sd)
+    df = estimate.n - 1.0
+    raw = float(raw_p(np.array(middle), np.array(estimate.sd**2), np.array(df), estimate.n))
+    adjusted_p = min(1.0, method.contrasts * raw)
+    flip = sign_flip(present - target)
+    return RowGain(difference, raw_p=raw, p=adjusted_p, sign_flip=flip, df=df)
 
 
 class _Pairs(NamedTuple):

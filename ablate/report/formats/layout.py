@@ -49,6 +49,7 @@ FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
 EFFECT_HEADINGS = {
     "row_contrast": "difference",
+    "sequence": "mean minus the target",
     "pair": "interaction",
     "shapley": "share",
 }  # of blocks whose numbers are no gains
@@ -59,7 +60,12 @@ BLOCK_LINES = {
     "shapley": "change",
 }  # which are no rows
 # What heads a line's `column`.
-COLUMN_HEADINGS = {"row_contrast": "column", "contrast": "columns", "group": "group"}
+COLUMN_HEADINGS = {
+    "row_contrast": "column",
+    "contrast": "columns",
+    "group": "group",
+    "sequence": "column",
+}
 
 
 def sheet(
@@ -279,11 +285,14 @@ def _block(table: Table, block: Summary, ci: str, notes: str) -> Grid:
     )
     lines = []
     for line in block.lines:
-        gain, sample = (interval(x, table.metric_of(), True, ci) for x in (line.gain, line.sampled))
+        gain = interval(line.gain, table.metric_of(), True, ci)
+        sample = "-"
+        if _has_interval(line.sampled):
+            sample = interval(line.sampled, table.metric_of(), True, ci)
         cells = (
             GridCell(_effect_name(line)),
             GridCell(line.column),
-            GridCell(gain, bold=line.verdict in IMPROVED, number=True),
+            GridCell(gain, bold=line.is_good_from or line.verdict in IMPROVED, number=True),
             GridCell(sample, number=True),
             GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
@@ -343,7 +352,7 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     part_names = [name for name in show if name not in LONG_PARTS]
     if not part_names:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
-    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
+    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry, table)))
     part_iterators = (
         paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in part_names
     )

@@ -65,9 +65,10 @@ class ShownPart:
     number: bool = True
     is_gain: bool = False
     is_verdict: bool = False
+    good: tuple[str, ...] = IMPROVED  # verdicts that make a gain bold
 
     def cell(self, entry: Entry) -> GridCell:
-        bold = self.is_gain and entry.verdict in IMPROVED
+        bold = self.is_gain and entry.verdict in self.good
         return GridCell(self.text(entry), bold=bold, number=self.number, verdict=self.is_verdict)
 
 
@@ -77,6 +78,8 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
         match name:
             case "ci" | "pm":
                 continue
+            case "gain" if table.target is not None:
+                yield _target(table, table.target, ci)
             case "gain":
                 heading = metric.change + bracket(ci, table.gain_alpha)
                 yield ShownPart(heading, partial(_gain, table=table, ci=ci), is_gain=True)
@@ -87,7 +90,7 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
                 yield ShownPart("n", lambda entry: str(entry.n))
             case "verdict":
                 few = max((entry.n for entry in table.entries), default=0) < stats.FEWEST_SEEDS
-                has_fates = any(runs for entry in table.entries for runs in fates(entry))
+                has_fates = any(runs for entry in table.entries for runs in fates(entry, table))
                 if few and table.complete and len(show) > 1 and not has_fates:
                     continue  # too few seeds for verdicts, and no runs to count
                 heading = "verdict" if table.complete and not few else "runs"
@@ -131,9 +134,9 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
     mean = metric.text(estimate.mean, sign)
     if not ci:
         return mean
-    if estimate.low is None or estimate.high is None:
+    half = estimate.half
+    if half is None or estimate.low is None:
         return f"{mean} [-]" if ci == "ci" else f"{mean} ± -"
-    half = (estimate.high - estimate.low) / 2
     if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
         return f"{mean} ± {metric.text(half)}"
     return f"{mean} {metric.interval(estimate.low, estimate.high, sign)}"
@@ -150,11 +153,24 @@ def _value(table: Table, name: str, ci: str) -> ShownPart:
         if measurement is None:
             return "-"
         mean = measurement.accuracy if isinstance(measurement, Entry) else measurement.estimate
-        lost = f"; {len(measurement.never)}/{entry.planned} never" if measurement.never else ""
-        return interval(mean, metric, ci=ci) + lost
+        text = interval(mean, metric, ci=ci)
+        if not measurement.never or (main and table.target is not None):  # see `fates`
+            return text
+        return f"{text}; {len(measurement.never)}/{entry.planned} never"
 
     heading = " ".join(filter(None, (metric.key, metric.unit)))
     return ShownPart(heading + bracket(ci, table.alpha), text)
+
+
+def _target(table: Table, target: float, ci: str) -> ShownPart:
+    """Return the part of the differences from the target."""
+    metric = table.metric_of()
+
+    def text(entry: Entry) -> str:
+        return interval(entry.difference, metric, True, ci)
+
+    heading = f"mean minus {target:.10g}{bracket(ci, table.gain_alpha)}"
+    return ShownPart(heading, text, is_gain=True, good=(table.better_side,))
 
 
 def _gain(entry: Entry, table: Table, ci: str) -> str:
@@ -169,14 +185,18 @@ def _population(entry: Entry, table: Table) -> str:
 
 def state(entry: Entry, table: Table) -> str:
     """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
-    word = "baseline" if entry.row == table.baseline else entry.verdict
-    return "; ".join([*filter(None, [word]), *fates(entry)]) or "-"
+    word = entry.verdict if table.is_judged(entry.row) else "baseline"
+    return "; ".join([*filter(None, [word]), *fates(entry, table)]) or "-"
 
 
-def fates(entry: Entry) -> Iterator[str]:
-    """Count the runs without a usual end: "1/3 diverged"."""
+def fates(entry: Entry, table: Table) -> Iterator[str]:
+    """Count the runs without a usual end: "1/3 diverged". In a row without a mean they have not
+    reached the target of the table."""
+    lost = ((entry.diverged, "diverged"),)
+    if table.better_side and table.target is not None and entry.accuracy is None:
+        lost = (((*entry.diverged, *entry.never), "not reached"),)
     for seeds, fate in (
-        (entry.diverged, "diverged"),
+        *lost,
         (entry.collapsed, "collapsed"),
         (entry.missing, "missing"),
     ):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @dataclass
 class Line:
     """A line of the file; the fields are its columns. Means are in the unit of the metric, gains in
-    its points; None is an empty cell."""
+    its points; None is an empty cell. A table with a target has differences in the place of
+    gains."""
 
     row: str
     column: str
@@ -49,6 +50,8 @@ def csv(table: Table) -> str:
     no mean. Notes are left out.
     """
     headings = [field.name for field in dataclasses.fields(Line)]
+    if table.target is not None:
+        headings = [heading.replace("gain", "difference") for heading in headings]
     return csv_text([headings, *map(dataclasses.astuple, _lines(table))])
 
 
@@ -68,8 +71,8 @@ def _entry(table: Table, entry: Entry) -> Line:
     if entry.accuracy:
         line.set_mean(entry.accuracy)
     # A table of changes prints no gains of single cells.
-    if entry.gain and entry.row != table.baseline and not table.is_of_changes:
-        line.set_gain(entry.gain)
+    if entry.contrast and table.is_judged(entry.row) and not table.is_of_changes:
+        line.set_gain(entry.contrast)
         line.verdict = entry.verdict
     return line
 

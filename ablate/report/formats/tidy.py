@@ -53,6 +53,8 @@ def table_tree(table: Table) -> dict[str, Any]:
         row["footnotes"] = table.marks(row["label"], None)
     if not table.groups:
         del tree["groups"]
+    if table.target is None:
+        del tree["target"]
     if table.task == DEFAULT_TASK:  # only another is said
         del tree["task"]
     keys = ("name", "unit", "points", "scale", "sign", "neutral", "own")
@@ -64,6 +66,8 @@ def table_tree(table: Table) -> dict[str, Any]:
     for block in tree["blocks"]:
         for line in block["lines"]:
             del line["by_seed"]  # of figures
+            if not line["between"]:
+                del line["between"]
     for column in tree["columns"]:
         column["footnotes"] = table.marks(None, column["label"])
         del column["arch"], column["wide"]  # parts of its label
@@ -74,8 +78,9 @@ def table_tree(table: Table) -> dict[str, Any]:
         for entry in column["entries"]:
             entry["footnotes"] = table.marks(entry["row"], column["label"])
             entry["gain_footnotes"] = table.marks(entry["row"], column["label"], "gain")
-            if not entry["population"]:
-                del entry["population"]
+            for key in ("population", "difference"):
+                if not entry[key]:
+                    del entry[key]
     return tree
 
 
@@ -128,6 +133,8 @@ def _facts(table: Table) -> Iterator[Fact]:
     yield "", "", "", "alpha", table.alpha
     yield "", "", "", "gain.alpha", table.gain_alpha
     yield "", "", "", "seeds", len(table.seeds)
+    if table.target is not None:
+        yield "", "", "", "target", table.target
     yield from (("", "", "", "caption", text) for text in table.texts("caption"))
     yield from (("", "", "", "note", text) for text in table.texts(*WARNING_KINDS))
     rows = {row.label: row for row in table.rows}
@@ -187,8 +194,9 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
             if threshold(name) is not None
         ),
         *_estimate("gain", entry.gain),
+        *_estimate("difference", entry.difference),
         *_estimate("population", entry.population),
-        *_p_values("gain", entry.p_values),
+        *_p_values("gain" if table.target is None else "difference", entry.p_values),
         ("runs.planned", entry.planned),
         ("runs.missing", len(entry.missing)),
         ("runs.diverged", len(entry.diverged)),
@@ -287,7 +295,7 @@ def _block(block: Summary) -> Iterator[Fact]:
         "group": "group.gain",
         "contrast": f"contrast.{block.name}",
         "placement": f"placement.{block.name}",
-        **dict.fromkeys(("row_contrast", "change", "pair", "shapley"), block.kind),
+        **dict.fromkeys(("row_contrast", "change", "pair", "shapley", "sequence"), block.kind),
     }[block.kind]
     for line in block.lines:
         prefix = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity

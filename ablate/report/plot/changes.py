@@ -158,10 +158,7 @@ class Pair(NamedTuple):
     @property
     def is_resolved(self) -> bool:
         """False if the effect can't be distinguished from zero, or has no interval."""
-        if self.effect is None:
-            return False
-        low, high = self.effect.gain.low, self.effect.gain.high
-        return low is not None and high is not None and not low <= 0 <= high
+        return self.effect is not None and self.effect.gain.excludes_zero
 
 
 def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
@@ -344,7 +341,5 @@ def _means(
     the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
-    rows: dict[str, str] = {}
-    for row in plan.rows:
-        rows |= dict.fromkeys((row.label, *row.aliases), row.label)
+    rows = plan.row_names
     return {on: means[rows[cell]] for cell, on in plan_changes.rows.items() if rows[cell] in means}

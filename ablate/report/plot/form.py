@@ -110,8 +110,7 @@ class FigureForm:
             option = "--by" if self.grouping else "--highlight"
             raise UserError(f"{option}: is of the figure gain; leave it out")
         labels = [row.label for row in plan.rows]
-        names = {alias: row.label for row in plan.rows for alias in row.aliases}
-        names |= {label: label for label in labels}
+        names = plan.row_names
         rows, highlight = self.rows, self.highlight
         if rows is not None:
             for name in rows:

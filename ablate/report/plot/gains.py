@@ -237,6 +237,11 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
         row_names = ", ".join(dict.fromkeys(entry.row for entry in entries))
         raise Nothing(f"--rows: no row of these has a gain; these have: {row_names}")
     baseline = plan.baseline_words
+    if table.target is not None:
+        raise Nothing(
+            f"{plan.name}: no gain, since means are judged against analysis.target; "
+            f"`analysis.target=null` draws gains"
+        )
     if len(plan.rows) == 1:
         raise Nothing(f"{plan.name}: no gain, since the baseline {baseline} is the only row")
     if table.complete:
