@@ -381,6 +381,16 @@ def _of_column(column: str, clause: str) -> str:
 # --- Warnings -----------------------------------------------------------------------------------
 
 
+@writes("smoke")
+def smoke(paper: bool) -> str:
+    """`paper`: whether the sweep is of a published table."""
+    subject = "the paper" if paper else "its question"
+    return (
+        f"A smoke test: it shows that the sweep runs, and says nothing about {subject}. "
+        f"No gain is judged."
+    )
+
+
 @writes("unfinished")
 def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) -> str:
     """`rows`: each `row` with its `missing` runs; rows with equal counts share a number."""
