@@ -428,9 +428,9 @@ def test_ids_of_runs_without_texts_are_as_before_and_a_text_is_part_of_one():
 
 # --- Coloured digits, and a sweep ---------------------------------------------------------------
 
-SMALL = ("sweep", "table4", "--scale", "digits", "launcher.devices=cpu")
+SMALL = ("sweep", "table4", "--scale", "smoke", "launcher.devices=cpu")
 SHORT = ("seeds=1", "from.train.steps=60", "from.optim.warmup_steps=5", "train.steps=40")
-SWEEP = ("sweep", "table4", "--scale", "digits", *SHORT, "optim.warmup_steps=4", "launcher=inline")
+SWEEP = ("sweep", "table4", "--scale", "smoke", *SHORT, "optim.warmup_steps=4", "launcher=inline")
 
 
 @pytest.fixture(scope="module")
@@ -536,7 +536,7 @@ def test_timm_has_no_text_tower():
 
 
 def test_a_text_tower_is_the_child_s_alone(tmp_path):
-    plan, _ = make_plan(["table4"], store=tmp_path, scale="digits")
+    plan, _ = make_plan(["table4"], store=tmp_path, scale="smoke")
     runs = [run.run() for run in plan.runs() if not run.above]
     assert {run.optim.lr_mult["image"] for run in runs} == {0.0}
     assert {run.parent.text for run in runs} == {None}

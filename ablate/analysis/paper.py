@@ -23,7 +23,7 @@ from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, wide_places
-from ablate.run import ARCHS, LENGTH_KEYS, ShippedSpec, without_idle
+from ablate.run import LENGTH_KEYS, ShippedSpec, without_idle
 from ablate.shared import UserError, unknown_value
 
 FILE = Path(__file__).with_name("paper_tables.csv")
@@ -227,7 +227,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
         differs = recipes.difference(trained, table.columns[theirs])
         if plan.smoke:
             differs = "a smoke test"
-        has_same_subject = not plan.smoke and has_data_and_architecture(trained, table, theirs)
+        has_same_subject = not plan.smoke and recipes.have_subject(trained, table, theirs)
         figures[cell.row, cell.column] = replace(
             figure, differs=differs, same_subject=has_same_subject
         )
@@ -378,7 +378,8 @@ ARCHITECTURES = {
     "ViT-B*": ("dtn_b_star/16",),
     "depth 3": ("mnist_vit",),
 }
-DEPTHS = {"depth 3": 3}  # where the name of an architecture does not say it
+DEPTHS = {"depth 3": {"depth": 3}}  # where our name of the architecture does not say it
+SIZES = ("width", "depth", "heads", "patch", "mlp_ratio")
 MACHINES = {"train.micro_batch", "train.deterministic", "train.compile"}
 MACHINES |= {"eval.every", "eval.batch"}
 
@@ -394,31 +395,15 @@ def data_of(cell: Cell) -> str:
     return "->".join(dict.fromkeys(reversed(on)))
 
 
-def has_data_and_architecture(cell: Cell, table: PaperTable, column: str) -> bool:
-    """Return whether data and architecture of a cell are those of a published column; only then
-    does the direction of our gain say anything about the published one."""
-    theirs, dataset, _ = table.columns[column]
-    model = cell.spec.tree["model"]
-    name = str(model.get("arch"))
-    names = ARCHITECTURES.get(column) or ARCHITECTURES.get(theirs, (theirs,))
-    if DATA.get(dataset) != data_of(cell) or name not in names:
-        return False
-    size, _, patch = name.rpartition("/")
-    arch = ARCHS[size or name]
-    depth = DEPTHS.get(theirs, arch.depth)
-    expected = {"width": arch.width, "depth": depth, "heads": arch.heads}
-    expected["patch"] = int(patch) if size else arch.patch
-    return all(model[key] == value for key, value in expected.items())
-
-
 class Recipes:
-    """Composes each of our recipes once."""
+    """Composes each of our recipes and architectures once."""
 
     def __init__(self, store: Path) -> None:
         from ablate.planning import Composer
 
         self.composer = Composer(store)
         self.cached_settings: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+        self.cached_sizes: dict[str, Mapping[str, Any]] = {}
 
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Name the differences from the published data, size, steps and recipe; "" for none."""
@@ -450,6 +435,29 @@ class Recipes:
             and any(tree[section].get(key) != value for tree in trees)
         ]
         return f"{first_few(differing, 4)} not as in {words}" if differing else ""
+
+    def have_subject(self, cell: Cell, table: PaperTable, column: str) -> bool:
+        """Return whether data and architecture of a cell are those of a published column; only then
+        does the direction of our gain say anything about the published one."""
+        theirs, dataset, _ = table.columns[column]
+        model = cell.spec.tree["model"]
+        arch = str(model.get("arch"))
+        names = ARCHITECTURES.get(column) or ARCHITECTURES.get(theirs, (theirs,))
+        if DATA.get(dataset) != data_of(cell) or arch not in names:
+            return False
+        sizes = {**self._sizes(arch), **DEPTHS.get(theirs, {})}
+        return all(model.get(key) == value for key, value in sizes.items())
+
+    def _sizes(self, arch: str) -> Mapping[str, Any]:
+        """Compose the sizes that an architecture stands for."""
+        from ablate.planning import SettingsLayer
+
+        if arch not in self.cached_sizes:
+            settings = {"data": "imagenet1k", "model.arch": arch}
+            tree = self.composer.tree([SettingsLayer("", settings)])
+            model = self.composer.run(tree, seed=0).spec.tree["model"]
+            self.cached_sizes[arch] = {key: model[key] for key in SIZES}
+        return self.cached_sizes[arch]
 
     def _recipe_settings(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""

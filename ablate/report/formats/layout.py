@@ -109,6 +109,7 @@ def sheet(
         footnotes=(*table.footnotes,),
         exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
         headline=table_headline(whole_table),
+        is_smoke=bool(whole_table.texts("smoke")),
         is_of_changes=table.is_of_changes,
     )
 
