@@ -547,8 +547,8 @@ def test_a_text_tower_is_the_child_s_alone(tmp_path):
 
 @pytest.mark.slow
 def test_trained_longer_the_smoke_test_learns_to_compose(shell):
-    """Not as a smoke test, so that there are intervals. Both rows are 10 points above guessing by their intervals, and on average above the 33.3 %
-    that seeing the digit alone would give."""
+    """Not as a smoke test, so that there are intervals. Both rows are 10 points above guessing by
+    their intervals, and on average above the 33.3 % that seeing the digit alone would give."""
     content = yaml.safe_load((REPOSITORY / "sweeps" / "table4.yaml").read_text())
     del content["scales"]["smoke"]["smoke"]
     (shell.folder / "sweeps").mkdir()

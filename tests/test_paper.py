@@ -15,6 +15,7 @@ from ablate.analysis import paper, stats
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as make_real
 from ablate.report.formats import render_table
+from ablate.report.formats.parts import OTHER_SUBJECT
 from ablate.report.power import ASSUMED, forecast_seeds, seed_spreads
 from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
@@ -174,10 +175,9 @@ def test_of_other_data_or_another_architecture_the_figure_stands_alone(tmp_path,
     facts = records(render_table(table, "tidy"))
     assert {f["value"] for f in facts if f["quantity"] == "paper.same_subject"} == {"0"}
     assert not [f for f in facts if f["quantity"] == "paper.agreement" and f["text"]]
-    assert "| S/16: 79.7 ± 0.20, +1.1 | says nothing here |" in render_table(
-        table, "md", show=("gain", "paper")
-    )
-    assert "| says nothing here |" in render_table(table, "md", show=("paper",), wide=True)
+    line = f"| S/16: 79.7 ± 0.20, +1.1 | {OTHER_SUBJECT} |"
+    assert line in render_table(table, "md", show=("gain", "paper"))
+    assert f"| {OTHER_SUBJECT} |" in render_table(table, "md", show=("paper",), wide=True)
 
 
 def test_ranks_of_other_data_are_not_compared(tmp_path):

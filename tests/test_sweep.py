@@ -53,10 +53,11 @@ def labels(planned: Plan) -> list[str]:
         ("quickstart", None, 4, 1, 48),
         ("figure1", None, 20, 5, 300),
         ("figure1", "cifar", 20, 3, 300),
-        ("figure1", "digits", 20, 1, 60),
+        ("figure1", "smoke", 20, 1, 40),
+        ("figure1", "small", 20, 2, 200),
         ("bnffn_depth", None, 2, 10, 100),
         ("bnffn_depth", "author", 2, 10, 100),
-        ("bnffn_depth", "digits", 2, 4, 24),
+        ("bnffn_depth", "smoke", 2, 4, 16),
         ("table6", None, 8, 5, 120),
     ],
 )
@@ -154,7 +155,7 @@ def test_every_shipped_sweep_plans(name):
             assert all(theirs.differs for theirs in found.values())
         else:
             published_figures(planned, Path("store"))
-    assert set(scales) & {*small, "mnist"} or name == "quickstart" or name.startswith("study_")
+    assert set(scales) & small or name == "quickstart" or name.startswith("study_")
 
 
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])
@@ -168,7 +169,7 @@ def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name):
             read_section(Optim, tree["optim"], "optim"),
         )
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
-    for scale in ("cifar", "digits"):
+    for scale in ("cifar", "smoke"):
         assert {cell.spec.tree["train"]["examples"] for cell in plan(name, scale=scale).cells} == {
             None
         }

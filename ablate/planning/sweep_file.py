@@ -68,7 +68,7 @@ KEYS = (
 )
 # Keys that no scale has.
 UNSCALED_KEYS = ("variants", "changes", "design", "baseline", "exclude", "scales")
-SCALE_KEYS = tuple(key for key in KEYS if key not in UNSCALED_KEYS)
+SCALE_KEYS = (*(key for key in KEYS if key not in UNSCALED_KEYS), "smoke")  # which no file has
 GENERATORS = ("product", "zip", "each")
 # Old names of scales that ship -> what they are called now.
 RENAMED_SCALES = {"digits": "smoke", "camvid": "smoke", "mnist": "small"}
