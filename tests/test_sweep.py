@@ -13,6 +13,7 @@ from support.plans import plan
 from ablate.analysis.paper import published_figures
 from ablate.planning import compose, expand
 from ablate.planning.conf import shipped_folder
+from ablate.planning.design import ONE_PARENT
 from ablate.planning.plan import Plan
 from ablate.run import choices
 from ablate.run.schema import read_section
@@ -128,11 +129,11 @@ def test_every_shipped_sweep_plans(name):
     scales, small = declared.get("scales", {}), {"cifar", "small", "smoke"}
     for scale in (None, *scales):
         words = ()
-        if name == "table5" and scale is not None:
+        if name == "table5" and scale in small:
             words = folders("data.path=camvid")
         elif scale not in small and "imagenet21k" in str(declared.get("from")):
             words = folders("from.data.path=imagenet21k", "from.data.classes=2")
-        if scale is None and declared.get("base", {}).get("data") == "imagetext":
+        if scale not in small and declared.get("base", {}).get("data") == "imagetext":
             words = (*words, *folders("data.path=pairs"))
         planned = plan(name, *words, scale=scale)
         of_scale = f"{declared['title']} (scale {scale})"
@@ -141,6 +142,7 @@ def test_every_shipped_sweep_plans(name):
         own = scales[scale].get("title", of_scale) if scale else declared["title"]
         assert planned.title == own
         assert planned.smoke == (scale == "smoke")
+        assert (ONE_PARENT in planned.conditions) == (scale == "once")
         # Before its search a tuned cell has the ids of its own settings, as an untuned one has.
         parts = [[c for c in planned.cells if planned.is_tuned(c) is on] for on in (True, False)]
         assert sum(count(replace(planned, cells=tuple(part))) for part in parts)

@@ -447,8 +447,9 @@ def condition(factor: str) -> str:
             "are no verdicts; tune.repeats=3 compares methods."
         ),
         "parent": (
-            "Each row has one parent, so intervals hold for its weights only, and there are no "
-            "verdicts; without from.seed each seed has a parent of its own."
+            "Intervals are over draws of one parent a row, so they hold for its weights only, and "
+            "there is no verdict on training seeds; without from.seed each seed has a parent of "
+            "its own."
         ),
     }[factor]
 
