@@ -73,7 +73,7 @@ def main() -> None:
         compare("10 variants with a class of one's own", place, TEN, fresh=True)
         compare("the same, made before", place, TEN, fresh=False)
         compare("figure1 at paper scale", place, ["figure1"], fresh=True)
-        compare("figure1 of digits, 20 rows", place, ["figure1", "--scale", "digits"], fresh=True)
+        compare("figure1 of digits, 20 rows", place, ["figure1", "--scale", "smoke"], fresh=True)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ MISTAKES = [
     ("sweep stem=none,dpn data=cifar10 data.path=nowhere", ["data.path", "nowhere", "cifar10"]),
     ("sweep stem=none,dpn data=cifra10", ["data", "'cifra10'", "cifar10", "digits"]),
     ("sweep quickstrat", ["'quickstrat'", "quickstart", "placement"]),
-    ("sweep placement --scale big", ["--scale", "'big'", "digits"]),
+    ("sweep placement --scale big", ["--scale", "'big'", "smoke"]),
     ("sweep stem=none,dpn seeds=0,1,2", ["seeds=0,1,2", "seeds=[0,1,2]"]),
     ("sweep stem=none", ["stem=none: ", "stem=none,dpn"]),
     ("sweep quickstart --retry nonsense", ["--retry", "'nonsense'", "failed, oom, hung"]),

@@ -174,7 +174,7 @@ def test_a_changed_prediction_a_changed_result_and_a_lost_one_are_named(out, she
 
 
 def test_from_takes_one_bundle_and_no_other_sweep(out, shell):
-    for words in (["tiny"], ["--scale", "digits"], ["--as", "x"]):
+    for words in (["tiny"], ["--scale", "smoke"], ["--as", "x"]):
         assert "--from" in shell("table", "--from", "out", *words, code=2).err
     (shell.folder / "sweep.json").write_text("{}")
     assert "no bundle" in shell("table", "--from", ".", code=2).err

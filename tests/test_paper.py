@@ -15,6 +15,7 @@ from ablate.analysis import paper, stats
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan_from_words as make_real
 from ablate.report.formats import render_table
+from ablate.report.formats.parts import OTHER_SUBJECT
 from ablate.report.power import ASSUMED, forecast_seeds, seed_spreads
 from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
@@ -99,23 +100,14 @@ def test_another_recipe_is_not_subtracted(tmp_path):
     )
 
 
-def test_elsewhere_a_cell_says_whether_the_gains_agree():
-    plan = make_plan(["none", "dpn", "pre"], ("S/4", "Ti/4"))
-    data = {**plan.cells[0].spec.tree["data"], "name": "cifar10"}
-    other = {"data": data, "model": {"arch": "S/4"}}
-    plan = dataclasses.replace(
-        plan,
-        cells=tuple(with_sections(cell, **other) for cell in plan.cells),
-        columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, None)),
-        paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
-    )
-    found = paper.published_figures(plan, REPOSITORY)
-    assert set(found) == {("none", "S/4"), ("dpn", "S/4")}  # Ti/4 stands for nothing
+def test_with_another_recipe_a_cell_says_whether_the_gains_agree(tmp_path):
+    plan = real("table1", tmp_path, "optim.lr=0.002", "columns=S/16")
+    found = paper.published_figures(plan, tmp_path)
+    assert all(figure.same_subject for figure in found.values())
 
     def beside(results):
         table = tabulate(plan, results, paper=found)
-        [entry] = [e for e in table.entries if (e.row, e.column) == ("dpn", "S/4")]
-        return table, entry
+        return table, next(e for e in table.entries if e.row == "Dual PatchNorm")
 
     for gain, word, inside in (
         (1.1, "same direction", True),
@@ -123,7 +115,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         (-1.0, "opposite direction", False),
         (0.0, "can't tell", False),
     ):
-        results = results_of(plan, {"dpn": gain}, seed=2)
+        results = results_of(plan, {"Dual PatchNorm": gain}, seed=2)
         table, entry = beside(results)
         against = entry.against
         assert (against.agreement, against.value, against.inside) == (word, None, inside)
@@ -133,8 +125,8 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         facts = records(render_table(table, "tidy"))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         [why] = notes_of(table, "paper.not-subtracted")
-        assert why.values["columns"] == ["S/4 for S/16"]
-        assert re.fullmatch("trained on cifar10, .*imagenet1k", why.values["reason"])
+        assert why.values["columns"] == ["S/16"]
+        assert why.values["reason"].startswith("optim.lr not as in ")
         assert why.text in text
     table, entry = beside(results_of(plan, {}, noise=10, seed=2))
     assert entry.gain.low < 1.1 < entry.gain.high > entry.gain.low + 5 * 1.1
@@ -144,6 +136,63 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
     del results[plan.cells[0].ids[0]]
     table, _ = beside(results)
     assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
+
+
+MINE = {"data": {"name": "cifar10"}, "model": {"arch": "S/4"}}
+S_16 = {"arch": "S/16", "width": 384, "depth": 12, "heads": 6, "patch": 16, "mlp_ratio": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (MINE, False),
+        ({**MINE, "model": S_16}, False),
+        ({"data": {"name": "imagenet1k"}, "model": {**S_16, "arch": "S/8", "patch": 8}}, False),
+        ({"data": {"name": "imagenet1k"}, "model": {**S_16, "depth": 1}}, False),
+        ({"data": {"name": "imagenet1k"}, "model": S_16}, True),
+    ],
+)
+def test_of_other_data_or_another_architecture_the_figure_stands_alone(tmp_path, other, same):
+    rows = ["none", "dpn", "pre", "a", "b"]
+    plan = make_plan(rows, ("S/4", "Ti/4"))
+    data = {**plan.cells[0].spec.tree["data"], **other["data"]}
+    plan = dataclasses.replace(
+        plan,
+        cells=tuple(with_sections(cell, **{**other, "data": data}) for cell in plan.cells),
+        columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, "S/16")),
+        paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
+    )
+    recipes = paper.Recipes(tmp_path)
+    assert recipes.have_subject(plan.cells[0], paper.tables()["T1L"], "S/16") is same
+    if same:
+        return
+    found = paper.published_figures(plan, REPOSITORY)
+    table = tabulate(plan, results_of(plan, {"dpn": -1.0}, seed=2), paper=found)
+    [entry] = [e for e in table.entries if (e.row, e.column) == ("dpn", "S/4")]
+    assert entry.verdict == "hurts"
+    assert (entry.against.agreement, entry.against.inside) == (None, None)
+    assert (entry.against.value, entry.against.gain) == (None, None)
+    facts = records(render_table(table, "tidy"))
+    assert {f["value"] for f in facts if f["quantity"] == "paper.same_subject"} == {"0"}
+    assert not [f for f in facts if f["quantity"] == "paper.agreement" and f["text"]]
+    line = f"| S/16: 79.7 ± 0.20, +1.1 | {OTHER_SUBJECT} |"
+    assert line in render_table(table, "md", show=("gain", "paper"))
+    assert f"| {OTHER_SUBJECT} |" in render_table(table, "md", show=("paper",), wide=True)
+
+
+def test_ranks_of_other_data_are_not_compared(tmp_path):
+    plan = real("table6", tmp_path, scale="cifar")
+    found = paper.published_figures(plan, tmp_path)
+    table = tabulate(plan, results_of(plan, {"pre": -3, "post": -1}), paper=found)
+    assert {column.ranks for column in table.columns} == {None}
+
+
+def test_the_architectures_of_the_papers_are_known_by_our_names(tmp_path):
+    for name in ("table1", "dtn_table1", "dtn_table2", "table5", "table7", "figure1"):
+        found = paper.published_figures(real(name, tmp_path), tmp_path)
+        assert {figure.same_subject for figure in found.values()} == {True}, name
+    found = paper.published_figures(real("bnffn_depth", tmp_path), tmp_path)
+    assert {figure.same_subject for figure in found.values()} == {True}
 
 
 def test_rank_agreement_is_kendalls_tau_over_five_rows_or_more(tmp_path):
@@ -173,9 +222,9 @@ def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
         assert {beside.differs for beside in found.values()} == {""}, name
 
 
-@pytest.mark.parametrize("scale", [None, "digits"])
+@pytest.mark.parametrize("scale", [None, "smoke"])
 def test_table_7_has_its_three_pairs(tmp_path, scale):
-    """As printed: B/32 first, B/16 behind it; at digits scale B/32's stand beside."""
+    """As printed: B/32 first, B/16 behind it; at smoke scale B/32's stand beside."""
     found = paper.published_figures(real("table7", tmp_path, scale=scale), tmp_path)
     pairs = [(41.4, 47.5), (48.3, 50.7), (52.5, 56.0), (45.6, 51.8), (58.7, 63.0), (60.8, 66.3)]
     columns = list(dict.fromkeys(column for _, column in found))
@@ -195,7 +244,7 @@ def test_what_is_quoted_as_about_says_so(tmp_path):
 
 
 def test_nothing_to_stand_beside_is_said(tmp_path):
-    plan = real("figure1", tmp_path, scale="digits")
+    plan = real("figure1", tmp_path, scale="smoke")
     alone = tuple(Column(column.label, {}, None) for column in plan.columns)
     for of, said in (
         (make_plan(["a", "b"]), "names no published table"),
@@ -203,7 +252,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
         (real("dnn_bn", tmp_path), "dnn_bn names no published table"),
         (
             dataclasses.replace(plan, columns=alone),
-            r"no column of figure1@digits .* of T1L .*; give a column",
+            r"no column of figure1@smoke .* of T1L .*; give a column",
         ),
         (dataclasses.replace(plan, paper={**plan.paper, "table": "T9"}), "paper: "),
         (dataclasses.replace(plan, paper={**plan.paper, "rows": {"pre/pre": "bass"}}), "paper: "),

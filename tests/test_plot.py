@@ -318,12 +318,12 @@ def test_an_unfinished_sweep_says_so(plan, results, table, store):
 
 def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     bare = [with_sections(cell, probe=["scales"]) for cell in plan.cells]
-    unasked = replace(plan, cells=tuple(bare), declared=declare("figure1", "--scale", "digits"))
+    unasked = replace(plan, cells=tuple(bare), declared=declare("figure1", "--scale", "smoke"))
     with pytest.raises(Nothing) as caught:
         figure(unasked, table, "gradnorm", store.rundir)
     assert str(caught.value) == (
         "mine: its runs did not measure gradnorm; run "
-        "`ablate sweep figure1 'probe=[gradnorm,scales]' --scale digits`"
+        "`ablate sweep figure1 'probe=[gradnorm,scales]' --scale smoke`"
     )
     nowhere = Store(Path("nowhere")).rundir
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))

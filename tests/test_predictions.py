@@ -35,7 +35,7 @@ SEVERAL = "stem=none,dpn,pre"
         ((SEVERAL, "analysis.metric=loss"), "one way"),
         ((SEVERAL, "analysis.looks=[3,5]", "analysis.family=table"), "images"),
         ((SEVERAL, "analysis.spread=paired"), "paired"),
-        (("figure2", "--scale", "digits"), "one way"),  # of norms of gradients
+        (("figure2", "--scale", "smoke"), "one way"),  # of norms of gradients
     ],
     ids=" ".join,
 )

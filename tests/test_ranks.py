@@ -133,7 +133,7 @@ TASKS = {
         *("task=fewshot", "stem=none,dpn", "eval.batch=50"),
     ),
     "contrastive": (
-        *("table4", "--scale", "digits", "train.steps=4", "optim.warmup_steps=1", "seeds=1"),
+        *("table4", "--scale", "smoke", "train.steps=4", "optim.warmup_steps=1", "seeds=1"),
         *("from.train.steps=2", *SPLIT[:2]),
     ),
 }

@@ -94,12 +94,16 @@ def test_deit_and_dtn_are_their_tables(folder):
     deit = composed("recipe=deit", "model.arch=deit_s/16", *RGB)
     dtn = composed("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *RGB)
     expected = {"optim.wd": 0.05, "optim.decay": "by_lr", "optim.clip": None, "optim.eps": 1e-8}
-    expected |= {"optim.warmup_lr": 1e-6, "optim.min_lr": 1e-5, "optim.cooldown_epochs": 10}
-    expected |= {"train.epochs": 310, "train.label_smoothing": 0.1, "train.ema": 0.99996}
+    expected |= {"optim.warmup_lr": 1e-6, "optim.min_lr": 1e-5, "train.label_smoothing": 0.1}
     expected |= {"augment.style": "timm", "augment.randaug_magnitude": 9, "augment.repeats": 3}
     expected |= {"model.drop_path": 0.1, "model.input": "imagenet"}
     for tree in (deit, dtn):
         has(tree, {**expected, "optim.lr": 5e-4 * tree["train"]["batch"] / 512})
+    timm = composed("recipe=deit_timm", "model.arch=deit_s/16", *RGB)
+    averaged = {"optim.cooldown_epochs": 10, "train.epochs": 310, "train.ema": 0.99996}
+    for tree in (timm, dtn):
+        has(tree, averaged)
+    has(deit, {"optim.cooldown_epochs": 0.0, "train.epochs": 300, "train.ema": None})
     has(deit, {"augment.mixup": 0.8, "augment.cutmix": 1.0, "augment.erase": 0.25})
     has(dtn, {"augment.mixup": 0.0, "augment.cutmix": 0.0, "augment.erase": 0.0})
     has(dtn, {"train.precision": "fp32"})
@@ -166,7 +170,7 @@ def test_other_draws_are_another_run(folder, monkeypatch):
         (("block=vitbn",), "fc2763df11bcb3f2"),
         (("recipe=mnist_bn", "model.arch=mnist_vit", "data.size=28"), "4297ae897ab1db16"),
         (("recipe=cifar", "model.arch=Ti/4", PAPER[0], "data.size=32"), "36daf241428f14ce"),
-        (("recipe=deit", "model.arch=deit_s/16", *PAPER), "b87b96752aa1e78e"),
+        (("recipe=deit_timm", "model.arch=deit_s/16", *PAPER), "b87b96752aa1e78e"),
         (("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *PAPER), "048e579658650ba9"),
         (("recipe=augreg", "model.arch=B/16", *PAPER), "7051b0e75574f62d"),
         # style tf for its crops alone, and timm's operators behind augreg's settings
@@ -263,3 +267,16 @@ def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
         for note in recipe_notes(made, compared)
     ] == [("recipe", caveat, told[caveat]) for caveat in ("inferred", "not followed")]
     assert recipe_notes(made, {}) == []
+
+
+@pytest.mark.parametrize("column", ["patch 4", "patch 8"])
+@pytest.mark.parametrize(("name", "row"), [("figure1", "Dual PatchNorm"), ("table1", "ViT")])
+def test_the_small_scale_trains_as_the_study_of_patch_norms_did(tmp_path, name, row, column):
+    """Its runs differ from the study's in what they measure alone, and in their seeds."""
+    study, _ = plan_from_words(["study_patch_norm"], store=tmp_path)
+    small, _ = plan_from_words([name], store=tmp_path, scale="small")
+    rows = {"ViT": "plain ViT"}
+    of_study = study.cell(rows.get(row, row), column).spec.tree
+    of_small = small.cell(row, column).spec.tree
+    assert of_study.keys() == of_small.keys()
+    assert {key for key in of_small if of_small[key] != of_study[key]} == {"probe"}

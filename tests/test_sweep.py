@@ -13,6 +13,7 @@ from support.plans import plan
 from ablate.analysis.paper import published_figures
 from ablate.planning import compose, expand
 from ablate.planning.conf import shipped_folder
+from ablate.planning.design import ONE_PARENT
 from ablate.planning.plan import Plan
 from ablate.run import choices
 from ablate.run.schema import read_section
@@ -53,10 +54,11 @@ def labels(planned: Plan) -> list[str]:
         ("quickstart", None, 4, 1, 48),
         ("figure1", None, 20, 5, 300),
         ("figure1", "cifar", 20, 3, 300),
-        ("figure1", "digits", 20, 1, 60),
+        ("figure1", "smoke", 20, 1, 40),
+        ("figure1", "small", 20, 2, 200),
         ("bnffn_depth", None, 2, 10, 100),
         ("bnffn_depth", "author", 2, 10, 100),
-        ("bnffn_depth", "digits", 2, 4, 24),
+        ("bnffn_depth", "smoke", 2, 4, 16),
         ("table6", None, 8, 5, 120),
     ],
 )
@@ -76,8 +78,9 @@ def test_what_ships_expands_to_so_many_runs(name, scale, rows, columns, runs):
         assert (tree["model"]["width"], tree["train"]["epochs"]) == (192, 300)
         first = [run.label for run in planned.runs()][:2]
         assert first == ["pre/pre@S/4#0", "pre/post@S/4#0"]
-    if name == "figure1" and scale == "digits":  # it is still what its words say
+    if name == "figure1" and scale == "smoke":  # it is still what its words say
         words = ["recipe=quick", "data=digits", "model.depth=4", "model.arch=mu/4", "stem=dpn"]
+        words += ["train.epochs=4", "optim.warmup_epochs=1"]
         ids = planned.cell("Dual PatchNorm", "mu/4").ids
         assert ids[0] == compose.resolve_run(words, Path("store"))[1]
 
@@ -123,19 +126,23 @@ def test_every_shipped_sweep_plans(name):
     file = shipped_folder("sweeps") / f"{name}.yaml"
     assert file.read_text().startswith(f"# ablate sweep {name}")
     declared = yaml.safe_load(file.read_text())
-    scales, small = declared.get("scales", {}), {"cifar", "digits", "camvid"}
+    scales, small = declared.get("scales", {}), {"cifar", "small", "smoke"}
     for scale in (None, *scales):
         words = ()
-        if name == "table5" and scale is not None:
+        if name == "table5" and scale in small:
             words = folders("data.path=camvid")
-        elif scale not in ("cifar", "digits") and "imagenet21k" in str(declared.get("from")):
+        elif scale not in small and "imagenet21k" in str(declared.get("from")):
             words = folders("from.data.path=imagenet21k", "from.data.classes=2")
-        if scale is None and declared.get("base", {}).get("data") == "imagetext":
+        if scale not in small and declared.get("base", {}).get("data") == "imagetext":
             words = (*words, *folders("data.path=pairs"))
         planned = plan(name, *words, scale=scale)
         of_scale = f"{declared['title']} (scale {scale})"
+        if scale == "smoke":
+            of_scale = f"Smoke test: {declared['title']}"
         own = scales[scale].get("title", of_scale) if scale else declared["title"]
         assert planned.title == own
+        assert planned.smoke == (scale == "smoke")
+        assert (ONE_PARENT in planned.conditions) == (scale == "once")
         # Before its search a tuned cell has the ids of its own settings, as an untuned one has.
         parts = [[c for c in planned.cells if planned.is_tuned(c) is on] for on in (True, False)]
         assert sum(count(replace(planned, cells=tuple(part))) for part in parts)
@@ -144,13 +151,13 @@ def test_every_shipped_sweep_plans(name):
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
         if not planned.paper:
             assert name in ("quickstart", "dnn_bn") or name.startswith("study_")  # or curves only
-        elif scale in small:  # all columns stand for one; their signs are compared
+        elif scale in small and name != "bnffn_depth":  # all columns stand for one
             found = published_figures(planned, Path("store"))
             assert {column for _, column in found} == {c.label for c in planned.columns}
             assert all(theirs.differs for theirs in found.values())
         else:
             published_figures(planned, Path("store"))
-    assert set(scales) & {*small, "mnist"} or name == "quickstart" or name.startswith("study_")
+    assert set(scales) & small or name == "quickstart" or name.startswith("study_")
 
 
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])
@@ -164,7 +171,7 @@ def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name):
             read_section(Optim, tree["optim"], "optim"),
         )
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
-    for scale in ("cifar", "digits"):
+    for scale in ("cifar", "smoke"):
         assert {cell.spec.tree["train"]["examples"] for cell in plan(name, scale=scale).cells} == {
             None
         }
@@ -180,8 +187,8 @@ def test_the_quick_start():
 
 
 def test_the_placements_on_digits():
-    planned = plan("placement", "seeds=2", scale="digits", name="p")
-    assert planned.words == ("placement", "seeds=2", "--scale", "digits", "--as", "p")
+    planned = plan("placement", "seeds=2", scale="smoke", name="p")
+    assert planned.words == ("placement", "seeds=2", "--scale", "smoke", "--as", "p")
     places = [f"{a}/{m}" for a in ("pre", "post", "pre+post") for m in ("pre", "post", "pre+post")]
     assert {*places, "Dual PatchNorm"} <= set(labels(planned))
     assert len(labels(planned)) == 18
@@ -413,7 +420,7 @@ def test_all_words_of_a_line_are_on_one_level():
     ("words", "options", "name"),
     [
         ("quickstart", {}, "quickstart"),
-        ("placement", {"scale": "digits"}, "placement@digits"),
+        ("placement", {"scale": "smoke"}, "placement@smoke"),
         (
             "quickstart optim.wd=0 optim.lr=1e-3 seeds=2 launcher=inline",
             {},

@@ -282,6 +282,12 @@ def command_with(plan: Plan, *replacements: Word) -> str:
 # --- Notes --------------------------------------------------------------------------------------
 
 
+def smoke_notes(plan: Plan) -> Iterator[Sentence]:
+    """Yield the sentence that a smoke test begins with; none for any other sweep."""
+    if plan.smoke:
+        yield sentence("smoke", paper=bool(plan.paper))
+
+
 def warnings(
     plan: Plan,
     cells: Sequence[Scores],
@@ -309,7 +315,7 @@ def _warnings(
     yield from trained_on.notes(plan)
     if plan.skipped:
         yield sentence("skipped", runs=[*plan.skipped], uneven=bool(plan.unevenly_skipped))
-    if any(entry.n == 1 for column in columns for entry in column.entries):
+    if not plan.smoke and any(entry.n == 1 for column in columns for entry in column.entries):
         yield sentence("few-seeds", n=1, gains=[], decimals=plan.metric.decimals)
     for condition in plan.conditions:
         yield sentence("condition", factor=condition.factor)
@@ -324,7 +330,7 @@ def two_seed_notes(
 ) -> Iterator[Sentence]:
     """Say that two seeds are few, and name the gains whose interval comes from these seeds alone,
     and is very wide."""
-    if plan.n != 2:
+    if plan.n != 2 or plan.smoke:
         return
     gains = [(entry.row, entry.gain) for column in columns for entry in column.entries]
     gains += [(line.label, line.gain) for block in blocks for line in block.lines]

@@ -45,8 +45,10 @@ def table_headline(table: Table) -> str:
     helps (+1.20 points [+0.70, +1.70]).".
 
     Several columns are counted, with the number of false verdicts to expect. "" for an incomplete
-    table and for a table without verdicts.
+    table and for a table without verdicts. A smoke test has none, and its sentence says so.
     """
+    if smoke := table.texts("smoke"):
+        return smoke[0]
     contrasts, groups = table.contrasts, _by_verdict(table)
     if not groups:
         return ""

@@ -14,8 +14,8 @@ from ablate.analysis import english
 
 # Warnings are read before any number is believed; footnotes are marked, those of kind "gain" where
 # gains are shown.
-NoteKind = Literal["unfinished", "warning", "caption", "footnote", "gain"]
-WARNING_KINDS: tuple[NoteKind, ...] = ("unfinished", "warning")
+NoteKind = Literal["smoke", "unfinished", "warning", "caption", "footnote", "gain"]
+WARNING_KINDS: tuple[NoteKind, ...] = ("smoke", "unfinished", "warning")
 FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
 Place = tuple[str | None, str | None]  # row and column; None: every one
 EVERYWHERE: Place = (None, None)

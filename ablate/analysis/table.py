@@ -49,8 +49,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Beside:
-    """The published figure for a cell of ours. `differs`: why the two aren't comparable, "" where
-    they are."""
+    """The published figure for a cell of ours. `differs`: why the two can't be subtracted, "" where
+    they can; `same_subject`: whether data and architecture are the published ones, so that the
+    directions of the two gains can be compared."""
 
     table: str
     row: str
@@ -60,6 +61,7 @@ class Beside:
     pm: float | None
     gain: float | None
     differs: str
+    same_subject: bool
 
     @property
     def figure_text(self) -> str:

@@ -92,7 +92,7 @@ def make_table(
     was read at more seeds; it raises Failure where runs of a column are of other machines or code.
     """
     plan, cells, withheld = evidence.plan, evidence.cells, evidence.withheld
-    means = detail is Detail.MEANS
+    means = detail is Detail.MEANS or plan.smoke
     if means:
         courses = {}
     elif courses is None:
@@ -155,6 +155,7 @@ def make_table(
         rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
         notes=(
+            *notes("smoke", captions.smoke_notes(plan)),
             *notes("warning", captions.withheld_notes(plan, withheld)),
             *captions.warnings(plan, list(cells.values()), columns, detail),
             *notes("warning", captions.two_seed_notes(plan, columns, below)),
@@ -376,9 +377,11 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
     """Compute how well our gains rank the rows of a column as the published ones do."""
     pairs = []
     for entry in entries:
-        theirs = entry.against.published.gain if entry.against else None
+        if entry.against is None or not entry.against.published.same_subject:
+            continue
+        theirs = entry.against.published.gain
         ours = 0.0 if entry.row == plan.baseline else entry.gain.mean if entry.gain else None
-        if entry.row == plan.baseline and entry.against:
+        if entry.row == plan.baseline:
             theirs = 0.0
         if ours is not None and theirs is not None:
             pairs.append((ours, theirs))
@@ -434,11 +437,14 @@ def _entry(
 
 
 def _estimate(plan: Plan, values: Values, metric: Metric) -> stats.Estimate | None:
-    """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
+    """Compute the mean and its interval, which is cut at the ends of the metric's scale. A smoke
+    test has no interval."""
     numbers = [value for value in mean_by_replicate(values, plan) if not math.isnan(value)]
     if not numbers:
         return None
     estimate, limit = stats.mean_interval(numbers, plan.analysis.alpha), metric.most
+    if plan.smoke:
+        return dataclasses.replace(estimate, low=None, high=None)
     if limit is None or estimate.low is None or estimate.high is None:
         return estimate
     return dataclasses.replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, limit))
@@ -481,11 +487,13 @@ def _against(
     judgeable: bool,
 ) -> Against | None:
     """Compare an entry with its published figure: subtract comparable values, else compare the
-    directions of gains."""
+    directions of gains; of another subject there is nothing to compare."""
     if published is None:
         return None
     theirs = published.gain
     if published.differs:
+        if not published.same_subject:
+            return Against(published, None)
         if not judgeable or theirs is None or not gain or gain.low is None or gain.high is None:
             return Against(published, None)
         agreement = stats.agreement(gain.low, gain.high, theirs)

@@ -120,7 +120,7 @@ class Store:
 
 
 class Sweep:
-    """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.
+    """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="smoke")`.
 
     `words` are those of `ablate sweep`, each a text that is read as there. `keys` are values, which
     are taken as they are: `train={"epochs": 3}` is `train.epochs=3`, and the tuple in

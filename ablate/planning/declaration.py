@@ -89,6 +89,7 @@ class Sweep:
     design: Design = field(default_factory=Fixed)
     crossed: tuple[str, ...] = ()  # keys of columns that the command line adds
     changes: Changes | None = None  # their cells are its rows
+    smoke: bool = False  # does its scale only show that the sweep runs? Then no gain is judged
 
     def place_of(self, part: str) -> str:
         """Return the place of a part of the sweep, as errors begin."""
@@ -385,6 +386,12 @@ def text_at(raw: Any, place: str) -> str:
     if not isinstance(raw, str):
         raise UserError(f"{place}: expected a text, got {raw!r}")
     return one_line(raw, place)
+
+
+def truth_at(raw: Any, place: str) -> bool:
+    if not isinstance(raw, bool):
+        raise UserError(f"{place}: expected true or false, got {raw!r}")
+    return raw
 
 
 def one_line(text: str, place: str) -> str:

@@ -246,6 +246,11 @@ class Looks:
         return {run.id: "a look" for run in plan.runs()}
 
     def check_plan(self, plan: Plan, place: str) -> None:
+        if plan.smoke:
+            raise UserError(
+                f"{place}until: can't be combined with a smoke test, whose gains are not judged; "
+                f"give seeds instead"
+            )
         if ONE_PARENT in plan.conditions:
             raise UserError(
                 f"{place}from.seed: can't be combined with until, because gains over one parent "

@@ -195,6 +195,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
         tune=_searched(sweep),
         design=sweep.design,
         changes=sweep.changes,
+        smoke=sweep.smoke,
     )
     plan.design.check_plan(plan, place)
     plan.check_analysis(f"{sweep.place_and_fit('analysis.contrasts')[0]}.")

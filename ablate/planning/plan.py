@@ -93,6 +93,7 @@ class Plan:
     # Labels of runs that the user has skipped -> how far each had come: see `find.without_skipped`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Changes | None = None  # their cells are the rows
+    smoke: bool = False  # do its runs only show that it works? Then no gain is judged
 
     def runs(self) -> Iterator[PlannedRun]:
         """Yield every run, seed-major: every variant once before any twice.
@@ -471,8 +472,9 @@ class Plan:
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""
         parts = {key: value for key, value in vars(self).items() if key != "design"}
-        if self.changes is None:  # so the file stays as older versions wrote it
-            del parts["changes"]
+        for key in ("changes", "smoke"):
+            if not parts[key]:  # so the file stays as older versions wrote it
+                del parts[key]
         parts["analysis"] = self.analysis.plain
         tree = {"format": FORMAT, **parts, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=_plain).encode()
@@ -525,8 +527,9 @@ class Plan:
     @classmethod
     def _from_parts(cls, tree: Mapping[str, Any]) -> Plan:
         own_readers = ("design", "changes", "declared")
-        names = [part.name for part in fields(cls) if part.name not in own_readers]
-        parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
+        added = {"changes": tree.get("changes"), "smoke": tree.get("smoke", False)}
+        names = {part.name for part in fields(cls)} - {*own_readers, *added}
+        parts = {**{name: tree[name] for name in names}, **added}
         metrics = analysis_keys.parse_own_metrics(tree["own"])
         plan: Plan = read_value(
             {**parts, "title": printable(tree["title"]), "own": metrics}, cls, ""

@@ -46,6 +46,7 @@ from ablate.planning.declaration import (
     settings_at,
     show_settings,
     text_at,
+    truth_at,
 )
 from ablate.planning.declared import TUNE, Declared
 from ablate.planning.design import DESIGNS, Design, Fixed
@@ -67,8 +68,10 @@ KEYS = (
 )
 # Keys that no scale has.
 UNSCALED_KEYS = ("variants", "changes", "design", "baseline", "exclude", "scales")
-SCALE_KEYS = tuple(key for key in KEYS if key not in UNSCALED_KEYS)
+SCALE_KEYS = (*(key for key in KEYS if key not in UNSCALED_KEYS), "smoke")  # which no file has
 GENERATORS = ("product", "zip", "each")
+# Old names of scales that ship -> what they are called now.
+RENAMED_SCALES = {"digits": "smoke", "camvid": "smoke", "mnist": "small"}
 
 
 def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
@@ -126,6 +129,8 @@ def from_file(
     if scale is not None and not scales:
         raise UserError(f"--scale {scale}: {place} has no scales")
     if scale is not None and scale not in scales:
+        if (new_name := RENAMED_SCALES.get(scale)) in scales:
+            raise UserError(f"--scale {scale}: is called {new_name} now; give --scale {new_name}")
         raise unknown_value("--scale", scale, scales)
     if ("variants" in content) == ("changes" in content):
         fault = "can't be combined with changes" if "changes" in content else "missing"
@@ -160,9 +165,9 @@ def from_file(
         )
     if "baseline" in line.sweep:
         baseline = line.sweep["baseline"].value
-    title = parts.get("title", "")
+    title, smoke = parts.get("title", ""), scaled.get("smoke", False)
     if scale is not None and "title" not in scaled and title:
-        title += f" (scale {scale})"
+        title = f"Smoke test: {title}" if smoke else f"{title} (scale {scale})"
     columns = parts.get("across", (Item("", {}, place),))
     if line.crossed:
         columns = cross(line.crossed, columns, rows, paper.pop("columns", {}))
@@ -191,6 +196,7 @@ def from_file(
         design=design,
         crossed=tuple(word.key for word in line.crossed),
         changes=changes,
+        smoke=smoke,
     )
 
 
@@ -284,6 +290,7 @@ class _Reader:
             "analysis": analysis,
             "paper": read_paper,
             "groups": read_groups,
+            "smoke": truth_at,
         }
         dot = ": " if place == self.file else "."
         parts = parts_at(raw, place, readers, "{base: ..., across: ..., seeds: ...}", dot)

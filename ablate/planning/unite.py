@@ -76,6 +76,7 @@ def _agreed_parts(plan: Plan) -> dict[str, Any]:
         "tune": plan.tune and asdict(plan.tune),
         "own": own_metrics,
         "until": plan.design.of_look(),
+        "smoke": plan.smoke,
     }
 
 

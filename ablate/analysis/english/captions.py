@@ -434,6 +434,16 @@ def _of_column(column: str, clause: str) -> str:
 # --- Warnings -----------------------------------------------------------------------------------
 
 
+@writes("smoke")
+def smoke(paper: bool) -> str:
+    """`paper`: whether the sweep is of a published table."""
+    subject = "the paper" if paper else "its question"
+    return (
+        f"A smoke test: it shows that the sweep runs, and says nothing about {subject}. "
+        f"No gain is judged."
+    )
+
+
 @writes("unfinished")
 def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) -> str:
     """`rows`: each `row` with its `missing` runs; rows with equal counts share a number."""
@@ -490,8 +500,9 @@ def condition(factor: str) -> str:
             "are no verdicts; tune.repeats=3 compares methods."
         ),
         "parent": (
-            "Each row has one parent, so intervals hold for its weights only, and there are no "
-            "verdicts; without from.seed each seed has a parent of its own."
+            "Intervals are over draws of one parent a row, so they hold for its weights only, and "
+            "there is no verdict on training seeds; without from.seed each seed has a parent of "
+            "its own."
         ),
     }[factor]
 

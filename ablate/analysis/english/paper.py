@@ -24,10 +24,11 @@ def paper(table: str, has_pm: bool, wide: float) -> str:
         )
     return (
         f"Published figures are of {table}.{pm} Where data, resolution, steps and recipe match, "
-        f"a cell has our value minus the published one. Elsewhere it says whether our gain has "
-        f"the published direction (can't tell: our interval includes 0, or the published gain is "
-        f"0), and whether the published gain lies in our interval (says nothing: the interval is "
-        f"wider than {wide} times the published gain)."
+        f"a cell has our value minus the published one. Where only data and architecture match, "
+        f"it says whether our gain has the published direction (can't tell: our interval includes "
+        f"0, or the published gain is 0), and whether the published gain lies in our interval "
+        f"(says nothing: the interval is wider than {wide} times the published gain). Elsewhere "
+        f"the published figure stands alone (says nothing here)."
     )
 
 

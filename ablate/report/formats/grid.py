@@ -114,6 +114,7 @@ class PrintedTable:
     # Of `caption` and `footnotes`: the texts that say how numbers are computed.
     exact: tuple[str, ...] = ()
     headline: str = ""  # the result in a sentence
+    is_smoke: bool = False  # then the headline says that it is a smoke test
     is_of_changes: bool = False  # see `Table.is_of_changes`
     trained_on: str = ""  # in a sentence
 

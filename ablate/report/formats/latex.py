@@ -200,7 +200,8 @@ def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool) -> Iterator[str
     numbers = sorted({number for cell in cells for number in cell.notes})
     items = [rf"\textsuperscript{{{i}}} {_prose(sheet.footnotes[i - 1])}\par" for i in numbers]
     if is_last:
-        texts = filter(None, map(_without_commands, (*sheet.notes, *sheet.caption)))
+        smoke = [sheet.headline] if sheet.is_smoke else []
+        texts = filter(None, map(_without_commands, (*smoke, *sheet.notes, *sheet.caption)))
         items = [rf"{_prose(text)}\par" for text in texts] + items
     if items:
         yield r"\par\smallskip\raggedright"

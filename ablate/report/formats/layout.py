@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
+LISTED_WARNINGS = tuple(kind for kind in WARNING_KINDS if kind != "smoke")  # the headline has that
 # Of the notes on a table: all; without those on how its numbers are computed; none.
 FULL, SHORT, NO_NOTES = NOTES = ("full", "short", "none")
 FEW_ROWS = 3  # of which no column makes a grid of its own
@@ -109,11 +110,12 @@ def sheet(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*blocks, *grids) if table.is_of_changes else (*grids, *blocks),
-        notes=table.texts(*WARNING_KINDS),
+        notes=table.texts(*LISTED_WARNINGS),
         caption=(*table.texts("caption"), *(extra_caption if notes != NO_NOTES else ())),
         footnotes=(*table.footnotes,),
         exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
         headline=table_headline(whole_table),
+        is_smoke=bool(whole_table.texts("smoke")),
         is_of_changes=table.is_of_changes,
     )
 

@@ -240,6 +240,7 @@ def _theirs(text: Callable[[Against], str]) -> Callable[[Entry], str]:
     return lambda entry: text(entry.against) if entry.against else ""
 
 
+OTHER_SUBJECT = "says nothing here"  # in place of a comparison: see `Beside.same_subject`
 INSIDE = {  # `Against.inside`, in a column of its own and in a line
     True: ("yes", "in our interval"),
     False: ("no", "outside our interval"),
@@ -256,16 +257,24 @@ def paper_apart(table: Table) -> Iterator[ShownPart]:
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.figure_text))
     yield ShownPart("value minus it", _theirs(lambda a: difference_text(a.value)))
     yield ShownPart("gain minus it", _theirs(lambda a: difference_text(a.gain)))
-    yield ShownPart("direction", _theirs(lambda a: (a.agreement or "").removesuffix(" direction")))
+    yield ShownPart("direction", _theirs(_direction))
     yield ShownPart(
         "in our interval", _theirs(lambda a: INSIDE[a.inside][0] if a.agreement else "")
     )
 
 
+def _direction(against: Against) -> str:
+    if not against.published.same_subject:
+        return OTHER_SUBJECT
+    return (against.agreement or "").removesuffix(" direction")
+
+
 def _comparison(entry: Entry, table: Table) -> str:
-    """Write "-0.34, gain +0.10" or "same direction, in our interval"."""
+    """Write "-0.34, gain +0.10", "same direction, in our interval" or "says nothing here"."""
     if (against := entry.against) is None:
         return ""
+    if not against.published.same_subject:
+        return OTHER_SUBJECT
     parts = []
     if against.value is not None:
         parts.append(table.metric_of().text(against.value, True))

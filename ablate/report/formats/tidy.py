@@ -283,6 +283,7 @@ def _against(against: Against | None) -> Facts:
     yield "paper.gain", theirs.gain
     yield "paper.column", theirs.column
     yield "paper.row", theirs.row
+    yield "paper.same_subject", int(theirs.same_subject)
     yield "paper.agreement", against.agreement
     yield "paper.gain.inside", None if against.inside is None else int(against.inside)
     yield "paper.difference", against.value

@@ -127,7 +127,7 @@ class Drawing:
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
         self.figure = Figure(figsize=size, layout=SteadyLayout())
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
-        above = [*([heading] if form.heading else []), *table.texts("unfinished")]
+        above = [*([heading] if form.heading else []), *table.texts("smoke", "unfinished")]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
         title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._subject = (title, table.trained_on)
