@@ -257,7 +257,7 @@ class Composer:
                 split_command(section["command"], "command"),
                 Path.cwd() / (section.get("cwd") or ""),
                 {key: str(value) for key, value in variables.items() if "{" not in str(value)},
-                self._store / hydra_app.CACHE_FOLDER,
+                self._store,
                 self._code(keyless)["files"],
             )
         return self._apps[name]

@@ -2,22 +2,23 @@
 
 Packages: the command that installs a package for the one feature that needs it. It keeps what is
 installed already: without constraints, pip may replace the torch that everything else was tested
-with. Git: questions about the folder that we are in. Signals: those that end a command, noted for
-whoever looks.
+with. Git: questions about the folder that we are in. Programs: the file that a command starts, and
+what it prints. Signals: those that end a command, noted for whoever looks.
 
-Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, install
-commands by errors and `ablate doctor`. A new entry of `EXTRAS` also needs
-[project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
+Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, programs
+by plans and for nvidia-smi, install commands by errors and `ablate doctor`. A new entry of `EXTRAS`
+also needs [project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
@@ -64,6 +65,51 @@ def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | N
     except (OSError, subprocess.TimeoutExpired):
         return None
     return process.stdout if process.returncode == 0 else None
+
+
+def program_path(
+    word: str, folder: str | os.PathLike[str], search_path: str | None = None
+) -> str | None:
+    """Return the file that a command with this first word starts in `folder`; None where there is
+    none. search_path: a PATH other than this process's."""
+    if os.sep in word:
+        word = os.path.join(folder, word)
+    return shutil.which(word, path=search_path)
+
+
+def run_in_session(
+    words: Sequence[str],
+    timeout_s: float,
+    *,
+    stderr: int = subprocess.PIPE,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without input in a session of its own, and return what it printed.
+
+    Whatever ends the wait for it, the limit or Ctrl-C, also kills what it started. Raises
+    subprocess.TimeoutExpired, and OSError where it can't be started.
+    """
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        cwd=cwd,
+        env=env,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # a driver may not let go of it
+            process.communicate(timeout=1)
+        raise
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
 def signal_words(number: int) -> str:

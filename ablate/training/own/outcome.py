@@ -20,6 +20,7 @@ from ablate.run import OwnRun, Program
 from ablate.shared import (
     NotRegular,
     UserError,
+    failure_cause,
     open_file,
     short_error,
     signal_words,
@@ -44,12 +45,6 @@ MOST_RESULT = 16 << 20  # bytes of an object of metrics
 MOST_TABLE = 256 << 20  # bytes of a table
 EVENT_FILES = "*.tfevents.*"  # of TensorBoard, in one folder
 SET_ASIDE = ".attempt-"  # in the names of files that an earlier attempt left as its result
-LAST_LINES = 50  # that may name the cause of a failure
-# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
-_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
-_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
-_TRACEBACK = "Traceback (most recent call last)"
-_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory")
 
 
@@ -68,27 +63,11 @@ def fail(code: int, output: str) -> NoReturn:
         end = f"with exit code {code}"
     else:
         end = f"by {signal_words(-code)}"
-    text = f"the command ended {end}: {cause(lines)}"
+    text = f"the command ended {end}: {failure_cause(lines)}"
     last_lines = "\n".join(lines[-20:])
     if _OUT_OF_MEMORY.search(last_lines):
         raise MemoryError(text)
     raise RuntimeError(text)
-
-
-def cause(lines: Sequence[str]) -> str:
-    """Return the line that says why a program failed: the last line of an exception, or else the
-    last one that is no hint."""
-    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
-    traced, error_lines = False, []
-    for line in messages:
-        traced |= line.lstrip().startswith(_TRACEBACK)
-        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
-        if is_error and not line.startswith(_TRACEBACK):
-            error_lines.append(line)
-    for candidates in (error_lines, messages, lines):
-        if candidates:
-            return short_error(candidates[-1].strip())
-    return "it printed nothing"
 
 
 def read_result(
