@@ -32,7 +32,7 @@ from yaml import safe_load
 
 from ablate.planning import expand
 from ablate.run.rundir import RunDir
-from ablate.shared import UserError, failure_cause
+from ablate.shared import UserError, system
 from ablate.training.own import processes
 
 INLINE = "launcher=inline"
@@ -432,7 +432,7 @@ TRACEBACK = ["Traceback (most recent call last):", "  File 'a.py'", "    f()"]
     ],
 )
 def test_the_cause_of_a_failure_is_its_exception_else_its_last_line(lines, cause):
-    assert failure_cause(lines) == cause
+    assert system.failure_cause(lines) == cause
 
 
 def test_an_edit_while_it_runs_is_told(toy, shell):

@@ -30,12 +30,10 @@ from ablate.planning.settings import leaves
 from ablate.run import TRAINER, code_file_hash, hydra_override
 from ablate.shared import (
     UserError,
-    failure_cause,
     make_folder,
-    program_path,
     read_file,
     read_sealed,
-    run_in_session,
+    system,
     unknown_value,
     write_sealed,
 )
@@ -216,7 +214,7 @@ class HydraApp:
         """Return the name of a composition: a hash of the words, the variables, the code, and the
         time of the last change of its interpreter's packages."""
         environment = {**os.environ, **self.env}
-        program = program_path(words[0], self.folder, environment.get("PATH")) or words[0]
+        program = system.program_path(words[0], self.folder, environment.get("PATH")) or words[0]
         packages = Path(program).parent.parent.glob("lib/python*/site-packages")
         installed = [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(packages)]
         search = [environment.get(name) for name in SEARCH_VARIABLES]
@@ -229,7 +227,7 @@ class HydraApp:
         quiet = {"PYTHONWARNINGS": "ignore", "HYDRA_FULL_ERROR": "1"}
         environment = {**os.environ, **self.env, **quiet}
         try:
-            process = run_in_session(words, ANSWER_S, cwd=self.folder, env=environment)
+            process = system.run_in_session(words, ANSWER_S, cwd=self.folder, env=environment)
         except OSError as error:
             raise UserError(f"{TRAINER}.command: {words[0]}: {error.strerror}") from error
         except subprocess.TimeoutExpired:
@@ -252,7 +250,7 @@ def _cause(text: str) -> str:
     causes = []
     for part in reversed(text.split(_CHAINED)):
         lines = [line for line in part.splitlines() if line.strip() and not line.startswith(" ")]
-        causes.append(_OF_HYDRA.sub("", failure_cause(lines), count=1).rstrip(" ."))
+        causes.append(_OF_HYDRA.sub("", system.failure_cause(lines), count=1).rstrip(" ."))
     return ": ".join(causes)
 
 

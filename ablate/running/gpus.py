@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablate.shared import UserError, run_in_session, unknown_value
+from ablate.shared import UserError, system, unknown_value
 
 TOOL = "nvidia-smi"
 PATIENCE_S = 30.0  # it takes a second a GPU where no daemon holds the driver; a lost GPU hangs it
@@ -51,7 +51,7 @@ def output_of(*arguments: str) -> str:
     if path is None:
         raise NoAnswer(f"there is no {TOOL}")
     try:
-        tool = run_in_session([path, *arguments], PATIENCE_S, stderr=subprocess.STDOUT)
+        tool = system.run_in_session([path, *arguments], PATIENCE_S, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{TOOL} gave no answer in {PATIENCE_S:g} s") from None
     if tool.returncode != 0:

@@ -26,15 +26,12 @@ __all__ = [
     "count_text",  # a count with its noun: "1 run", "1,200 runs"
     "amount_text",  # a number with its unit: "1 point"
     "short_error",  # an exception in one line of bounded length
-    "failure_cause",  # the line of an output that says why a program failed
     "other_format_error",  # the error for a store or bundle of another format
     "format_words",  # what to say of a file of another format
-    "system",  # signals, orphans, git, install commands
+    "system",  # programs, signals, orphans, git, install commands
     "signal_words",  # the name of a signal
     "noted_signals",  # notes signals while a block runs
     "ENDING_SIGNALS",  # signals that ask to end
-    "run_in_session",  # run a program, and end all that it started if it takes too long
-    "program_path",  # the file that a command starts
     "adopt_orphans",  # make this process the parent of orphans below it
     "install_command",  # the shell command that installs an extra
     "package_install_command",  # the shell command that installs a package
@@ -72,7 +69,6 @@ if TYPE_CHECKING:
         UserError,
         did_you_mean,
         expected_words,
-        failure_cause,
         format_words,
         nearest_name,
         other_format_error,
@@ -110,8 +106,6 @@ if TYPE_CHECKING:
         install_command,
         noted_signals,
         package_install_command,
-        program_path,
-        run_in_session,
         signal_words,
     )
 else:

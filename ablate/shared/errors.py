@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ablate.version import FORMAT
 
@@ -54,30 +54,6 @@ LONGEST = 500  # characters of a stranger's exception
 def short_error(line: str) -> str:
     """Return the text of an exception, which may hold megabytes, cut to LONGEST characters."""
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
-
-
-LAST_LINES = 50  # of an output, that may name the cause of a failure
-# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
-_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
-_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
-_TRACEBACK = "Traceback (most recent call last)"
-_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
-
-
-def failure_cause(lines: Sequence[str]) -> str:
-    """Return the line of an output that says why a program failed: the last line of an exception,
-    or else the last one that is no hint."""
-    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
-    traced, error_lines = False, []
-    for line in messages:
-        traced |= line.lstrip().startswith(_TRACEBACK)
-        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
-        if is_error and not line.startswith(_TRACEBACK):
-            error_lines.append(line)
-    for candidates in (error_lines, messages, lines):
-        if candidates:
-            return short_error(candidates[-1].strip())
-    return "it printed nothing"
 
 
 def other_format_error(place: object, version: int, instead: str) -> Failure:

@@ -2,11 +2,11 @@
 
 Packages: the command that installs a package for the one feature that needs it. It keeps what is
 installed already: without constraints, pip may replace the torch that everything else was tested
-with. Git: questions about the folder that we are in. Programs: the file that a command starts, and
-what it prints. Signals: those that end a command, noted for whoever looks.
+with. Git: questions about the folder that we are in. Programs: the file that a command starts,
+what it prints, and why it failed. Signals: those that end a command, noted for whoever looks.
 
 Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, programs
-by plans and for nvidia-smi, install commands by errors and `ablate doctor`. A new entry of `EXTRAS`
+by plans, for nvidia-smi and by the workers, install commands by errors and `ablate doctor`. A new entry of `EXTRAS`
 also needs [project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
 """
 
@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+
+from ablate.shared.errors import short_error
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
@@ -110,6 +113,30 @@ def run_in_session(
             process.communicate(timeout=1)
         raise
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+LAST_LINES = 50  # of an output, that may name the cause of a failure
+# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
+_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
+_TRACEBACK = "Traceback (most recent call last)"
+_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
+
+
+def failure_cause(lines: Sequence[str]) -> str:
+    """Return the line of an output that says why a program failed: the last line of an exception,
+    or else the last one that is no hint."""
+    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
+    traced, error_lines = False, []
+    for line in messages:
+        traced |= line.lstrip().startswith(_TRACEBACK)
+        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
+        if is_error and not line.startswith(_TRACEBACK):
+            error_lines.append(line)
+    for candidates in (error_lines, messages, lines):
+        if candidates:
+            return short_error(candidates[-1].strip())
+    return "it printed nothing"
 
 
 def signal_words(number: int) -> str:

@@ -20,10 +20,10 @@ from ablate.run import OwnRun, Program
 from ablate.shared import (
     NotRegular,
     UserError,
-    failure_cause,
     open_file,
     short_error,
     signal_words,
+    system,
 )
 from ablate.training.own.curves import to_number
 from ablate.training.own.result_table import (
@@ -63,7 +63,7 @@ def fail(code: int, output: str) -> NoReturn:
         end = f"with exit code {code}"
     else:
         end = f"by {signal_words(-code)}"
-    text = f"the command ended {end}: {failure_cause(lines)}"
+    text = f"the command ended {end}: {system.failure_cause(lines)}"
     last_lines = "\n".join(lines[-20:])
     if _OUT_OF_MEMORY.search(last_lines):
         raise MemoryError(text)
