@@ -1,9 +1,9 @@
 """The keys of another Hydra application, as it composes them itself: `keys: hydra`.
 
-Its command is started with Hydra's own `--cfg all` and `--help`, which print what a run would have
-and run nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What it
-composed is remembered in the store, until what decides it changes: its files of configuration, its
-code, the variables that these name, or the packages of its interpreter.
+Its command is started with Hydra's own `--help`, whose text here has all that was composed, and
+which runs nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What
+it composed is remembered in the store, until what decides it changes: its files of configuration,
+its code, the variables that these name, PATH, PYTHONPATH, or the packages of its interpreter.
 
 Used by `planning/compose.py` for runs of such a trainer, and by `planning/program_yaml.py` for
 `ablate new trainer "COMMAND"`.
@@ -11,6 +11,7 @@ Used by `planning/compose.py` for runs of such a trainer, and by `planning/progr
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import hashlib
@@ -40,31 +41,36 @@ from ablate.shared import (
 
 CACHE_FOLDER = Path("cache", "hydra")  # in a store; a file for each composition
 ANSWER_S = 300.0
-CONFIG = ("--cfg", "all")  # Hydra's options that print, and run nothing
-HELP = "--help"
-GROUPS = "groups of the application:"  # before the groups in what `--help` prints
-LIST_GROUPS = f"hydra.help.template='{GROUPS} $APP_CONFIG_GROUPS'"
+MARK = "<of the application>"  # before and after each part of its help
+HELP_PARTS = (
+    "${hydra.runtime.choices}",
+    "${hydra.runtime.config_sources}",
+    "$APP_CONFIG_GROUPS",
+    "$CONFIG",
+)
+HELP = (f"hydra.help.template='{MARK.join(['', *HELP_PARTS, ''])}'", "--help")
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
 # Variables that decide which program a word is, and which modules it imports.
 SEARCH_VARIABLES = ("PATH", "PYTHONPATH")
 INSTALLED = ("hydra.", "hydra_plugins.")  # packages of configuration next to an interpreter
 _FILLED = re.compile(r"[+~]*([A-Za-z_][\w./@-]*)=.*\{.*")  # KEY={PLACE}: only a run can fill it
 _VARIABLE = re.compile(rb"\$\{\s*(?:oc\.)?env\s*:\s*(\w+)")
-_ROOT = re.compile(r"^hydra:$", re.MULTILINE)  # the first key of what `--cfg all` prints
-_TREE_LINE = re.compile(r"|[ ].*|[-?:](?: .*)?|\S+:(?: .*)?")  # of YAML in block style
 _CHAINED = "\nThe above exception was the direct cause of the following exception:\n"
 _OF_HYDRA = re.compile(r"(?:hydra|omegaconf)\.[\w.]+: ")  # the name of an exception
+_YAML_PLACE = re.compile(r"^ +(in \".*\", line \d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Composed:
     """The result of composing an application's configuration from overrides.
 
-    choices: what each group is; values: by dotted key; derived: the keys of interpolations;
-    missing: the keys that have no value yet; folders: where its files of configuration lie.
+    choices: what each group is; options: of each group, also of those that its list of defaults
+    lacks; values: by dotted key; derived: the keys of interpolations; missing: the keys that have
+    no value yet; folders: where its files of configuration lie.
     """
 
     choices: Mapping[str, str]
+    options: Mapping[str, Sequence[str]]
     values: dict[str, Any]
     derived: Sequence[str]
     missing: Sequence[str]
@@ -86,15 +92,7 @@ class HydraApp:
     store: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     _answers: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    @functools.cached_property
-    def options(self) -> dict[str, list[str]]:
-        """The options of each group, including groups that its list of defaults lacks. Raises as
-        `compose`."""
-        text = self._answer([LIST_GROUPS], [HELP])["text"]
-        lines = text.partition(GROUPS)[2].splitlines()
-        pairs = (line.strip().partition(": ") for line in lines if ": " in line)
-        return {group: options.split(", ") for group, _, options in pairs}
+    _hashes: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def filled_keys(self) -> dict[str, str]:
@@ -107,41 +105,40 @@ class HydraApp:
 
         Raises UserError, one line, for what it refuses, and where it is no Hydra application.
         """
-        tree = self._answer(overrides, CONFIG)["config"]
-        runtime = tree["hydra"]["runtime"]
+        answer = self._answer(overrides)
         choices = {
             group: str(choice)
-            for group, choice in runtime["choices"].items()
+            for group, choice in answer["choices"].items()
             if choice is not None and not group.startswith("hydra/")
         }
         values: dict[str, Any] = {}
         missing: list[str] = []
         derived: list[str] = []
-        for key, value in leaves({key: part for key, part in tree.items() if key != "hydra"}):
-            if key == "name" or value == {}:  # "name" is ours
+        for key, value in leaves(answer["config"]):
+            if key == "name" or key in self.filled_keys or value == {}:  # "name" is ours
                 continue
             if value == "???":
-                if key not in self.filled_keys:
-                    missing.append(key)
+                missing.append(key)
             elif "${" in repr(value):
                 derived.append(key)
             else:
                 values[key] = value
-        return Composed(choices, values, derived, missing, _config_folders(tree))
+        folders = [Path(folder) for folder in answer["folders"]]
+        return Composed(choices, answer["options"], values, derived, missing, folders)
 
-    def _answer(self, overrides: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-        """Return what the application printed for Hydra's options, `text` or a parsed `config`:
+    def _answer(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """Return what the application composes from these overrides, as its help has it:
         remembered, or else asked for now.
 
-        It also has `folders`, those of the configuration, and the hash of its `sources`, None where
-        these are not files alone.
+        choices and options: of the groups; config: the plain tree, interpolations unresolved;
+        folders: those of its files; sources: the hash of these files.
         """
-        words = [*self._filled(overrides), *options]
+        words = self._filled(overrides)
         digest = self._digest(words)
         if digest not in self._answers:
             path = None if self.store is None else self.store / CACHE_FOLDER / f"{digest}.json"
             answer = None if path is None else read_sealed(path)
-            if answer is None or answer["sources"] != self._sources(answer["folders"]):
+            if answer is None or answer["sources"] != self._known_sources(answer["folders"]):
                 answer = self._ask(words, path)
             self._answers[digest] = answer
         stored: dict[str, Any] = self._answers[digest]
@@ -150,21 +147,22 @@ class HydraApp:
     def _ask(self, words: Sequence[str], path: Path | None) -> dict[str, Any]:
         """Start the application, and return its answer, which is written to `path` unless an edit
         while it was loaded may have come too late for it."""
-        location = f"{TRAINER}.keys: hydra: {shlex.join(words)}"
+        location = f"{TRAINER}.keys: hydra: {shlex.join([*words, HELP[-1]])}"
         began_ns = time.time_ns()
-        text = self._printed(words, location)
-        answer: dict[str, Any]
-        if HELP in words:
-            answer, config = {"text": text}, self._answer([], CONFIG)["config"]
-        else:
-            config = _parsed(text, location)
-            answer = {"config": config}
-        answer["folders"] = [str(folder) for folder in _config_folders(config)]
+        answer, sources = _parsed(self._printed([*words, *HELP], location), location)
+        answer["folders"] = [source["path"] for source in sources if source["schema"] == "file"]
         answer["sources"] = self._sources(answer["folders"])
-        if path is not None and _is_of_files(config) and self._is_unchanged(answer, began_ns):
+        if path is not None and _is_of_files(sources) and self._is_unchanged(answer, began_ns):
             make_folder(path.parent)
             write_sealed(path, answer)
         return answer
+
+    def _known_sources(self, folders: Sequence[str]) -> str:
+        """Return the hash as `_sources` does, computed once for all compositions of a plan."""
+        key = os.pathsep.join(folders)
+        if key not in self._hashes:
+            self._hashes[key] = self._sources(folders)
+        return self._hashes[key]
 
     def _sources(self, folders: Sequence[str]) -> str:
         """Return the hash of the files of configuration in these folders, and of the variables that
@@ -251,45 +249,41 @@ def _cause(text: str) -> str:
     for part in reversed(text.split(_CHAINED)):
         lines = [line for line in part.splitlines() if line.strip() and not line.startswith(" ")]
         causes.append(_OF_HYDRA.sub("", system.failure_cause(lines), count=1).rstrip(" ."))
+        if "yaml." in causes[-1] and (place := _YAML_PLACE.search(part)):
+            causes[-1] += f" {place[1]}"
     return ": ".join(causes)
 
 
-def _parsed(text: str, location: str) -> dict[str, Any]:
-    """Return the plain tree of a printed configuration, interpolations unresolved.
+def _parsed(text: str, location: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the parts of a printed help: the groups' `choices` and `options` and the `config`, and
+    the sources of the configuration.
 
-    Hydra's own section is its first. What the program prints as it is loaded stands before, and
-    what it prints behind its function after.
+    What the program prints as it is loaded, or behind its function, stands outside of the marks.
     """
     from omegaconf import OmegaConf
 
-    begin = _ROOT.search(text)
-    if begin is None:
+    parts = text.split(MARK)
+    if len(parts) != len(HELP_PARTS) + 2:
         raise UserError(
             f"{location}: printed no configuration of Hydra; `keys: hydra` is for a program with "
             f"@hydra.main, any other has keys: {{KEY: DEFAULT}}"
         )
-    lines = ["hydra:"]
-    for line in text[begin.end() + 1 :].split("\n"):
-        if _ROOT.fullmatch(line) or not _TREE_LINE.fullmatch(line):
-            break
-        lines.append(line)
-    remedy = "what it prints around @hydra.main belongs on standard error"
-    with hydra_errors(f"{location}: its configuration can't be read ({remedy})"):
-        tree = OmegaConf.to_container(OmegaConf.create("\n".join(lines)), resolve=False)
-    plain: dict[str, Any] = json.loads(json.dumps(tree, default=str))
-    return plain
+    choices_text, sources_text, groups_text, config_text = parts[1:-1]
+    options = {}
+    for line in groups_text.splitlines():
+        group, _, names = line.strip().partition(": ")
+        if names:
+            options[group] = names.split(", ")
+    with hydra_errors(f"{location}: its configuration can't be read"):
+        tree = OmegaConf.to_container(OmegaConf.create(config_text), resolve=False)
+    config = json.loads(json.dumps(tree, default=str))
+    answer = {"choices": ast.literal_eval(choices_text), "options": options, "config": config}
+    return answer, ast.literal_eval(sources_text)
 
 
-def _config_folders(config: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of files that a configuration was composed from."""
-    sources = config["hydra"]["runtime"]["config_sources"]
-    return [Path(source["path"]) for source in sources if source["schema"] == "file"]
-
-
-def _is_of_files(config: Mapping[str, Any]) -> bool:
+def _is_of_files(sources: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a configuration was composed from files in folders, from the program itself
     and from what is installed; a package may lie anywhere."""
-    sources = config["hydra"]["runtime"]["config_sources"]
     return all(
         source["schema"] in ("file", "structured")
         or not source["path"]
@@ -325,10 +319,10 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     key that the application does not have, and for a value that it refuses.
     """
     default = app.compose([])
-    group_choices = {key: value for key, value in run_settings.items() if key in app.options}
+    group_choices = {key: value for key, value in run_settings.items() if key in default.options}
     for key, value in group_choices.items():
-        if value not in app.options[key]:
-            raise unknown_value(f"{TRAINER}.{key}", value, app.options[key])
+        if value not in default.options[key]:
+            raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
     groups = []
     for key, value in group_choices.items():
         if key not in default.choices:
@@ -343,7 +337,7 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
             word = app.filled_keys[key]
             raise UserError(f"{TRAINER}.{key}: is filled in by the command, {word}; leave it out")
         if key not in keys:
-            all_keys = [*app.options, *keys]
+            all_keys = [*default.options, *keys]
             raise unknown_value(f"{TRAINER}.{key}", key, all_keys, "a key among")
     for key in composed.missing:
         if key not in settings:
@@ -359,8 +353,8 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     declares: dict[str, Any] = {}
     for key, choice in composed.choices.items():
         # An optional default from an interpolation may name a file that does not exist.
-        if choice in app.options.get(key, ()):
-            declares[key] = {"default": choice, "choices": app.options[key]}
+        if choice in default.options.get(key, ()):
+            declares[key] = {"default": choice, "choices": default.options[key]}
     for key, value in (composed.values | changed_values).items():
         default_value = composed.values.get(key)
         kind = KINDS.get(type(value if default_value is None else default_value), "str")
