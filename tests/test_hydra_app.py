@@ -347,7 +347,7 @@ def test_an_edit_while_it_is_loaded_is_seen_the_next_time(of_files):
 @pytest.mark.whole
 def test_what_decides_a_composition_besides_its_files(of_files, monkeypatch):
     """A variable that a default names, and the modules and programs that are found first."""
-    text = CONFIGS["config"].replace("{db: mysql}", "{db: '${oc.env:DB}'}")
+    text = "defaults: [{server: apache}, {db: '${oc.env:DB}'}, _self_]\nwidth: 8\nseed: 0\n"
     configure(of_files, "config", text)
     for variable, value in (("DB", "mysql"), ("DB", "sqlite"), ("DB", "mysql")):
         monkeypatch.setenv(variable, value)

@@ -220,8 +220,6 @@ class HydraApp:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def _printed(self, words: Sequence[str], location: str) -> str:
-        if not self.folder.is_dir():
-            raise UserError(f"{TRAINER}.cwd: {self.folder}: no such folder; name one that is there")
         quiet = {"PYTHONWARNINGS": "ignore", "HYDRA_FULL_ERROR": "1"}
         environment = {**os.environ, **self.env, **quiet}
         try:

@@ -202,6 +202,7 @@ def code_of(spec: OwnSpec, folder: Path, store: Path) -> dict[str, Any]:
     """
     if spec.is_command:
         declares = program.program_of(spec)
+        program.check_folder(declares, folder)
         data = program.data_files(declares, folder)
         return {
             "files": program.code_of(declares, folder, store),

@@ -29,6 +29,7 @@ from ablate.training.own.curves import to_number
 from ablate.training.own.result_table import (
     ABSENT,
     best_row,
+    check_last_rows,
     csv_rows,
     event_rows,
     flat_names,
@@ -166,6 +167,9 @@ def _of_table(program: Program, keys: Sequence[str], folder: Path) -> tuple[str,
         [file] = result_files(program, folder, place)
         content = _content(file, place, MOST_TABLE)
         rows = (csv_rows if file.suffix.lower() == ".csv" else json_rows)(content, place)
+        if result.best is None:
+            for key in keys:
+                check_last_rows(rows, key, result.step, place)
         if result.step is not None:
             rows = rows_by_step(rows, result.step, place)
     if result.best is None:
