@@ -254,7 +254,7 @@ def test_a_pattern_that_a_second_attempt_would_match_twice_is_refused_by_the_pla
     declare(shell, "csv", result, resume="--resume {folder}/last.pkl")
     error = shell("plan", "trainer=epochs", "seeds=1", code=2).err
     assert error.count("\n") == 1
-    for words in ("trainer.result: ", [*result.values()][0], "`resume`"):
+    for words in ("trainer.result: ", *result.values(), "`resume`"):
         assert words in error
     declare(shell, "csv", result)
     shell("plan", "trainer=epochs", "seeds=1")
@@ -308,10 +308,13 @@ TABLES = {
 
 @pytest.mark.parametrize("text", TABLES)
 def test_a_csv_that_is_not_whole_is_refused_in_a_line(text):
-    with pytest.raises(result_table.UserError) as error:
+    def read() -> None:
         rows = result_table.csv_rows(text.encode(), "x.csv")
         result_table.check_last_rows(rows, "a", None, "x.csv")
         result_table.value_of_last(rows, "a", "x.csv")
+
+    with pytest.raises(result_table.UserError) as error:
+        read()
     assert TABLES[text] in str(error.value)
     assert "\n" not in str(error.value)
 

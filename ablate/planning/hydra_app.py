@@ -34,6 +34,7 @@ from ablate.shared import (
     make_folder,
     read_file,
     read_sealed,
+    short_error,
     system,
     unknown_value,
     write_sealed,
@@ -249,7 +250,7 @@ def _cause(text: str) -> str:
         causes.append(_OF_HYDRA.sub("", system.failure_cause(lines), count=1).rstrip(" ."))
         if "yaml." in causes[-1] and (place := _YAML_PLACE.search(part)):
             causes[-1] += f" {place[1]}"
-    return ": ".join(causes)
+    return short_error(": ".join(causes))
 
 
 def _parsed(text: str, location: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -5,9 +5,11 @@ installed already: without constraints, pip may replace the torch that everythin
 with. Git: questions about the folder that we are in. Programs: the file that a command starts,
 what it prints, and why it failed. Signals: those that end a command, noted for whoever looks.
 
+A new entry of `EXTRAS` also needs [project.optional-dependencies] in pyproject.toml, which
+tests/test_install.py compares.
+
 Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, programs
-by plans, for nvidia-smi and by the workers, install commands by errors and `ablate doctor`. A new entry of `EXTRAS`
-also needs [project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
+by plans, workers and for nvidia-smi, install commands by errors and `ablate doctor`.
 """
 
 from __future__ import annotations
@@ -20,8 +22,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-
-from ablate.shared.errors import short_error
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
@@ -135,7 +135,7 @@ def failure_cause(lines: Sequence[str]) -> str:
             error_lines.append(line)
     for candidates in (error_lines, messages, lines):
         if candidates:
-            return short_error(candidates[-1].strip())
+            return candidates[-1].strip()
     return "it printed nothing"
 
 

@@ -64,7 +64,7 @@ def fail(code: int, output: str) -> NoReturn:
         end = f"with exit code {code}"
     else:
         end = f"by {signal_words(-code)}"
-    text = f"the command ended {end}: {system.failure_cause(lines)}"
+    text = f"the command ended {end}: {short_error(system.failure_cause(lines))}"
     last_lines = "\n".join(lines[-20:])
     if _OUT_OF_MEMORY.search(last_lines):
         raise MemoryError(text)
