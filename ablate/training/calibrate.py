@@ -77,20 +77,27 @@ def _tried(size: int, training: Training) -> bool:
     share = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(MARGIN * share, device)
     try:
+        retries = 0
         for _ in range(min(2, training.lengths.total)):  # from the second on there are moments
+            retries = _allocation_retries(device)
             training.step()
         training.bad_step()  # waits for the device
+        # A step that gives back cached memory to get more waits for the device each time.
+        return _allocation_retries(device) == retries
     except Exception as error:
         if faults.reason_of(error, training.device.type) != OOM:
             raise
         return False
-    else:
-        return True
     finally:
         torch.cuda.set_per_process_memory_fraction(share, device)
         training.load(snapshot, state)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)  # what a trial took is no peak of the run's
+
+
+def _allocation_retries(device: torch.device) -> int:
+    """Return how often this process gave back its cached memory to get more."""
+    return torch.cuda.memory_stats(device).get("num_alloc_retries", 0)
 
 
 def _computed(size: int, training: Training) -> bool:
