@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -213,7 +214,10 @@ class HydraApp:
         """Return the name of a composition: a hash of the words, the variables, the code, and the
         time of the last change of its interpreter's packages."""
         environment = {**os.environ, **self.env}
-        program = system.program_path(words[0], self.folder, environment.get("PATH")) or words[0]
+        word = words[0]
+        if os.sep in word:
+            word = os.path.join(self.folder, word)
+        program = shutil.which(word, path=environment.get("PATH")) or word
         packages = Path(program).parent.parent.glob("lib/python*/site-packages")
         installed = [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(packages)]
         search = [environment.get(name) for name in SEARCH_VARIABLES]

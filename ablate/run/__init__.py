@@ -17,11 +17,9 @@ __all__ = [
     "Metrics",  # metrics.jsonl in the hands of its writer
     "parse_lines",  # the JSON objects of a file of lines
     "parse_result",  # a result, or why bytes are none
-    "lines_until",  # lines of metrics up to a step
     "sealed_part",  # the sealed part of metrics
     "RUNS_FOLDER",  # the folder of a store's runs
     "ATTEMPTS_FOLDER",  # the folder of attempts on other hosts
-    "SCRATCH_FOLDER",  # the working folder of a run
     "FINAL_STATUSES",  # states with a result
     "FAILED",  # the state after an exception
     "WRONG_UNIT",  # the state after an exception on percents that were declared as shares
@@ -169,7 +167,6 @@ __all__ = [
     "FOLDER_PLACE",  # the placeholder for the run's folder
     "SEED_PLACE",  # the placeholder for the seed
     "fill_command",  # a command with its placeholders filled in
-    "command_text",  # a command as one text
     "split_command",  # the words of a command
     "resume_words",  # the words that continue an attempt
     "hydra_override",  # KEY=VALUE, quoted as Hydra needs it
@@ -297,7 +294,6 @@ if TYPE_CHECKING:
         PLACEHOLDERS,
         SEED_PLACE,
         Program,
-        command_text,
         fill_command,
         hydra_override,
         program_of,
@@ -322,12 +318,10 @@ if TYPE_CHECKING:
         RANK_KILLED,
         RANK_LOST,
         RUNS_FOLDER,
-        SCRATCH_FOLDER,
         STOPPED,
         WRONG_UNIT,
         Metrics,
         RunDir,
-        lines_until,
         parse_lines,
         parse_result,
         sealed_part,

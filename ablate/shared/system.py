@@ -2,8 +2,8 @@
 
 Packages: the command that installs a package for the one feature that needs it. It keeps what is
 installed already: without constraints, pip may replace the torch that everything else was tested
-with. Git: questions about the folder that we are in. Programs: the file that a command starts,
-what it prints, and why it failed. Signals: those that end a command, noted for whoever looks.
+with. Git: questions about the folder that we are in. Programs: what they print, and why they failed.
+Signals: those that end a command, noted for whoever looks.
 
 A new entry of `EXTRAS` also needs [project.optional-dependencies] in pyproject.toml, which
 tests/test_install.py compares.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,16 +67,6 @@ def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | N
     except (OSError, subprocess.TimeoutExpired):
         return None
     return process.stdout if process.returncode == 0 else None
-
-
-def program_path(
-    word: str, folder: str | os.PathLike[str], search_path: str | None = None
-) -> str | None:
-    """Return the file that a command with this first word starts in `folder`; None where there is
-    none. search_path: a PATH other than this process's."""
-    if os.sep in word:
-        word = os.path.join(folder, word)
-    return shutil.which(word, path=search_path)
 
 
 def run_in_session(

@@ -37,7 +37,7 @@ from ablate.run import (
     program_of,
     resume_words,
 )
-from ablate.shared import UserError, read_file, signal_words, system, write_whole
+from ablate.shared import UserError, read_file, signal_words, write_whole
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle
@@ -372,7 +372,9 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
     """Return the path of the program that runs the command (None where it is not found) and, for
     Python, its version and those of the distributions that the run's code imports."""
     folder = Path(run.code["folder"])
-    path = system.program_path(word, folder / (program_of(run.spec).cwd or ""))
+    if os.sep in word:
+        word = os.path.join(folder, program_of(run.spec).cwd or "", word)
+    path = shutil.which(word)
     if path is None or not Path(path).name.startswith("python"):
         return {"path": path}
     files = [folder / name for name in run.code["files"] if name.endswith(".py")]
