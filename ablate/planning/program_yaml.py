@@ -100,8 +100,10 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     start = _script_place(words)
     script = words[start]
     options = _Options([_escaped(word) for word in words[: start + 1]])
-    files = _files(folder, script)
-    if files and "hydra.main" in (folder / script).read_text(errors="replace"):
+    is_module = start > 0 and words[start - 1] in _MODULE
+    file = _module_file(folder, script, env) if is_module else script
+    files = _files(folder, file)
+    if files and "hydra.main" in (folder / file).read_text(errors="replace"):
         options.template += [*_hydra_constants(words[start + 1 :]), "{overrides}"]
         app = HydraApp([*options.template], folder, env)
         keys_text, try_it = "hydra", _add_hydra(app, options)
@@ -124,7 +126,6 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
         result=FILE if has_folder else LINES,
         code="" if in_git or not files else CODE.format(files=", ".join(files)),
     )
-    is_module = words[start - 1] in _MODULE and start > 0
     stem = script.rpartition(".")[2] if is_module else Path(script).stem
     if words[start - 1] in _CODE and start > 0:
         stem = Path(words[0]).stem
@@ -427,6 +428,17 @@ def _first_sweep(keys: Mapping[str, Any]) -> str:
         if isinstance(declaration, Mapping):
             return f"trainer.{name}={','.join(declaration['choices'])}"
     return ""
+
+
+def _module_file(folder: Path, module: str, env: Mapping[str, str]) -> str:
+    """Return the file that `-m MODULE` runs, relative to `folder`; the name itself where it lies
+    elsewhere."""
+    path = module.replace(".", "/")
+    for place in ("", *env.get("PYTHONPATH", "").split(":")):
+        for file in (f"{path}.py", f"{path}/__main__.py"):
+            if (folder / place / file).is_file() and not Path(place).is_absolute():
+                return (Path(place) / file).as_posix()
+    return module
 
 
 def _files(folder: Path, script: str) -> list[str]:

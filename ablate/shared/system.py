@@ -2,8 +2,8 @@
 
 Packages: the command that installs a package for the one feature that needs it. It keeps what is
 installed already: without constraints, pip may replace the torch that everything else was tested
-with. Git: questions about the folder that we are in. Programs: what they print, and why they failed.
-Signals: those that end a command, noted for whoever looks.
+with. Git: questions about the folder that we are in. Programs: what they print, and why they
+failed. Signals: those that end a command, noted for whoever looks.
 
 A new entry of `EXTRAS` also needs [project.optional-dependencies] in pyproject.toml, which
 tests/test_install.py compares.
