@@ -414,6 +414,15 @@ def test_what_else_the_program_prints_is_no_configuration(of_files):
     assert settings(of_files)["width"] == 8
 
 
+def test_a_text_of_several_lines_stays_in_the_configuration(of_files):
+    """It becomes no word of the command, unlike one that is typed."""
+    configure(of_files, "config", CONFIGS["config"] + "note: |\n  one\n  two\n")
+    assert settings(of_files)["note"] == "one\ntwo\n"
+    error = of_files("config", "trainer=app", "trainer.note='a\nb'", code=2).err
+    assert "trainer.note" in error
+    assert error.count("\n") == 1
+
+
 def test_a_key_that_the_command_fills_is_neither_missing_nor_a_setting(of_files):
     configure(of_files, "config", CONFIGS["config"].replace("seed: 0", "seed: ???\nlr: ???"))
     had = settings(of_files, "trainer.lr=1")

@@ -137,11 +137,20 @@ def test_the_yaml_plays_the_command_back(shell, command):
     assert "trainer=mine" in out.splitlines()[-1].split()
 
 
+def test_a_number_may_be_spelled_as_python_spells_it(shell):
+    """5e-05, which YAML 1.1 takes for a text."""
+    shell("new", "trainer", "python train.py --lr 5e-5 --seed 0")
+    for word in ("5e-05", "1e-4", "0.0001"):
+        out = shell("config", "trainer=train", f"trainer.lr={word}", "--format", "json").out
+        assert json.loads(out)["configuration"]["trainer"]["lr"] == float(word)
+
+
 def test_seeds_and_folders_become_placeholders(shell):
     commands = {
         "python a.py --seed 0": "{seed}",
         "python b.py --random_state=3": "{seed}",
         "python c.py --seed_everything 0 --out-dir x": "{seed} {folder}",
+        "python f.py fit --seed_everything 0 --trainer.default_root_dir=x": "{seed} {folder}",
         "python d.py --save_path=here 5 results": "{folder} {folder}",
         "python e.py --num-seeds 3 --outer 2 run": "",
     }

@@ -39,6 +39,7 @@ _SCRIPT = re.compile(r".*\.(py|sh|bash|jl|R|rb|pl|lua|js|ts)")
 _SEED = re.compile(r"(\w+_)?seed(_everything)?|random_state")
 _FOLDER = re.compile(
     r"(out|output|save|log|run|results?|work|checkpoint)s?_?(dir|folder|path)?|folder"
+    r"|default_root_dir|logging_dir"
 )
 # A word alone may be a command of the program, such as `run`.
 _FOLDER_ALONE = re.compile(r"(out|outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
