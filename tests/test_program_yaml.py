@@ -139,6 +139,7 @@ def test_the_yaml_plays_the_command_back(shell, command):
 
 def test_a_number_may_be_spelled_as_python_spells_it(shell):
     """5e-05, which YAML 1.1 takes for a text."""
+    shell.folder.joinpath("train.py").touch()
     shell("new", "trainer", "python train.py --lr 5e-5 --seed 0")
     for word in ("5e-05", "1e-4", "0.0001"):
         out = shell("config", "trainer=train", f"trainer.lr={word}", "--format", "json").out

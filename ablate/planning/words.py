@@ -116,7 +116,8 @@ def declared_texts(trainer: str) -> set[str]:
 
     path = Path("conf", TRAINER, f"{trainer}.yaml")
     try:
-        keys = OmegaConf.to_container(OmegaConf.load(path), resolve=False)["keys"]
+        section: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        keys = section["keys"]
         declarations = {
             key: value if isinstance(value, Mapping) else {"default": value}
             for key, value in keys.items()

@@ -157,7 +157,8 @@ def _matched(patterns: Sequence[str], keys: Sequence[str], output: str) -> dict[
 
 
 def _of_table(program: Program, keys: Sequence[str], folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the place of the row that counts, and its values; of the last one those of `keys`."""
+    """Return the place of the table and the values of its result: with `best` those of the best
+    row, else the last value of each of `keys`."""
     result = program.result
     if result.tensorboard is not None:
         place = f"trainer.result.tensorboard: {result.tensorboard}"
