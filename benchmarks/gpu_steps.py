@@ -91,9 +91,8 @@ def step_costs(device: torch.device, tiny: bool) -> Iterator[str]:
             yield f"{name}: FAILED: {type(error).__name__}: {error}".splitlines()[0]
             continue
         finally:
-            gc.collect()  # a training is a cycle: without this the next case's peak has it, too
+            gc.collect()  # a training is in cycles: without this the next case's peak has it, too
             if device.type == "cuda":
-                gc.collect()  # a training is in cycles, and would be in the next one's peak
                 torch.cuda.empty_cache()
         line = f"{name}, batch {cost.images}: {cost}"
         if other in costs:
