@@ -32,8 +32,8 @@ from yaml import safe_load
 
 from ablate.planning import expand
 from ablate.run.rundir import RunDir
-from ablate.shared.errors import UserError
-from ablate.training.own import outcome, processes
+from ablate.shared import UserError, system
+from ablate.training.own import processes
 
 INLINE = "launcher=inline"
 
@@ -432,7 +432,7 @@ TRACEBACK = ["Traceback (most recent call last):", "  File 'a.py'", "    f()"]
     ],
 )
 def test_the_cause_of_a_failure_is_its_exception_else_its_last_line(lines, cause):
-    assert outcome.cause(lines) == cause
+    assert system.failure_cause(lines) == cause
 
 
 def test_an_edit_while_it_runs_is_told(toy, shell):

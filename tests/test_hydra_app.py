@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
@@ -182,7 +183,7 @@ def test_a_structured_application_is_swept_by_its_groups_and_keys(shell):
     ("word", "line"),
     [
         ("trainer.db=mysql,postgre", "trainer.db: expected one of mysql, postgres, got 'postgre'"),
-        ("trainer.db.prt=1,2", "trainer.db.prt: "),
+        ("trainer.db.prt=1,2", "'db.prt' (did you mean 'db.port'?)"),
         ("trainer.db.port=x,2", "Error merging override db.port=x: Value 'x' of type 'str'"),
         ("trainer.mode=EXACT,SLOW", "Invalid value 'SLOW', expected one of [FAST, EXACT]"),
     ],
@@ -269,7 +270,7 @@ def test_the_application_is_asked_again_only_where_its_files_changed(of_files):
     words = ("plan", "trainer=app", "trainer.width=8,9", "seeds=1")
     assert "2 runs" in of_files(*words).out
     once = starts(of_files)
-    assert once == 3  # its groups, its defaults, and the row that has another value
+    assert once == 2  # its defaults, and the row that has another value
     of_files(*words)
     assert starts(of_files) == once
     configure(of_files, "config", CONFIGS["config"] + "depth: 2\n")
@@ -295,9 +296,192 @@ def test_a_file_of_what_was_composed_that_rotted_is_composed_again(of_files):
 @pytest.mark.whole
 def test_reading_results_starts_no_application(of_files):
     of_files("sweep", "trainer=app", "trainer.width=8,9", "seeds=1", INLINE)
-    (of_files.folder / "app.py").write_text("raise SystemExit('started')")
     once = starts(of_files)
+    with open(of_files.folder / "app.py", "a") as file:
+        file.write("# edited\n")  # what was composed of it no longer holds
     for command in ("table", "status", "verify"):
         of_files(command)
     assert starts(of_files) == once
     assert len(results(of_files.folder)) == 2
+
+
+def settings(shell: Shell, *words: str) -> dict:
+    """What a run would have."""
+    out = shell("config", "trainer=app", *words, "--format", "json").out
+    return json.loads(out)["configuration"]["trainer"]
+
+
+@pytest.mark.whole
+def test_new_options_of_a_group_are_seen(of_files):
+    """Though no file that was there changed."""
+    assert settings(of_files)["db"] == "mysql"
+    configure(of_files, "db/postgres", "name: postgres\n")
+    assert settings(of_files, "trainer.db=postgres")["db"] == "postgres"
+    (of_files.folder / "configs/db/postgres.yaml").unlink()
+    assert (
+        "expected one of mysql, sqlite"
+        in of_files("plan", "trainer=app", "trainer.db=postgres,mysql", "seeds=1", code=2).err
+    )
+
+
+EDITS_ITSELF = """
+path = os.path.join(os.path.dirname(__file__), "configs", "config.yaml")
+text = open(path).read()
+import atexit
+if "width: 8" in text:
+    atexit.register(lambda: open(path, "w").write(text.replace("width: 8", "width: 5")))
+"""
+
+
+@pytest.mark.whole
+def test_an_edit_while_it_is_loaded_is_seen_the_next_time(of_files):
+    """The file is written behind the composition, as by an editor at the wrong moment."""
+    (of_files.folder / "app.py").write_text(FILES_APP.replace("\n\n\n@", EDITS_ITSELF + "\n\n@", 1))
+    assert settings(of_files)["width"] == 8
+    assert settings(of_files)["width"] == 5
+    once = starts(of_files)
+    settings(of_files)
+    assert starts(of_files) == once
+
+
+@pytest.mark.whole
+def test_what_decides_a_composition_besides_its_files(of_files, monkeypatch):
+    """A variable that a default names, and the modules and programs that are found first."""
+    text = "defaults: [{server: apache}, {db: '${oc.env:DB}'}, _self_]\nwidth: 8\nseed: 0\n"
+    configure(of_files, "config", text)
+    for variable, value in (("DB", "mysql"), ("DB", "sqlite"), ("DB", "mysql")):
+        monkeypatch.setenv(variable, value)
+        assert settings(of_files)["db"] == value
+    once = starts(of_files)
+    assert once == 3
+    monkeypatch.setenv("OTHER", "x")  # is no part of it
+    settings(of_files)
+    assert starts(of_files) == once
+    (of_files.folder / "first").mkdir()
+    (of_files.folder / "first" / "hydra.py").write_text("raise ValueError('another hydra')")
+    monkeypatch.setenv("PYTHONPATH", str(of_files.folder / "first"))
+    assert "ValueError: another hydra" in of_files("config", "trainer=app", code=2).err
+    monkeypatch.delenv("PYTHONPATH")
+    python = of_files.folder / "first" / "python"
+    python.write_text("#!/bin/sh\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+    assert "it printed nothing" in of_files("config", "trainer=app", code=2).err
+
+
+@pytest.mark.whole
+def test_a_package_of_configuration_is_read_anew(of_files):
+    """It may lie anywhere, so that nobody sees its edits."""
+    package = of_files.folder / "shared_configs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "config.yaml").write_text("width: 3\n")
+    app = FILES_APP.replace('config_path="configs"', 'config_path="pkg://shared_configs"')
+    (of_files.folder / "app.py").write_text(app)
+    declare(of_files, command=COMMAND.replace(" seed={seed}", ""))
+    of_files.folder.joinpath("env").mkdir()
+    assert settings(of_files)["width"] == 3
+    (package / "config.yaml").write_text("width: 4\n")
+    assert settings(of_files)["width"] == 4
+
+
+@pytest.mark.whole
+def test_a_configuration_next_to_the_script(of_files):
+    """Its folder is the one that everything lies in: runs, environments, links to nowhere."""
+    app = FILES_APP.replace('config_path="configs"', 'config_path="."')
+    (of_files.folder / "app.py").write_text(app)
+    (of_files.folder / "config.yaml").write_text("width: 3\nseed: 0\n")
+    (of_files.folder / "dangling.yaml").symlink_to("nowhere.yaml")
+    settings(of_files)  # Python writes its cache into the folder
+    settings(of_files)
+    once = starts(of_files)
+    for ours in ("runs/x/scratch/a.yaml", "env/lib/b.yaml", "env/pyvenv.cfg", ".hydra/c.yaml"):
+        (of_files.folder / ours).parent.mkdir(parents=True, exist_ok=True)
+        (of_files.folder / ours).touch()
+    assert settings(of_files)["width"] == 3
+    assert starts(of_files) == once
+    (of_files.folder / "config.yaml").write_text("width: 4\nseed: 0\n")
+    assert settings(of_files)["width"] == 4
+
+
+# --- What it prints, and how it fails -----------------------------------------------------------
+
+
+def test_what_else_the_program_prints_is_no_configuration(of_files):
+    noise = FILES_APP.replace("import hydra\n", "import hydra\nprint('hydra:\\n  x: 1\\nlr: 2')\n")
+    (of_files.folder / "app.py").write_text(noise + "    print('elapsed: 3.5')\n    print('- x')\n")
+    assert {"elapsed", "lr"}.isdisjoint(settings(of_files))
+    assert settings(of_files)["width"] == 8
+
+
+def test_a_text_of_several_lines_stays_in_the_configuration(of_files):
+    """It becomes no word of the command, unlike one that is typed."""
+    configure(of_files, "config", CONFIGS["config"] + "note: |\n  one\n  two\n")
+    assert settings(of_files)["note"] == "one\ntwo\n"
+    error = of_files("config", "trainer=app", "trainer.note='a\nb'", code=2).err
+    assert "trainer.note" in error
+    assert error.count("\n") == 1
+
+
+def test_a_key_that_the_command_fills_is_neither_missing_nor_a_setting(of_files):
+    configure(of_files, "config", CONFIGS["config"].replace("seed: 0", "seed: ???\nlr: ???"))
+    had = settings(of_files, "trainer.lr=1")
+    assert (had["lr"], "seed" in had) == (1, False)
+    assert "trainer.lr: missing" in of_files("config", "trainer=app", code=2).err
+    error = of_files("config", "trainer=app", "trainer.seed=3", "trainer.lr=1", code=2).err
+    assert "trainer.seed" in error
+    assert "seed={seed}" in error
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named"),
+        ("raise SystemExit('no data in /data')", "no data in /data"),
+        ("raise KeyError('x') from ValueError('y')", "KeyError: 'x': ValueError: y"),
+    ],
+)
+def test_why_an_application_does_not_start(of_files, line, cause):
+    (of_files.folder / "app.py").write_text(f"{line}\n{FILES_APP}")
+    error = of_files("config", "trainer=app", code=2).err
+    assert cause in error
+    assert error.count("\n") == 1
+
+
+def test_a_cause_within_the_configuration(of_files):
+    """Hydra wraps it, and says by default only the outer half."""
+    configure(of_files, "server/nginx", "name: [nginx\n")
+    error = of_files("config", "trainer=app", "trainer.server=nginx", code=2).err
+    assert "nginx.yaml" in error
+    assert "HYDRA_FULL_ERROR" not in error
+
+
+def test_an_application_that_takes_too_long_ends_with_all_that_it_started(of_files, monkeypatch):
+    monkeypatch.setattr("ablate.planning.hydra_app.ANSWER_S", 1.0)
+    starter = (
+        "import subprocess\nopen('child', 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
+    )
+    wait = "import time\ntime.sleep(60)"
+    (of_files.folder / "app.py").write_text(f"{starter}\n{wait}\n{FILES_APP}")
+    error = of_files("config", "trainer=app", code=2).err
+    assert "1 s" in error
+    child = int((of_files.folder / "child").read_text())
+    deadline = time.monotonic() + 10
+    while is_alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_folder_that_is_not_there_is_named(of_files):
+    declare(of_files, cwd="nosuch")
+    error = of_files("config", "trainer=app", code=2).err
+    assert error.startswith("ablate: trainer.cwd: ")
+    assert "nosuch" in error

@@ -206,7 +206,7 @@ REFUSED = {
         "line 2 has no number in iteration, .*it has .*epoch",
     ),
     "no key": ("jsonl", {"file": "metrics.jsonl"}, "lacks acc.* it has val/acc, test/acc, epoch"),
-    "no object": ("nested", {"file": "last.pkl"}, "last.pkl: is no JSON"),
+    "no object": ("nested", {"file": "last*"}, "last.*: is no JSON"),
     "no tag": ("tensorboard", {"tensorboard": "tb"}, "lacks acc.* it has val/acc, test/acc"),
     "no event file": (
         "tensorboard",
@@ -233,6 +233,69 @@ def test_what_is_missing_is_named_and_what_is_there(shell, name):
     assert results(shell.folder) == {}
 
 
+BEFORE_TRAINING = {
+    "metrics.tsv": ("trainer.result.file: metrics.tsv", ".csv"),
+    "last.pkl": ("trainer.result.file: last.pkl", ".json"),
+    "**metrics.csv": ("trainer.result.file: **metrics.csv", "**/metrics.csv"),
+}
+
+
+@pytest.mark.parametrize("file", BEFORE_TRAINING)
+def test_a_file_that_no_result_can_be_in_is_refused_by_the_plan(shell, file):
+    declare(shell, "csv", {"file": file})
+    error = shell("plan", "trainer=epochs", "seeds=1", code=2).err
+    assert error.count("\n") == 1
+    for words in BEFORE_TRAINING[file]:
+        assert words in error
+
+
+@pytest.mark.parametrize("result", [{"file": "version_*/metrics.csv"}, {"tensorboard": "runs/*"}])
+def test_a_pattern_that_a_second_attempt_would_match_twice_is_refused_by_the_plan(shell, result):
+    """A program that goes on writes to another folder, and two folders are no result."""
+    declare(shell, "csv", result, resume="--resume {folder}/last.pkl")
+    error = shell("plan", "trainer=epochs", "seeds=1", code=2).err
+    assert error.count("\n") == 1
+    for words in ("trainer.result: ", *result.values(), "`resume`"):
+        assert words in error
+    declare(shell, "csv", result)
+    shell("plan", "trainer=epochs", "seeds=1")
+
+
+@pytest.mark.parametrize("key", ["code", "data"])
+def test_a_pattern_of_files_that_can_match_none(shell, key):
+    declare(shell, "csv", {"file": "metrics.csv"}, **{key: ["**.py"]})
+    error = shell("plan", "trainer=epochs", "seeds=1", code=2).err
+    assert error.startswith(f"ablate: trainer.{key}: **.py: ")
+
+
+def test_a_folder_to_start_in_that_is_not_there(shell):
+    declare(shell, "csv", {"file": "metrics.csv"}, cwd="nosuch")
+    error = shell("plan", "trainer=epochs", "seeds=1", code=2).err
+    assert error.startswith("ablate: trainer.cwd: nosuch: ")
+
+
+# Logs with an end that lacks the metric: of the test, which has columns of its own, and of an epoch
+# whose nan pandas wrote as nothing.
+JOINED = {
+    "epoch,val,test\n0,1,\n1,2,\n2,,5\n": "2",
+    "epoch,loss,val\n0,1,\n0,,1\n1,3,\n1,,2\n2,4,\n": "2",
+    "epoch,val\n0,1\n1,2\n2,\n": None,
+    "epoch,loss,val\n0,9,1\n1,9,2\n2,8,\n": None,
+}
+
+
+@pytest.mark.parametrize("text", JOINED)
+def test_the_end_of_a_log_whose_lines_are_joined(text):
+    rows = result_table.csv_rows(text.encode(), "x")
+    if JOINED[text] is None:
+        with pytest.raises(result_table.UserError, match="line 4 has no val"):
+            result_table.check_last_rows(rows, "val", "epoch", "x")
+        return
+    result_table.check_last_rows(rows, "val", "epoch", "x")
+    joined = result_table.rows_by_step(rows, "epoch", "x")
+    assert result_table.value_of_last(joined, "val", "x")[1] == JOINED[text]
+
+
 TABLES = {
     "a,b\n1\n": "line 2 has 1 value, the header 2 columns",
     "a,b\n1,2,3\n": "line 2 has 3 values, the header 2 columns",
@@ -246,8 +309,13 @@ TABLES = {
 
 @pytest.mark.parametrize("text", TABLES)
 def test_a_csv_that_is_not_whole_is_refused_in_a_line(text):
+    def read() -> None:
+        rows = result_table.csv_rows(text.encode(), "x.csv")
+        result_table.check_last_rows(rows, "a", None, "x.csv")
+        result_table.value_of_last(rows, "a", "x.csv")
+
     with pytest.raises(result_table.UserError) as error:
-        result_table.value_of_last(result_table.csv_rows(text.encode(), "x.csv"), "a", "x.csv")
+        read()
     assert TABLES[text] in str(error.value)
     assert "\n" not in str(error.value)
 

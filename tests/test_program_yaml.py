@@ -137,11 +137,21 @@ def test_the_yaml_plays_the_command_back(shell, command):
     assert "trainer=mine" in out.splitlines()[-1].split()
 
 
+def test_a_number_may_be_spelled_as_python_spells_it(shell):
+    """5e-05, which YAML 1.1 takes for a text."""
+    shell.folder.joinpath("train.py").touch()
+    shell("new", "trainer", "python train.py --lr 5e-5 --seed 0")
+    for word in ("5e-05", "1e-4", "0.0001"):
+        out = shell("config", "trainer=train", f"trainer.lr={word}", "--format", "json").out
+        assert json.loads(out)["configuration"]["trainer"]["lr"] == float(word)
+
+
 def test_seeds_and_folders_become_placeholders(shell):
     commands = {
         "python a.py --seed 0": "{seed}",
         "python b.py --random_state=3": "{seed}",
         "python c.py --seed_everything 0 --out-dir x": "{seed} {folder}",
+        "python f.py fit --seed_everything 0 --trainer.default_root_dir=x": "{seed} {folder}",
         "python d.py --save_path=here 5 results": "{folder} {folder}",
         "python e.py --num-seeds 3 --outer 2 run": "",
     }
@@ -177,6 +187,60 @@ def test_what_needs_a_shell_is_refused_with_the_way(shell, command):
     for words in REFUSED[command]:
         assert words in done.err
     assert not shell.folder.joinpath("conf").exists()
+
+
+MODULE = """
+import json, os
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from pkg.size import scale
+
+
+@hydra.main(version_base=None, config_path="configs", config_name="config")
+def main(cfg):
+    folder = HydraConfig.get().runtime.output_dir
+    json.dump({"loss": scale(cfg.net.width)}, open(os.path.join(folder, "result.json"), "w"))
+
+
+if __name__ == "__main__":
+    main()
+"""
+PACKAGE = {
+    "__init__.py": "",
+    "train.py": MODULE,
+    "size.py": "def scale(width):\n    return 3 * width\n",
+    "configs/config.yaml": "defaults: [{net: narrow}, _self_]\nseed: 0\nlr: 1\n",
+    "configs/net/narrow.yaml": "width: 2\n",
+    "configs/net/wide.yaml": "width: 8\n",
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("root", "is_folder"), [("", False), ("src", True)])
+def test_a_hydra_application_that_is_started_as_a_module(shell, root, is_folder):
+    """Its yaml has what that of a script has, and it is swept by the groups that it composes."""
+    for name, text in PACKAGE.items():
+        if is_folder and name == "train.py":
+            name, text = "train/__main__.py", text.replace('"configs"', '"../configs"')
+        path = shell.folder / root / "pkg" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    variables = f"PYTHONPATH={root} " if root else ""
+    command = f"{variables}{sys.executable} -m pkg.train lr=2 seed=3"
+    out = shell("new", "trainer", command).out
+    assert out.splitlines()[-1].endswith("trainer.net=narrow,wide")
+    declared = yaml.safe_load(Path(shell.folder, "conf/trainer/train.yaml").read_text())
+    assert shlex.split(declared["command"])[1:] == [
+        *("-m", "pkg.train", "lr=2", "{overrides}", "seed={seed}", "hydra.run.dir={folder}")
+    ]
+    assert declared["keys"] == "hydra"
+    package = f"{root}/pkg" if root else "pkg"
+    assert f"{package}/configs/**/*.yaml" in declared["code"]
+    shell("sweep", "trainer=train", "trainer.net=narrow,wide", "seeds=1", "launcher=inline")
+    results = [
+        json.loads(file.read_text()) for file in shell.folder.glob("runs/runs/*/result.json")
+    ]
+    assert sorted(result["test"]["loss"] for result in results) == [6, 24]
 
 
 def test_a_second_program_of_the_same_name_has_another(shell):

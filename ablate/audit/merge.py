@@ -30,7 +30,6 @@ from ablate.run import (
     FINAL_STATUSES,
     OwnSpec,
     RunDir,
-    lines_until,
 )
 from ablate.running import take_decisions
 from ablate.shared import (
@@ -268,8 +267,7 @@ class _Merge:
             or self.states.get(run.id, RunState()).status == "skipped"
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step
-            or lines_until(theirs.metrics_content(), step)
-            != lines_until(mine.metrics_content(), step)
+            or theirs.metrics_content(step) != mine.metrics_content(step)
         ):
             report.unfinished += 1
             self._remember(run, history)

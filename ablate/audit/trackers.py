@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ablate.audit.sheet_forms import RUN, Line, with_column
+from ablate.run import read_events
 from ablate.shared import UserError, install_command
 
 RUN_NAME = "run_name"  # the column of the name of MLflow's run, which need not be unique
 EVENTS = "*tfevents*"  # the files of TensorBoard
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it MLflow refuses folders, and means new ones
 PAGE = 1000  # runs, or experiments, that MLflow hands out at once
-HPARAMS = "hparams"  # the plugin of TensorBoard that keeps settings
 
 
 def is_mlflow(folder: Path) -> bool:
@@ -48,7 +48,8 @@ def read_mlflow(folder: Path, *, history: bool) -> list[Line]:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError:
-        raise _lacking(folder, "mlflow") from None
+        command = install_command("mlflow")
+        raise UserError(f"{folder}: mlflow is not installed, which reads it; {command}") from None
     lines: list[Line] = []
     with _file_store_allowed():
         try:
@@ -127,48 +128,11 @@ def read_tensorboard(folder: Path) -> list[Line]:
     A run is a folder with event files, as in TensorBoard itself; settings of `add_hparams` are
     columns of the lines. Raises UserError where tensorboard is not installed.
     """
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        from tensorboard.util.tensor_util import make_ndarray
-    except ImportError:
-        raise _lacking(folder, "tensorboard") from None
     lines: list[Line] = []
     for run_folder in sorted({path.parent for path in folder.rglob(EVENTS)}):
         run = run_folder.relative_to(folder).as_posix()
-        events = EventAccumulator(str(run_folder), size_guidance={"scalars": 0, "tensors": 0})
-        events.Reload()
-        tags = events.Tags()
-        by_step: dict[int, dict[str, float]] = defaultdict(dict)
-        for tag in tags["scalars"]:
-            for event in events.Scalars(tag):
-                by_step[event.step][tag] = event.value
-        for tag in tags["tensors"]:  # as TensorFlow 2 writes scalars
-            if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
-                for event in events.Tensors(tag):
-                    by_step[event.step][tag] = float(make_ndarray(event.tensor_proto))
-        settings = with_column(_hyperparameters(events), RUN, run, f"run {run}")
-        for step, values in sorted(by_step.items()):
+        events = read_events(sorted(run_folder.glob(EVENTS)), str(folder))
+        settings = with_column(events.settings, RUN, run, f"run {run}")
+        for step, values in events.by_step.items():
             lines.append((f"run {run}: step {step}", {**settings, "step": step, **values}))
     return lines
-
-
-def _hyperparameters(events: Any) -> Mapping[str, Any]:
-    """Return the settings that a run of TensorBoard was given by `add_hparams`."""
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    try:
-        contents = events.PluginTagToContent(HPARAMS)
-    except KeyError:
-        return {}
-    settings: dict[str, Any] = {}
-    for content in contents.values():
-        data = HParamsPluginData.FromString(content)
-        for key, value in sorted(data.session_start_info.hparams.items()):
-            settings[key] = getattr(value, value.WhichOneof("kind") or "string_value")
-    return settings
-
-
-def _lacking(folder: Path, package: str) -> UserError:
-    return UserError(
-        f"{folder}: {package} is not installed, which reads it; {install_command(package)}"
-    )

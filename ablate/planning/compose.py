@@ -58,7 +58,6 @@ from ablate.run import (
     OwnSpec,
     Run,
     RunSpec,
-    command_text,
     is_plugin,
     is_whole,
     list_local,
@@ -257,7 +256,7 @@ class Composer:
                 split_command(section["command"], "command"),
                 Path.cwd() / (section.get("cwd") or ""),
                 {key: str(value) for key, value in variables.items() if "{" not in str(value)},
-                self._store / hydra_app.CACHE_FOLDER,
+                self._store,
                 self._code(keyless)["files"],
             )
         return self._apps[name]
@@ -268,8 +267,10 @@ class Composer:
             return True
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
+        words = split_command(spec.trainer, "command")
         return any(
-            command is not None and command_text(command) == spec.trainer for command in commands
+            command is not None and split_command(command, "command") == words
+            for command in commands
         )
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:

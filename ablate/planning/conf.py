@@ -19,7 +19,8 @@ from ablate.shared import UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 VARIABLE = re.compile(r"\$\{oc\.env:\w+\}")
-# The keys that say where data lie, which is no part of a run's id; what a trainer is given, is one.
+# Keys of where data lie, which is no part of a run's id. A trainer's key of this name is a setting
+# like any other.
 _PLACE = re.compile(r"(?!.*\btrainer\b)(.*\.)?data\.path")
 _PACKAGE = Path(__file__).resolve().parent.parent
 

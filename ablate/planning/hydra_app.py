@@ -1,8 +1,9 @@
 """The keys of another Hydra application, as it composes them itself: `keys: hydra`.
 
-Its command is started with Hydra's own `--cfg all` and `--help`, which print what a run would have
-and run nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What it
-composed is remembered in the store, until its files change.
+Its command is started with Hydra's own `--help`, whose text here has all that was composed, and
+which runs nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What
+it composed is remembered in the store, until what decides it changes: its files of configuration,
+its code, the variables that these name, PATH, PYTHONPATH, or the packages of its interpreter.
 
 Used by `planning/compose.py` for runs of such a trainer, and by `planning/program_yaml.py` for
 `ablate new trainer "COMMAND"`.
@@ -10,6 +11,7 @@ Used by `planning/compose.py` for runs of such a trainer, and by `planning/progr
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import hashlib
@@ -19,6 +21,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,27 +29,50 @@ from typing import Any
 
 from ablate.planning.conf import hydra_errors
 from ablate.planning.settings import leaves
-from ablate.run import TRAINER, hydra_override
-from ablate.shared import UserError, make_folder, read_sealed, unknown_value, write_sealed
+from ablate.run import TRAINER, code_file_hash, hydra_override
+from ablate.shared import (
+    UserError,
+    make_folder,
+    read_file,
+    read_sealed,
+    short_error,
+    system,
+    unknown_value,
+    write_sealed,
+)
 
 CACHE_FOLDER = Path("cache", "hydra")  # in a store; a file for each composition
 ANSWER_S = 300.0
-GROUPS = "groups of the application:"  # before the groups in what `--help` prints
-HELP = f"hydra.help.template='{GROUPS} $APP_CONFIG_GROUPS'"
+MARK = "<of the application>"  # before and after each part of its help
+HELP_PARTS = (
+    "${hydra.runtime.choices}",
+    "${hydra.runtime.config_sources}",
+    "$APP_CONFIG_GROUPS",
+    "$CONFIG",
+)
+HELP = (f"hydra.help.template='{MARK.join(['', *HELP_PARTS, ''])}'", "--help")
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
-_FILLED = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=.*\{.*")  # KEY={PLACE}, which a run alone has
-_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*", re.MULTILINE)
+# Variables that decide which program a word is, and which modules it imports.
+SEARCH_VARIABLES = ("PATH", "PYTHONPATH")
+INSTALLED = ("hydra.", "hydra_plugins.")  # packages of configuration next to an interpreter
+_FILLED = re.compile(r"[+~]*([A-Za-z_][\w./@-]*)=.*\{.*")  # KEY={PLACE}: only a run can fill it
+_VARIABLE = re.compile(rb"\$\{\s*(?:oc\.)?env\s*:\s*(\w+)")
+_CHAINED = "\nThe above exception was the direct cause of the following exception:\n"
+_OF_HYDRA = re.compile(r"(?:hydra|omegaconf)\.[\w.]+: ")  # the name of an exception
+_YAML_PLACE = re.compile(r"^ +(in \".*\", line \d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Composed:
     """The result of composing an application's configuration from overrides.
 
-    choices: what each group is; values: by dotted key; derived: the keys of interpolations;
-    missing: the keys that have no value yet; folders: where its files of configuration lie.
+    choices: what each group is; options: of each group, also of those that its list of defaults
+    lacks; values: by dotted key; derived: the keys of interpolations; missing: the keys that have
+    no value yet; folders: where its files of configuration lie.
     """
 
     choices: Mapping[str, str]
+    options: Mapping[str, Sequence[str]]
     values: dict[str, Any]
     derived: Sequence[str]
     missing: Sequence[str]
@@ -57,42 +83,41 @@ class Composed:
 class HydraApp:
     """A Hydra application, by the command that starts it.
 
-    words: of the command, with placeholders; folder: where it starts; env: its variables; cache:
-    the folder for what it composed, None to remember nothing; files: the hashes of its code.
+    words: of the command, with placeholders; folder: where it starts; env: its variables; store:
+    the one that remembers what it composed, None to remember it in this value alone; files: the
+    hashes of its code, by paths in the folder that the user works in.
     """
 
     words: Sequence[str]
     folder: Path
     env: Mapping[str, str]
-    cache: Path | None = None
+    store: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    _answers: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _hashes: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
-    def options(self) -> dict[str, list[str]]:
-        """The options of each group, including groups that its list of defaults lacks. Raises as
-        `compose`."""
-        text = self._answer([HELP], ["--help"])["text"]
-        lines = text.partition(GROUPS)[2].splitlines()
-        pairs = (line.strip().partition(": ") for line in lines if ": " in line)
-        return {group: options.split(", ") for group, _, options in pairs}
+    def filled_keys(self) -> dict[str, str]:
+        """The keys that the command fills in from what only a run has, and its word for each."""
+        matches = [(_place_match(word), word) for word in self.words]
+        return {match[1]: word for match, word in matches if match}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Return what the application composes from its command and these overrides.
 
         Raises UserError, one line, for what it refuses, and where it is no Hydra application.
         """
-        tree = self._answer(overrides, ["--cfg", "all"])["config"]
-        runtime = tree["hydra"]["runtime"]
+        answer = self._answer(overrides)
         choices = {
             group: str(choice)
-            for group, choice in runtime["choices"].items()
+            for group, choice in answer["choices"].items()
             if choice is not None and not group.startswith("hydra/")
         }
         values: dict[str, Any] = {}
         missing: list[str] = []
         derived: list[str] = []
-        for key, value in leaves({key: part for key, part in tree.items() if key != "hydra"}):
-            if key == "name" or value == {}:  # "name" is ours
+        for key, value in leaves(answer["config"]):
+            if key == "name" or key in self.filled_keys or value == {}:  # "name" is ours
                 continue
             if value == "???":
                 missing.append(key)
@@ -100,115 +125,191 @@ class HydraApp:
                 derived.append(key)
             else:
                 values[key] = value
-        return Composed(choices, values, derived, missing, _folders(tree))
+        folders = [Path(folder) for folder in answer["folders"]]
+        return Composed(choices, answer["options"], values, derived, missing, folders)
 
-    def _answer(self, overrides: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-        """Return what the application printed for Hydra's options, `text` or a parsed `config`:
-        remembered, or else asked for now."""
-        words = [*self._filled(overrides), *options]
-        location = f"{TRAINER}.keys: hydra: {shlex.join(words)}"
-        path = None if self.cache is None else self.cache / f"{self._digest(words)}.json"
-        answer = None if path is None else read_sealed(path)
-        if answer is not None and answer["sources"] == _sources(answer["config"]):
-            return answer
-        text = self._printed(words, location)
-        if "--help" in options:
-            answer = {"text": text, "config": {}}
-        else:
-            answer = {"config": _parsed(text, location)}
-        answer["sources"] = _sources(answer["config"])
-        if path is not None:
+    def _answer(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """Return what the application composes from these overrides, as its help has it:
+        remembered, or else asked for now.
+
+        choices and options: of the groups; config: the plain tree, interpolations unresolved;
+        folders: those of its files; sources: the hash of these files.
+        """
+        words = self._filled(overrides)
+        digest = self._digest(words)
+        if digest not in self._answers:
+            path = None if self.store is None else self.store / CACHE_FOLDER / f"{digest}.json"
+            answer = None if path is None else read_sealed(path)
+            if answer is None or answer["sources"] != self._known_sources(answer["folders"]):
+                answer = self._ask(words, path)
+            self._answers[digest] = answer
+        stored: dict[str, Any] = self._answers[digest]
+        return stored
+
+    def _ask(self, words: Sequence[str], path: Path | None) -> dict[str, Any]:
+        """Start the application, and return its answer, which is written to `path` unless an edit
+        while it was loaded may have come too late for it."""
+        location = f"{TRAINER}.keys: hydra: {shlex.join([*words, HELP[-1]])}"
+        began_ns = time.time_ns()
+        answer, sources = _parsed(self._printed([*words, *HELP], location), location)
+        answer["folders"] = [source["path"] for source in sources if source["schema"] == "file"]
+        answer["sources"] = self._sources(answer["folders"])
+        if path is not None and _is_of_files(sources) and self._is_unchanged(answer, began_ns):
             make_folder(path.parent)
             write_sealed(path, answer)
         return answer
 
+    def _known_sources(self, folders: Sequence[str]) -> str:
+        """Return the hash as `_sources` does, computed once for all compositions of a plan."""
+        key = os.pathsep.join(folders)
+        if key not in self._hashes:
+            self._hashes[key] = self._sources(folders)
+        return self._hashes[key]
+
+    def _sources(self, folders: Sequence[str]) -> str:
+        """Return the hash of the files of configuration in these folders, and of the variables that
+        they and the code name."""
+        content, variables = hashlib.sha256(), set(self._variables)
+        for file in _config_files(folders, self.store):
+            text = file.read_bytes()
+            variables.update(_VARIABLE.findall(text))
+            content.update(f"{file}\0{len(text)}\0".encode() + text)
+        environment = {**os.environ, **self.env}
+        for name in sorted(variable.decode() for variable in variables):
+            content.update(f"{name}\0{environment.get(name)}\0".encode())
+        return content.hexdigest()
+
+    @functools.cached_property
+    def _variables(self) -> set[bytes]:
+        """The variables that its command and its code name in interpolations."""
+        texts = [" ".join(self.words).encode(), *(read_file(Path(name)) for name in self.files)]
+        return {name for text in texts for name in _VARIABLE.findall(text)}
+
+    def _is_unchanged(self, answer: Mapping[str, Any], began_ns: int) -> bool:
+        """Return whether code and configuration are what they were when the application began."""
+        files = _config_files(answer["folders"], self.store)
+        places = {*files, *(file.parent for file in files), *map(Path, answer["folders"])}
+        try:
+            stats = [place.stat() for place in places]
+            code = {name: code_file_hash(read_file(Path(name))) for name in self.files}
+        except OSError:
+            return False
+        # A file that was renamed or copied to here may keep an old time of its last edit.
+        changes_ns = [max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats]
+        return all(change_ns < began_ns for change_ns in changes_ns) and code == self.files
+
     def _filled(self, overrides: Sequence[str]) -> list[str]:
-        """Return the words of the command with overrides; of a run alone has no place here."""
+        """Return the words of the command with these overrides, without those that only a run can
+        fill (seed, folder)."""
         places: Mapping[str, str] = collections.defaultdict(lambda: "1")
         words: list[str] = []
         for word in self.words:
             if word == "{overrides}":
                 words += overrides
-            elif not _FILLED.fullmatch(word.replace("{{", "").replace("}}", "")):
+            elif not _place_match(word):
                 words.append(word.format_map(places))
         return words
 
     def _digest(self, words: Sequence[str]) -> str:
         """Return the name of a composition: a hash of the words, the variables, the code, and the
         time of the last change of its interpreter's packages."""
-        program = shutil.which(words[0]) or words[0]
+        environment = {**os.environ, **self.env}
+        word = words[0]
+        if os.sep in word:
+            word = os.path.join(self.folder, word)
+        program = shutil.which(word, path=environment.get("PATH")) or word
         packages = Path(program).parent.parent.glob("lib/python*/site-packages")
         installed = [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(packages)]
-        content = [words, program, installed, str(self.folder), self.env, self.files]
+        search = [environment.get(name) for name in SEARCH_VARIABLES]
+        content = [words, program, installed, search, str(self.folder), self.env, self.files]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def _printed(self, words: Sequence[str], location: str) -> str:
-        environment = {**os.environ, **self.env, "PYTHONWARNINGS": "ignore"}
-        environment.pop("HYDRA_FULL_ERROR", None)
+        quiet = {"PYTHONWARNINGS": "ignore", "HYDRA_FULL_ERROR": "1"}
+        environment = {**os.environ, **self.env, **quiet}
         try:
-            done = subprocess.run(
-                words,
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_S,
-            )
+            process = system.run_in_session(words, ANSWER_S, cwd=self.folder, env=environment)
         except OSError as error:
             raise UserError(f"{TRAINER}.command: {words[0]}: {error.strerror}") from error
         except subprocess.TimeoutExpired:
-            raise UserError(f"{location}: did not end within {ANSWER_S:g} s") from None
-        if done.returncode:
-            raise UserError(f"{location}: {_cause(done.stderr)}")
-        return done.stdout
+            raise UserError(
+                f"{location}: did not end within {ANSWER_S:g} s, and was killed; move what takes "
+                f"long behind @hydra.main, or declare keys: {{KEY: DEFAULT}}"
+            ) from None
+        if process.returncode:
+            raise UserError(f"{location}: {_cause(process.stderr)}")
+        return process.stdout
+
+
+def _place_match(word: str) -> re.Match[str] | None:
+    """Match a word of a command that only a run can fill, such as seed={seed}."""
+    return _FILLED.fullmatch(word.replace("{{", "").replace("}}", ""))
 
 
 def _cause(text: str) -> str:
-    """Return why an application ended: the last exception of a traceback, or else the first lines
-    of Hydra's message, without the hint below it."""
-    if "Traceback (most recent call last)" in text and (errors := _ERROR.findall(text)):
-        return str(errors[-1])
-    lines = [line.rstrip(" .") for line in text.splitlines() if line.strip()]
-    message = [line for line in lines if "HYDRA_FULL_ERROR" not in line and line[0] != " "]
-    return ": ".join(message[:2]) or "it ended with an error, and printed nothing"
+    """Return why an application ended: the exception of its traceback, and those that caused it."""
+    causes = []
+    for part in reversed(text.split(_CHAINED)):
+        lines = [line for line in part.splitlines() if line.strip() and not line.startswith(" ")]
+        causes.append(_OF_HYDRA.sub("", system.failure_cause(lines), count=1).rstrip(" ."))
+        if "yaml." in causes[-1] and (place := _YAML_PLACE.search(part)):
+            causes[-1] += f" {place[1]}"
+    return short_error(": ".join(causes))
 
 
-def _parsed(text: str, location: str) -> dict[str, Any]:
-    """Return the plain tree of a printed configuration, interpolations unresolved. Hydra's own
-    section is its first; what the program prints as it is loaded stands before."""
+def _parsed(text: str, location: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the parts of a printed help: the groups' `choices` and `options` and the `config`, and
+    the sources of the configuration.
+
+    What the program prints as it is loaded, or behind its function, stands outside of the marks.
+    """
     from omegaconf import OmegaConf
 
-    begin = re.search(r"^hydra:$", text, re.MULTILINE)
-    if begin is None:
+    parts = text.split(MARK)
+    if len(parts) != len(HELP_PARTS) + 2:
         raise UserError(
             f"{location}: printed no configuration of Hydra; `keys: hydra` is for a program with "
             f"@hydra.main, any other has keys: {{KEY: DEFAULT}}"
         )
-    with hydra_errors(location):
-        tree = OmegaConf.to_container(OmegaConf.create(text[begin.start() :]), resolve=False)
-    plain: dict[str, Any] = json.loads(json.dumps(tree, default=str))
-    return plain
+    choices_text, sources_text, groups_text, config_text = parts[1:-1]
+    options = {}
+    for line in groups_text.splitlines():
+        group, _, names = line.strip().partition(": ")
+        if names:
+            options[group] = names.split(", ")
+    with hydra_errors(f"{location}: its configuration can't be read"):
+        tree = OmegaConf.to_container(OmegaConf.create(config_text), resolve=False)
+    config = json.loads(json.dumps(tree, default=str))
+    answer = {"choices": ast.literal_eval(choices_text), "options": options, "config": config}
+    return answer, ast.literal_eval(sources_text)
 
 
-def _folders(config: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of files that a configuration was composed from."""
-    if not config:
-        return []
-    sources = config["hydra"]["runtime"]["config_sources"]
-    return [Path(source["path"]) for source in sources if source["schema"] == "file"]
+def _is_of_files(sources: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a configuration was composed from files in folders, from the program itself
+    and from what is installed; a package may lie anywhere."""
+    return all(
+        source["schema"] in ("file", "structured")
+        or not source["path"]
+        or (source["schema"] == "pkg" and source["path"].startswith(INSTALLED))
+        for source in sources
+    )
 
 
-def _sources(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hash of the files in each folder that a configuration was composed from."""
-    hashes = {}
-    for folder in _folders(config):
-        content = hashlib.sha256()
-        for file in sorted(folder.rglob("*.y*ml")):
-            content.update(f"{file}\0".encode() + file.read_bytes() + b"\0")
-        hashes[str(folder)] = content.hexdigest()
-    return hashes
+def _config_files(folders: Sequence[str], store: Path | None) -> list[Path]:
+    """List the files of configuration below some folders, in order. What lies in the store, in a
+    virtual environment or in a hidden folder, as `.hydra` of other runs, is none."""
+    files: list[Path] = []
+    folders_seen: set[str] = {os.path.realpath(store)} if store is not None else set()
+    for folder in folders:
+        for place, folder_names, names in os.walk(folder, followlinks=True):
+            real_place = os.path.realpath(place)
+            if real_place in folders_seen or "pyvenv.cfg" in names:
+                folder_names.clear()
+                continue
+            folders_seen.add(real_place)
+            folder_names[:] = [name for name in folder_names if not name.startswith(".")]
+            files += [Path(place, name) for name in names if name.endswith((".yaml", ".yml"))]
+    return sorted(file for file in files if file.is_file())
 
 
 def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -221,10 +322,10 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     key that the application does not have, and for a value that it refuses.
     """
     default = app.compose([])
-    group_choices = {key: value for key, value in run_settings.items() if key in app.options}
+    group_choices = {key: value for key, value in run_settings.items() if key in default.options}
     for key, value in group_choices.items():
-        if value not in app.options[key]:
-            raise unknown_value(f"{TRAINER}.{key}", value, app.options[key])
+        if value not in default.options[key]:
+            raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
     groups = []
     for key, value in group_choices.items():
         if key not in default.choices:
@@ -235,8 +336,11 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
+        if key in app.filled_keys:
+            word = app.filled_keys[key]
+            raise UserError(f"{TRAINER}.{key}: is filled in by the command, {word}; leave it out")
         if key not in keys:
-            all_keys = [*app.options, *keys]
+            all_keys = [*default.options, *keys]
             raise unknown_value(f"{TRAINER}.{key}", key, all_keys, "a key among")
     for key in composed.missing:
         if key not in settings:
@@ -252,8 +356,8 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     declares: dict[str, Any] = {}
     for key, choice in composed.choices.items():
         # An optional default from an interpolation may name a file that does not exist.
-        if choice in app.options.get(key, ()):
-            declares[key] = {"default": choice, "choices": app.options[key]}
+        if choice in default.options.get(key, ()):
+            declares[key] = {"default": choice, "choices": default.options[key]}
     for key, value in (composed.values | changed_values).items():
         default_value = composed.values.get(key)
         kind = KINDS.get(type(value if default_value is None else default_value), "str")

@@ -39,6 +39,7 @@ _SCRIPT = re.compile(r".*\.(py|sh|bash|jl|R|rb|pl|lua|js|ts)")
 _SEED = re.compile(r"(\w+_)?seed(_everything)?|random_state")
 _FOLDER = re.compile(
     r"(out|output|save|log|run|results?|work|checkpoint)s?_?(dir|folder|path)?|folder"
+    r"|default_root_dir|logging_dir"
 )
 # A word alone may be a command of the program, such as `run`.
 _FOLDER_ALONE = re.compile(r"(out|outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
@@ -100,8 +101,10 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     start = _script_place(words)
     script = words[start]
     options = _Options([_escaped(word) for word in words[: start + 1]])
-    files = _files(folder, script)
-    if files and "hydra.main" in (folder / script).read_text(errors="replace"):
+    is_module = start > 0 and words[start - 1] in _MODULE
+    file = _module_file(folder, script, env) if is_module else script
+    files = _files(folder, file)
+    if files and "hydra.main" in (folder / file).read_text(errors="replace"):
         options.template += [*_hydra_constants(words[start + 1 :]), "{overrides}"]
         app = HydraApp([*options.template], folder, env)
         keys_text, try_it = "hydra", _add_hydra(app, options)
@@ -124,7 +127,6 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
         result=FILE if has_folder else LINES,
         code="" if in_git or not files else CODE.format(files=", ".join(files)),
     )
-    is_module = words[start - 1] in _MODULE and start > 0
     stem = script.rpartition(".")[2] if is_module else Path(script).stem
     if words[start - 1] in _CODE and start > 0:
         stem = Path(words[0]).stem
@@ -427,6 +429,17 @@ def _first_sweep(keys: Mapping[str, Any]) -> str:
         if isinstance(declaration, Mapping):
             return f"trainer.{name}={','.join(declaration['choices'])}"
     return ""
+
+
+def _module_file(folder: Path, module: str, env: Mapping[str, str]) -> str:
+    """Return the file that `-m MODULE` runs, relative to `folder`; the name itself where it lies
+    elsewhere."""
+    path = module.replace(".", "/")
+    for place in ("", *env.get("PYTHONPATH", "").split(":")):
+        for file in (f"{path}.py", f"{path}/__main__.py"):
+            if (folder / place / file).is_file() and not Path(place).is_absolute():
+                return (Path(place) / file).as_posix()
+    return module
 
 
 def _files(folder: Path, script: str) -> list[str]:

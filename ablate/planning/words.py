@@ -111,16 +111,18 @@ def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 def declared_texts(trainer: str) -> set[str]:
     """Return the keys that `conf/trainer/NAME.yaml` declares as texts; none where there is no such
     file, or it can't be read, as the composer says."""
-    import yaml
+    from omegaconf import OmegaConf  # by which 5e-5 is a number, as it is for the composer
+    from yaml import YAMLError
 
     path = Path("conf", TRAINER, f"{trainer}.yaml")
     try:
-        keys = yaml.safe_load(path.read_bytes())["keys"]
+        section: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        keys = section["keys"]
         declarations = {
             key: value if isinstance(value, Mapping) else {"default": value}
             for key, value in keys.items()
         }
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, YAMLError, TypeError, KeyError, AttributeError):
         return set()
     examples = {
         key: (value.get("choices") or [value.get("default")])[0]

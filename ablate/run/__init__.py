@@ -17,11 +17,9 @@ __all__ = [
     "Metrics",  # metrics.jsonl in the hands of its writer
     "parse_lines",  # the JSON objects of a file of lines
     "parse_result",  # a result, or why bytes are none
-    "lines_until",  # lines of metrics up to a step
     "sealed_part",  # the sealed part of metrics
     "RUNS_FOLDER",  # the folder of a store's runs
     "ATTEMPTS_FOLDER",  # the folder of attempts on other hosts
-    "SCRATCH_FOLDER",  # the working folder of a run
     "FINAL_STATUSES",  # states with a result
     "FAILED",  # the state after an exception
     "WRONG_UNIT",  # the state after an exception on percents that were declared as shares
@@ -162,6 +160,7 @@ __all__ = [
     "check_shares",  # refuse percents declared as shares
     "last_validation",  # the last values on validation
     "code_file_hash",  # the hash of a file of code
+    "read_events",  # the scalars of TensorBoard's event files
     "data_hashes",  # the hashes of data files, remembered
     "Program",  # what a yaml declares of a program
     "program_of",  # the program of a run's tree
@@ -169,7 +168,6 @@ __all__ = [
     "FOLDER_PLACE",  # the placeholder for the run's folder
     "SEED_PLACE",  # the placeholder for the seed
     "fill_command",  # a command with its placeholders filled in
-    "command_text",  # a command as one text
     "split_command",  # the words of a command
     "resume_words",  # the words that continue an attempt
     "hydra_override",  # KEY=VALUE, quoted as Hydra needs it
@@ -240,6 +238,7 @@ if TYPE_CHECKING:
         decoding_words,
         first_of_lines,
     )
+    from ablate.run.event_files import read_events
     from ablate.run.fingerprint import FINGERPRINTS_FILE, data_fingerprint
     from ablate.run.idle import (
         LENGTH_KEYS,
@@ -302,7 +301,6 @@ if TYPE_CHECKING:
         PLACEHOLDERS,
         SEED_PLACE,
         Program,
-        command_text,
         fill_command,
         hydra_override,
         program_of,
@@ -327,12 +325,10 @@ if TYPE_CHECKING:
         RANK_KILLED,
         RANK_LOST,
         RUNS_FOLDER,
-        SCRATCH_FOLDER,
         STOPPED,
         WRONG_UNIT,
         Metrics,
         RunDir,
-        lines_until,
         parse_lines,
         parse_result,
         sealed_part,

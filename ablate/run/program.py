@@ -28,7 +28,7 @@ from string import Formatter
 from typing import Any
 
 from ablate.run.own import TRAINER, code_file_hash
-from ablate.run.result_source import Result, check_result
+from ablate.run.result_source import Result, check_pattern, check_result
 from ablate.run.schema import read_section
 from ablate.run.spec import OwnSpec
 from ablate.shared import (
@@ -162,8 +162,20 @@ def check_program(
             f"add it, or read the output by result: {{lines: ...}}"
         )
     check_result(program.result, metrics)
-    table = program.result.file if program.result.is_table else None
-    if table and program.resume and program.result.best and program.result.step is None:
+    table = program.result.path if program.result.is_table else None
+    if table and program.resume and program.result.is_pattern:
+        raise UserError(
+            f"{TRAINER}.result: {table}: is a pattern, and a program that goes on by `resume` may "
+            f"leave a second file or folder that it matches; have the program always write to one "
+            f"place (Lightning: version=''), and name that, or leave `resume` out"
+        )
+    if (
+        table
+        and program.result.file
+        and program.resume
+        and program.result.best
+        and program.result.step is None
+    ):
         raise UserError(
             f"{TRAINER}.result.step: missing; name the column of steps of {table}, by which rows "
             f"that `resume` makes the program write again are known"
@@ -321,6 +333,12 @@ def code_of(program: Program, folder: Path, store: Path) -> dict[str, str]:
     return {name: code_file_hash(read_file(folder / name)) for name in sorted(files)}
 
 
+def check_folder(program: Program, folder: Path) -> None:
+    """Raise UserError where the folder that the program starts in is not there."""
+    if program.cwd is not None and not (folder / program.cwd).is_dir():
+        raise UserError(f"{TRAINER}.cwd: {program.cwd}: no such folder in {folder}")
+
+
 def data_files(program: Program, folder: Path) -> list[str]:
     """List the files that `data` names, in order. Raise UserError where a pattern names none."""
     files = _matching(program.data, "data", folder)
@@ -336,6 +354,7 @@ def _matching(
     for pattern in patterns:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise UserError(f"{TRAINER}.{key}: {pattern}: expected files within {folder}")
+        check_pattern(pattern, key)
         if (folder / pattern).is_dir():  # all that lies in it
             pattern = f"{pattern.rstrip('/')}/**/*"
         files = [

@@ -26,6 +26,7 @@ from ablate.run.own import DIRECTIONS, TRAINER, result_key
 from ablate.shared import UserError, unknown_value
 
 TABLES = (".csv", ".jsonl", ".ndjson")  # endings of files with a row for each line
+OBJECTS = (".json", "")  # endings of files with an object of metrics
 PLACES = ("file", "tensorboard", "lines")
 EXAMPLES = "{file: result.json}, {file: metrics.csv}, {tensorboard: FOLDER} or {lines: PATTERN}"
 
@@ -42,9 +43,9 @@ class Best:
 class Result:
     """The place of a result; exactly one of `PLACES` is given.
 
-    file, tensorboard: within the run's folder, where a pattern such as `logs/*/metrics.csv` names
-    one file; lines: regular expressions whose groups are named by metrics; step: the column by
-    which rows of a table are one; best: which row counts instead of the last one.
+    file, tensorboard: within the run's folder; a pattern such as `logs/*/metrics.csv` has to match
+    exactly one; lines: regular expressions whose groups are named by metrics; step: the column by
+    which rows of a table are joined; best: which row counts instead of the last one.
     """
 
     file: str | None = None
@@ -70,6 +71,11 @@ class Result:
             self.file is not None and Path(self.file).suffix.lower() in TABLES
         )
 
+    @property
+    def is_pattern(self) -> bool:
+        """Return whether the name of the file or folder is a pattern."""
+        return self.path is not None and not {*"*?["}.isdisjoint(self.path)
+
     def keys(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Return the name that each declared metric has in the result."""
         return {metric["key"]: result_key(metric) for metric in metrics}
@@ -89,6 +95,13 @@ def check_result(result: Result, metrics: Sequence[Mapping[str, Any]]) -> None:
         raise UserError(
             f"{place}: expected one of {EXAMPLES}, got {' and '.join(places) or 'none'}"
         )
+    if result.path is not None:
+        check_pattern(result.path, f"result.{places[0]}")
+    if result.file is not None and Path(result.file).suffix.lower() not in (*TABLES, *OBJECTS):
+        raise UserError(
+            f"{place}.file: {result.file}: expected a .json (an object of metrics), a .csv or a "
+            f".jsonl (tables); write one of them, or read the output by result: {{lines: ...}}"
+        )
     for name in ("step", "best"):
         if getattr(result, name) is not None and not result.is_table:
             raise UserError(
@@ -100,6 +113,16 @@ def check_result(result: Result, metrics: Sequence[Mapping[str, Any]]) -> None:
     if result.best is not None:
         _check_best(result.best, result.keys(metrics))
     _check_groups(result, result.keys(metrics))
+
+
+def check_pattern(pattern: str, key: str) -> None:
+    """Raise UserError for a pattern of files that none can match; `key`: of the yaml."""
+    for part in Path(pattern).parts:
+        if "**" in part and part != "**":
+            raise UserError(
+                f"{TRAINER}.{key}: {pattern}: ** is for folders, and stands alone between "
+                f"slashes, such as **/metrics.csv; within a name write *"
+            )
 
 
 def _check_best(best: Best, keys: Mapping[str, str]) -> None:

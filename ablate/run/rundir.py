@@ -493,12 +493,14 @@ class RunDir:
         """Return every whole line of `metrics.jsonl`. A torn last line is left out."""
         return parse_lines(self.metrics_content())
 
-    def metrics_content(self) -> bytes:
-        """Return the bytes of `metrics.jsonl`, b"" where it is missing."""
+    def metrics_content(self, last_step: int | None = None) -> bytes:
+        """Return the bytes of `metrics.jsonl`, b"" where it is missing; with `last_step` those of
+        its lines up to this step."""
         try:
-            return read_file(self.metrics)
+            content = read_file(self.metrics)
         except FileNotFoundError:
             return b""
+        return content if last_step is None else lines_until(content, last_step)
 
 
 def _attempt_of(path: str) -> str | None:

@@ -55,7 +55,11 @@ def build_own(spec: OwnSpec) -> OwnRun:
     seed = read_field(Run, "seed", tree["seed"], "seed")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
     if spec.is_command:
-        program.check_settings(settings)
+        overrides = tree["code"].get("overrides")
+        if overrides is not None:  # all other settings stay in the application's own configuration
+            program.check_settings({word.partition("=")[0]: word for word in overrides})
+        else:
+            program.check_settings(settings)
     section = {"name": trainer["name"], **settings}
     return OwnRun(section, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
 
@@ -202,6 +206,7 @@ def code_of(spec: OwnSpec, folder: Path, store: Path) -> dict[str, Any]:
     """
     if spec.is_command:
         declares = program.program_of(spec)
+        program.check_folder(declares, folder)
         data = program.data_files(declares, folder)
         return {
             "files": program.code_of(declares, folder, store),

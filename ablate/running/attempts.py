@@ -17,7 +17,6 @@ import shutil
 
 from ablate.run import (
     ATTEMPTS_FOLDER,
-    SCRATCH_FOLDER,
     RunDir,
     RunSpec,
 )
@@ -30,7 +29,7 @@ from ablate.shared import (
 from ablate.store import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_NOT_CARRIED = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
+_NOT_CARRIED = ("lock", "result.json", "stop.json", "scratch")  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
@@ -111,7 +110,7 @@ def _carry(old: RunDir, new: RunDir) -> None:
     meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if SCRATCH_FOLDER in names and RunSpec.of(old.read_spec()).is_command:
+        if old.scratch.is_dir() and RunSpec.of(old.read_spec()).is_command:
             # Its program may go on from there.
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:

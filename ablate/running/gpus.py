@@ -7,17 +7,14 @@ nvidia-smi also needs an answer in tests/nvidia.py, which stands in for it.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError, system, unknown_value
 
 TOOL = "nvidia-smi"
 PATIENCE_S = 30.0  # it takes a second a GPU where no daemon holds the driver; a lost GPU hangs it
@@ -53,25 +50,14 @@ def output_of(*arguments: str) -> str:
     path = shutil.which(TOOL)
     if path is None:
         raise NoAnswer(f"there is no {TOOL}")
-    tool = subprocess.Popen(
-        [path, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
     try:
-        output, _ = tool.communicate(timeout=PATIENCE_S)
+        tool = system.run_in_session([path, *arguments], PATIENCE_S, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired:
-        os.killpg(tool.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # the driver may not let go of it
-            tool.communicate(timeout=1)
         raise NoAnswer(f"{TOOL} gave no answer in {PATIENCE_S:g} s") from None
     if tool.returncode != 0:
-        raise NoAnswer(f"{TOOL}: {_first_line(output)} (exit code {tool.returncode})", output)
-    return output
+        reason = f"{TOOL}: {_first_line(tool.stdout)} (exit code {tool.returncode})"
+        raise NoAnswer(reason, tool.stdout)
+    return tool.stdout
 
 
 def _first_line(output: str) -> str:

@@ -28,7 +28,7 @@ __all__ = [
     "short_error",  # an exception in one line of bounded length
     "other_format_error",  # the error for a store or bundle of another format
     "format_words",  # what to say of a file of another format
-    "system",  # signals, orphans, git, install commands
+    "system",  # programs, signals, orphans, git, install commands
     "signal_words",  # the name of a signal
     "noted_signals",  # notes signals while a block runs
     "ENDING_SIGNALS",  # signals that ask to end

@@ -2,22 +2,25 @@
 
 Packages: the command that installs a package for the one feature that needs it. It keeps what is
 installed already: without constraints, pip may replace the torch that everything else was tested
-with. Git: questions about the folder that we are in. Signals: those that end a command, noted for
-whoever looks.
+with. Git: questions about the folder that we are in. Programs: what they print, and why they
+failed. Signals: those that end a command, noted for whoever looks.
 
-Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, install
-commands by errors and `ablate doctor`. A new entry of `EXTRAS` also needs
-[project.optional-dependencies] in pyproject.toml, which tests/test_install.py compares.
+A new entry of `EXTRAS` also needs [project.optional-dependencies] in pyproject.toml, which
+tests/test_install.py compares.
+
+Used by most rooms: signals by the driver and the workers, git by plans and `ablate sweep`, programs
+by plans, workers and for nvidia-smi, install commands by errors and `ablate doctor`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
@@ -64,6 +67,65 @@ def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | N
     except (OSError, subprocess.TimeoutExpired):
         return None
     return process.stdout if process.returncode == 0 else None
+
+
+def run_in_session(
+    words: Sequence[str],
+    timeout_s: float,
+    *,
+    stderr: int = subprocess.PIPE,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without input in a session of its own, and return what it printed.
+
+    Whatever ends the wait for it, the limit or Ctrl-C, also kills what it started. Raises
+    subprocess.TimeoutExpired, and OSError where it can't be started.
+    """
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        cwd=cwd,
+        env=env,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # a driver may not let go of it
+            process.communicate(timeout=1)
+        raise
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+LAST_LINES = 50  # of an output, that may name the cause of a failure
+# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
+_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
+_TRACEBACK = "Traceback (most recent call last)"
+_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
+
+
+def failure_cause(lines: Sequence[str]) -> str:
+    """Return the line of an output that says why a program failed: the last line of an exception,
+    or else the last one that is no hint."""
+    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
+    traced, error_lines = False, []
+    for line in messages:
+        traced |= line.lstrip().startswith(_TRACEBACK)
+        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
+        if is_error and not line.startswith(_TRACEBACK):
+            error_lines.append(line)
+    for candidates in (error_lines, messages, lines):
+        if candidates:
+            return candidates[-1].strip()
+    return "it printed nothing"
 
 
 def signal_words(number: int) -> str:

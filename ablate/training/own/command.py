@@ -373,7 +373,7 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
     Python, its version and those of the distributions that the run's code imports."""
     folder = Path(run.code["folder"])
     if os.sep in word:
-        word = os.path.join(folder, word)
+        word = os.path.join(folder, program_of(run.spec).cwd or "", word)
     path = shutil.which(word)
     if path is None or not Path(path).name.startswith("python"):
         return {"path": path}

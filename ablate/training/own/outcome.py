@@ -23,11 +23,13 @@ from ablate.shared import (
     open_file,
     short_error,
     signal_words,
+    system,
 )
 from ablate.training.own.curves import to_number
 from ablate.training.own.result_table import (
     ABSENT,
     best_row,
+    check_last_rows,
     csv_rows,
     event_rows,
     flat_names,
@@ -44,12 +46,6 @@ MOST_RESULT = 16 << 20  # bytes of an object of metrics
 MOST_TABLE = 256 << 20  # bytes of a table
 EVENT_FILES = "*.tfevents.*"  # of TensorBoard, in one folder
 SET_ASIDE = ".attempt-"  # in the names of files that an earlier attempt left as its result
-LAST_LINES = 50  # that may name the cause of a failure
-# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
-_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
-_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
-_TRACEBACK = "Traceback (most recent call last)"
-_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory")
 
 
@@ -68,27 +64,11 @@ def fail(code: int, output: str) -> NoReturn:
         end = f"with exit code {code}"
     else:
         end = f"by {signal_words(-code)}"
-    text = f"the command ended {end}: {cause(lines)}"
+    text = f"the command ended {end}: {short_error(system.failure_cause(lines))}"
     last_lines = "\n".join(lines[-20:])
     if _OUT_OF_MEMORY.search(last_lines):
         raise MemoryError(text)
     raise RuntimeError(text)
-
-
-def cause(lines: Sequence[str]) -> str:
-    """Return the line that says why a program failed: the last line of an exception, or else the
-    last one that is no hint."""
-    messages = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
-    traced, error_lines = False, []
-    for line in messages:
-        traced |= line.lstrip().startswith(_TRACEBACK)
-        is_error = _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line))
-        if is_error and not line.startswith(_TRACEBACK):
-            error_lines.append(line)
-    for candidates in (error_lines, messages, lines):
-        if candidates:
-            return short_error(candidates[-1].strip())
-    return "it printed nothing"
 
 
 def read_result(
@@ -177,7 +157,8 @@ def _matched(patterns: Sequence[str], keys: Sequence[str], output: str) -> dict[
 
 
 def _of_table(program: Program, keys: Sequence[str], folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the place of the row that counts, and its values; of the last one those of `keys`."""
+    """Return the place of the table and the values of its result: with `best` those of the best
+    row, else the last value of each of `keys`."""
     result = program.result
     if result.tensorboard is not None:
         place = f"trainer.result.tensorboard: {result.tensorboard}"
@@ -187,6 +168,9 @@ def _of_table(program: Program, keys: Sequence[str], folder: Path) -> tuple[str,
         [file] = result_files(program, folder, place)
         content = _content(file, place, MOST_TABLE)
         rows = (csv_rows if file.suffix.lower() == ".csv" else json_rows)(content, place)
+        if result.best is None:
+            for key in keys:
+                check_last_rows(rows, key, result.step, place)
         if result.step is not None:
             rows = rows_by_step(rows, result.step, place)
     if result.best is None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.run import DIRECTIONS
-from ablate.shared import UserError, count_text, install_command, short_error
+from ablate.run import DIRECTIONS, read_events
+from ablate.shared import UserError, count_text, short_error
 from ablate.training.own.curves import to_number
 
 ABSENT = (None, "")  # cells of a column that a row has no value of
@@ -86,38 +86,11 @@ def json_rows(content: bytes, place: str) -> list[ResultRow]:
 
 def event_rows(files: Sequence[Path], place: str) -> list[ResultRow]:
     """Return a row for each step of the scalars in event files, which are in the order of their
-    times. A tag that goes back to a step, in a later file or in the same, loses what it had from
-    there on, as in TensorBoard. Raises UserError without the package, and where there is no
-    scalar."""
-    by_tag: dict[str, dict[int, float]] = {}
-    for step, tag, value in (scalar for file in files for scalar in _scalars(file, place)):
-        steps = by_tag.setdefault(tag, {})
-        while steps and next(reversed(steps)) >= step:
-            steps.popitem()
-        steps[step] = value
-    if not by_tag:
+    times. Raises UserError without the package that reads them, and where there is no scalar."""
+    by_step = read_events(files, place).by_step
+    if not by_step:
         raise UserError(f"{place}: its event files have no scalars")
-    by_step: dict[int, dict[str, float]] = {}
-    for tag, steps in by_tag.items():
-        for step, value in steps.items():
-            by_step.setdefault(step, {})[tag] = value
-    return [ResultRow(f"step {step}", by_step[step]) for step in sorted(by_step)]
-
-
-def _scalars(file: Path, place: str) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tag, value) for each scalar of an event file, whoever wrote it."""
-    try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-        from tensorboard.util.tensor_util import make_ndarray
-    except ImportError:
-        need = f"needs tensorboard: {install_command('tensorboard')}"
-        raise UserError(f"{place}: {need}") from None
-    plugins: dict[str, str] = {}  # by tag; a writer may name it only once
-    for event in EventFileLoader(str(file)).Load():
-        for value in event.summary.value:
-            plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
-            if plugin == "scalars":
-                yield event.step, value.tag, float(make_ndarray(value.tensor).item())
+    return [ResultRow(f"step {step}", cells) for step, cells in by_step.items()]
 
 
 # --- Which row counts -----------------------------------------------------------------------------
@@ -143,21 +116,40 @@ def rows_by_step(rows: Iterable[ResultRow], column: str, place: str) -> list[Res
     return [row for _, row in joined]
 
 
+def check_last_rows(rows: Sequence[ResultRow], key: str, step: str | None, place: str) -> None:
+    """Raise UserError where only rows at the end of a file lack a value of this column: that may be
+    a nan, written as nothing.
+
+    step: the column by which the rows are joined. Then rows with other columns than those before,
+    such as that of the test, lack nothing.
+    """
+    places = [n for n, row in enumerate(rows) if value_at(row.cells, key) not in ABSENT]
+    end = places[-1] + 1 if places else 0
+    if not 1 < len(places) == end < len(rows):
+        return
+    remedy = "write nan where it diverged"
+    if step is None:
+        remedy += (
+            ", or name the column of steps by trainer.result.step, which joins the lines of a step"
+        )
+    elif not _columns(rows[end:]) <= _columns(rows[:end]):
+        return
+    raise UserError(f"{place}: {rows[end].place} has no {key}, though all before it have; {remedy}")
+
+
+def _columns(rows: Iterable[ResultRow]) -> set[str]:
+    """Return the columns of which some row has a value."""
+    return {name for row in rows for name, cell in row.cells.items() if cell not in ABSENT}
+
+
 def value_of_last(rows: Sequence[ResultRow], key: str, place: str) -> tuple[ResultRow, Any]:
     """Return the last row that has a value of this column, and the value. Raises UserError where no
-    row has one, and where only rows at the end lack it: that may be a nan, written as nothing."""
-    places = [n for n, row in enumerate(rows) if value_at(row.cells, key) not in ABSENT]
-    if not places:
-        raise lacks(place, key, [name for row in rows for name in flat_names(row.cells)])
-    end = places[-1] + 1
-    if 1 < len(places) == end < len(rows):
-        raise UserError(
-            f"{place}: {rows[end].place} has no {key}, though all before it have; write nan "
-            f"where it diverged, or name the column of steps by trainer.result.step, which joins "
-            f"the lines of a step"
-        )
-    row = rows[end - 1]
-    return row, value_at(row.cells, key)
+    row has one."""
+    for row in reversed(rows):
+        value = value_at(row.cells, key)
+        if value not in ABSENT:
+            return row, value
+    raise lacks(place, key, [name for row in rows for name in flat_names(row.cells)])
 
 
 def best_row(rows: Sequence[ResultRow], key: str, direction: str, place: str) -> ResultRow:
