@@ -113,16 +113,10 @@ def make_table(
     has_gains = plan.analysis.target is None
     reads_images = ready and has_gains and (extras.population or plan.spread == "images")
     making = Making(plan, extras, reads_images, row_detail, past)
-    columns: list[TableColumn] = []
-    for column in evidence.columns:
-        label = column.column.label
-        if strict:
-            _refuse_mixed(label, column.scores)
-        columns.append(_column(making, column, row_detail, row_courses.get(label)))
-        set_detail = min(row_detail, Detail.INTERVALS) if courses else row_detail
-        for same_runs in evidence.on_other_sets(column):
-            set_column = _column(making, same_runs, set_detail)
-            columns.append(dataclasses.replace(set_column, beside=bool(courses)))
+    if strict:
+        for column in evidence.columns:
+            _refuse_mixed(column.column.label, column.scores)
+    columns = _columns(making, evidence, row_courses, bool(courses))
     variants_read = past.read_over_baselines() if past is not None else 0
     images = evidence.images() if reads_images else None
     arrays = Arrays(evidence, detail, images, bool(courses), variants_read)
@@ -175,6 +169,22 @@ def make_table(
         groups=tuple(group.name for group in plan.groups),
         target=plan.analysis.target,
     )
+
+
+def _columns(
+    making: Making, evidence: Evidence, courses: Mapping[str, ColumnCourse], has_looks: bool
+) -> list[TableColumn]:
+    """Return the columns of the sweep, each with those of the same runs on the sets of `eval.also`
+    behind it, which no look judges."""
+    columns: list[TableColumn] = []
+    for column in evidence.columns:
+        course = courses.get(column.column.label)
+        columns.append(_column(making, column, making.detail, course))
+        set_detail = min(making.detail, Detail.INTERVALS) if has_looks else making.detail
+        for same_runs in evidence.on_other_sets(column):
+            set_column = _column(making, same_runs, set_detail)
+            columns.append(dataclasses.replace(set_column, beside=has_looks))
+    return columns
 
 
 def _summaries(

@@ -156,6 +156,17 @@ class Cell:
                 return replace(self, spec=spec)
         return self
 
+    def check_ids(self) -> None:
+        """Raise ValueError where an id isn't that of the cell's configuration."""
+        try:
+            ids = {} if self.chosen else self.spec.ids(self.ids)
+            for seed, run in self.ids.items():
+                if run != (ids or self.at_seed(seed).spec.ids([seed]))[seed]:
+                    raise ValueError
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            message = f"was edited: the configuration of {self.label} is another run's"
+            raise ValueError(message) from error
+
 
 @dataclass(frozen=True)
 class TuningWinner:

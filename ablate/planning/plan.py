@@ -521,7 +521,7 @@ class Plan:
         if self.baseline not in [row.label for row in self.rows]:
             raise ValueError(f"is no plan of a sweep: it lacks {self.baseline!r}")
         for cell in (*self.cells, *(trial.cell for trial in self.trials)):
-            _check_ids(cell)
+            cell.check_ids()
         return self
 
     @classmethod
@@ -576,17 +576,6 @@ def _check(plan: Plan) -> None:
     for name, contrast in plan.analysis.contrasts.items():
         if set(contrast) not in CONTRAST_KEYS:
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
-
-
-def _check_ids(cell: Cell) -> None:
-    try:
-        ids = {} if cell.chosen else cell.spec.ids(cell.ids)
-        for seed, run in cell.ids.items():
-            if run != (ids or cell.at_seed(seed).spec.ids([seed]))[seed]:
-                raise ValueError
-    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        message = f"was edited: the configuration of {cell.label} is another run's"
-        raise ValueError(message) from error
 
 
 def before_searches(plan: Plan) -> Plan:
