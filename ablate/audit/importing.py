@@ -238,9 +238,18 @@ def _source_of(
 
 
 def _is_reread(old: SheetSource, new: SheetSource) -> bool:
-    """Return whether all that an old source has was read again: the same file, or its files among
-    others of their folder."""
-    return old.file == new.file and {*old.read.files} <= {*new.read.files}
+    """Return whether all that an old source has was read again, in the same layout: the same file or
+    folder, or its files among others of their folder."""
+
+    def layout(keys: SheetKeys) -> SheetKeys:
+        return replace(keys, files=(), ignore=(), metrics={})
+
+    return (
+        old.file == new.file
+        and layout(old.read) == layout(new.read)
+        and bool(old.read.files) == bool(new.read.files)
+        and {*old.read.files} <= {*new.read.files}
+    )
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
