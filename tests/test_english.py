@@ -89,8 +89,13 @@ RESOLVED = {
 EXAMPLES = [
     (
         "verdicts",
-        {"words": ["better", "worse"], "margin": 0.5},
+        {"words": ["better", "worse"], "margin": 0.5, "between_rows": None},
         ["better (bold)", "worse = below 0", "±0.5 (analysis.margin)", "above -0.5"],
+    ),
+    (
+        "verdicts",
+        {"words": ["helps", "hurts"], "margin": None, "between_rows": ["better", "worse"]},
+        ["helps (bold)", "better and worse stand for helps and hurts"],
     ),
     (
         "few-seeds",
@@ -160,7 +165,7 @@ EXAMPLES = [
     (
         "noise.resolution",
         {"columns": [RESOLVED], "points": "dB", "seeds": 7},
-        ["7 seeds", "1.3 dB", "14 seeds", "0.88", "43 %", "500 test pictures"],
+        ["7 seeds", "1.3 dB", "with 14", "0.88", "43 %", "500 test pictures"],
     ),
     (
         "noise.resolution",

@@ -84,7 +84,7 @@ def test_columns_are_counted():
     }
     of_three = planted(words, ("S", "B", "L"))
     assert table_headline(of_three) == (
-        "On digits, against base, over 4 seeds: up helps in S and B and later in B; "
+        "On digits, against base, over 4 seeds: up helps in S and B, later in B; "
         "down hurts in S, B and L; "
         "same within 0.5 in 3, can't tell in 2 and no verdict in 1 of 12 comparisons. "
         f"{false_words(of_three)}"
@@ -94,25 +94,51 @@ def test_columns_are_counted():
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert table_headline(of_two) == (
-        "On digits, against base, over 4 seeds: r0, r1 and r2 help in S and B "
-        f"and 2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r0, r1 and r2 help in S and B, "
+        f"2 more in some. {false_words(of_two)}"
     )
     assert "a chance of up to 10 %" in false_words(of_two)
     labels = [f"c{number}" for number in range(12)]
     up = {label: ("helps", 1) if label in labels[:5] else (TELL, 0) for label in labels}
     of_twelve = planted({"up": up}, labels)
     assert "up helps in 5 of 12 columns" in table_headline(of_twelve)
-    assert "up to 0.6 of 12 columns are" in false_words(of_twelve)
+    assert "up to 0.6 of 12 columns may" in false_words(of_twelve)
 
 
-def test_earlier_readings_count_in_the_chance_of_a_false_verdict():
+@pytest.mark.parametrize(
+    ("readings", "level", "bound"),
+    [
+        ({}, "5 %", "up to 15 %"),
+        ({"": 0.09}, "9 %", "about 27 %"),
+        ({"S": 0.094}, "5 to 9.4 %", "about 19 %"),
+        ({"S": 0.094, "B": 0.06}, "5 to 9.4 %", "about 20 %"),
+        ({"": 0.2}, "20 %", "about 0.6 of 3 columns"),
+    ],
+)
+def test_earlier_readings_raise_the_error_of_their_columns(readings, level, bound):
+    table = planted({"up": ("helps", 1)}, ("S", "B", "L"))
+    notes = tuple(
+        Note("looks.other-readings", {"error": error, "columns": [heading] if heading else []})
+        for heading, error in readings.items()
+    )
+    words = false_words(dataclasses.replace(table, notes=notes))
+    assert f" {level} " in words
+    assert f" {bound}" in words
+
+
+def test_with_results_in_view_the_error_is_unknown():
     table = planted({"up": ("helps", 1)}, ("S", "B"))
-    readings = Note("looks.other-readings", {"error": 0.09})
-    assert "about 9 %" in false_words(dataclasses.replace(table, notes=(readings,)))
-    assert "up to 18 %" in false_words(dataclasses.replace(table, notes=(readings,)))
-    for counts_all in (True, False):  # of changes with results in view the error is unknown
+    for counts_all in (True, False):
         changed = Note("looks.changed", {"counts_all": counts_all})
         assert bool(false_words(dataclasses.replace(table, notes=(changed,)))) == counts_all
+
+
+def test_rows_that_help_in_as_many_other_columns_are_apart():
+    labels = [f"c{number}" for number in range(6)]
+    up = {label: ("helps", 1) if label in labels[:3] else (TELL, 0) for label in labels}
+    down = {label: ("helps", 1) if label in labels[3:] else (TELL, 0) for label in labels}
+    headline = table_headline(planted({"up": up, "down": down}, labels))
+    assert "up helps in 3 of 6 columns, down in 3 of 6 columns" in headline
 
 
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])

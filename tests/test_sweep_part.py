@@ -28,6 +28,19 @@ analysis:
     to 4: {across: model.patch, from: 2, to: 4}
     to 8: {across: model.patch, from: 2, to: 8}
 """
+ODD = """
+base: {recipe: quick, data: digits, model.arch: mu/4}
+across:
+  - "e1, A": {train.epochs: 1}
+  - "e1, B": {train.epochs: 1, train.batch: 32}
+  - "e2, A": {train.epochs: 2}
+  - "e2, B": {train.epochs: 2, train.batch: 32}
+variants:
+  - plain: {}
+  - "1e-3": {optim.lr: 0.001}
+  - "0.010": {optim.lr: 0.01}
+  - "True": {optim.lr: 0.02}
+"""
 DESIGN = """
 base: {recipe: quick, data: digits, model.arch: mu/4}
 changes:
@@ -68,25 +81,40 @@ def test_a_part_has_the_baseline_and_the_runs_of_the_whole(plan_of):
     assert places(plan_of("parts", "rows='rms again'")) == places(plan_of("parts", "rows=rms"))
 
 
-def test_a_part_is_a_sweep_of_its_own_whatever_the_order_of_its_labels(plan_of):
-    names = {
-        plan_of("parts", *words).name
-        for words in (["rows=rms,dpn", "columns=8,4"], ["columns=4,8", "rows=dpn,rms"])
-    }
+def test_a_part_has_one_name_however_it_is_typed(plan_of):
+    spellings = (
+        ["rows=rms,dpn", "columns=8,4"],
+        ["columns=4,8", "rows=dpn,rms"],
+        ["rows='rms',\"dpn\",plain,rms", "columns='4', 8"],
+        ["columns=model.patch=8,model.patch=4", "rows=dpn, rms"],
+    )
+    names = {plan_of("parts", *words).name for words in spellings}
     assert len(names) == 1
     assert names.isdisjoint({"parts", plan_of("parts", "columns=4").name})
+    assert plan_of("parts", "columns=2,4,8", "rows=dpn,rms,rms again").name == "parts"
+
+
+def test_labels_with_commas_and_labels_like_numbers_are_themselves(plan_of, here):
+    (here / "sweeps" / "odd.yaml").write_text(ODD)
+    assert places(plan_of("odd", "columns=e1, A,e2, B")) == {
+        (row, column) for row in ("plain", "1e-3", "0.010", "True") for column in ("e1, A", "e2, B")
+    }
+    one, other = (plan_of("odd", f"columns={text}") for text in ("e1, A,e2, B", "e1, B,e2, A"))
+    assert one.name != other.name
+    assert places(one).isdisjoint(places(other))
+    assert plan_of("odd", "columns='e2, B','e1, A'").name == one.name
+    assert plan_of(*one.declared.texts).name == one.name  # as commands print it
+    for label in ("1e-3", "0.010", "True"):
+        assert {row for row, _ in places(plan_of("odd", f"rows={label}"))} == {"plain", label}
 
 
 def test_what_a_sweep_lacks_is_named(plan_of):
     for words, message in (
         (["parts", "rows=dnp"], r"rows: .* plain, dpn, rms, .*'dnp' .*'dpn'"),
         (["parts", "columns=16"], r"columns: .* 2, 4, 8, .*'16'"),
-        (
-            ["parts", "columns=model.patch=4"],
-            r"columns: .* 2, 4, 8, .*'model.patch=4'",
-        ),
+        (["parts", "rows=plain"], r"rows: plain .*baseline"),
         (["factors", "rows=dpn"], r"rows: "),
-        (["factors", "columns=a"], r"columns: factors"),
+        (["factors", "columns=a"], r"columns: .*factors"),
         (["stem=none,dpn", "data=digits", "rows=dpn"], r"rows=dpn: .* NAME"),
         (["parts", "rows.a=dpn"], r"rows\.a: "),
     ):
@@ -107,5 +135,8 @@ def test_the_whole_trains_what_its_part_has_not(plan_of, shell):
     shell("sweep", "parts", "rows=dpn,rms", "columns=4,8")
     assert len([*shell.folder.rglob("result.json")]) == 12
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    table = json.loads(shell("table", "parts", "rows=dpn", "columns=4", "--format", "json").out)
-    assert [row["label"] for row in table["rows"]] == ["plain", "dpn"]
+    for words in (["parts", "rows=plain,dpn", "columns=4"], ["parts+columns=4+rows=dpn"]):
+        table = json.loads(shell("table", *words, "--format", "json").out)
+        assert [row["label"] for row in table["rows"]] == ["plain", "dpn"]
+    shell("sweep", "parts+columns=4+rows=dpn", "seeds=3")  # its name stands for its words
+    assert len([*shell.folder.rglob("result.json")]) == 14

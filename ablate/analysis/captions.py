@@ -57,7 +57,15 @@ def caption(
     reading, computation = _metric(plan, columns, blocks, has_intervals)
     yield reading
     if has_verdicts:
-        yield sentence("verdicts", words=[*verdict_words(plan)], margin=plan.analysis.margin)
+        words, between_rows = verdict_words(plan), None
+        if any(block.kind == "row_contrast" for block in blocks) and words == stats.BETTER:
+            between_rows = [*stats.COMPARED]
+        yield sentence(
+            "verdicts",
+            words=[*words],
+            margin=plan.analysis.margin,
+            between_rows=between_rows,
+        )
     if has_intervals:
         yield from _resolution(plan, columns)
     yield computation

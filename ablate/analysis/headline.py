@@ -112,28 +112,31 @@ def _column_clauses(
             other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
         rows = Counter(entry.row for entry in entries).most_common()
-        rows_by_place: dict[str, list[str]] = {}
+        rows_by_columns: dict[tuple[str, ...], list[str]] = {}
         for row, _ in rows[:NAMED_ROWS]:
-            place = _places(table, [entry for entry in entries if entry.row == row], columns[row])
-            rows_by_place.setdefault(place, []).append(row)
-        (place, names), *further = rows_by_place.items()
-        several = len(names) > 1
-        parts = [f"{_statement(table, verdict, join_words(names), several)} in {place}"]
-        parts += [f"{join_words(names)} in {place}" for place, names in further]
-        remainder = [f"{len(rows) - NAMED_ROWS} more in some"] if len(rows) > NAMED_ROWS else []
-        clauses.append(join_words(parts + remainder))
+            headings = tuple(entry.column for entry in entries if entry.row == row)
+            rows_by_columns.setdefault(headings, []).append(row)
+        parts = list[str]()
+        for labels, names in rows_by_columns.items():
+            subject = join_words(names)
+            if not parts:
+                subject = _statement(table, verdict, subject, len(names) > 1)
+            parts.append(f"{subject} in {_places(table, labels, columns[names[0]])}")
+        if len(rows) > NAMED_ROWS:
+            parts.append(f"{len(rows) - NAMED_ROWS} more in some")
+        clauses.append(", ".join(parts))
     if other_clauses:
         other_clauses[-1] += f" of {len(contrasts)} comparisons"
         clauses.append(join_words(other_clauses))
     return clauses
 
 
-def _places(table: Table, entries: Sequence[Entry], total: int) -> str:
-    """Say in which of the `total` columns of a row these entries lie."""
+def _places(table: Table, labels: Sequence[str], total: int) -> str:
+    """Name these columns of the `total` of a row, or say how many they are."""
     if total > NAMED_COLUMNS:
-        return f"{len(entries)} of {total} columns"
+        return f"{len(labels)} of {total} columns"
     headings = {column.label: column.heading for column in table.columns}
-    return join_words([headings[entry.column] for entry in entries])
+    return join_words([headings[label] for label in labels])
 
 
 def wins(table: Table, entries: Sequence[Entry]) -> str:
@@ -179,24 +182,30 @@ def _bracketed(table: Table, entry: Entry) -> str:
 
 def false_words(table: Table) -> str:
     """State how likely a false verdict is in some column, or how many are to be expected, if each
-    column is a family of its own; else ""."""
-    columns = sum(not column.void for column in table.judged_columns)
-    if columns < 2 or table.family == "table" or not table.has_verdicts:
+    column is a family of its own; else, and where the error is unknown, "". Readings before, which
+    a note counts, raise the error of their columns."""
+    judged = [column.heading for column in table.judged_columns if not column.void]
+    if len(judged) < 2 or table.family == "table" or not table.has_verdicts:
         return ""
-    error, level = table.gain_alpha, f"{100 * table.gain_alpha:.3g} %"
+    errors = dict.fromkeys(judged, table.alpha)
     for note in table.notes:
         if note.key == "looks.changed" and not note.values["counts_all"]:
-            return ""  # the error is unknown, as the note says
+            return ""
         if note.key == "looks.other-readings":
-            error, level = note.values["error"], f"about {100 * note.values['error']:.0f} %"
-    total = columns * error
+            for heading in note.values["columns"] or judged:
+                errors[heading] = note.values["error"]
+    is_estimate = any(error != table.alpha for error in errors.values())
+    bound = "about" if is_estimate else "up to"
+    levels = dict.fromkeys(f"{100 * error:.2g}" for error in sorted(errors.values()))
+    level = " to ".join([*levels][:: max(1, len(levels) - 1)])
+    total = sum(errors.values())
     if total < CERTAIN:
-        consequence = f"a false verdict in some column has a chance of up to {100 * total:.2g} %"
+        consequence = f"a false verdict in some column has a chance of {bound} {100 * total:.2g} %"
     else:
-        consequence = f"up to {total:.2g} of {columns} columns are expected to have a false verdict"
+        consequence = f"{bound} {total:.2g} of {len(judged)} columns may have a false verdict"
     return (
-        f"Each column has an error of {level} of its own, so {consequence}; analysis.family=table "
-        f"makes it one error for all."
+        f"Each column has an error of {level} % of its own, so {consequence}; "
+        f"analysis.family=table makes it one error for all."
     )
 
 

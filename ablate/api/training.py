@@ -190,9 +190,12 @@ def recall_declared(
     sweep, and for one whose file is not found; Failure where its plan was edited.
     """
     name = words[0] if words else ""
-    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
+    if not name or name.endswith(".yaml") or name in sweep_files():
         return None
     if (plan := readable_plan(name, store)) is None:
+        return None
+    has_file = isinstance(plan.declared, Declared) and plan.declared.file is not None
+    if "=" in name and not has_file:  # a word, which stores of before have as a sweep's name
         return None
     if not isinstance(plan.declared, Declared):
         raise UserError(
@@ -209,7 +212,8 @@ def recall_declared(
     last_line = plan.declared
     assert isinstance(last_line, Declared)
     refused = [f"--{key}" for key in options if key not in OPTIONS_OF_NAME and options[key]]
-    added_words = read_line(words, Composer(store.root).groups, settings=settings).words
+    words_of_name = ["", *words[1:]]  # a name may have "=", as words do
+    added_words = read_line(words_of_name, Composer(store.root).groups, settings=settings).words
     refused += [w.text for w in added_words if w.key.partition(".")[0] not in WORDS_OF_NAME]
     if refused:
         renamed = last_line.with_options(name=None)

@@ -153,8 +153,6 @@ class Declared:
         for word in self.identity_words:
             if word.key in ("baseline", *TUNE):
                 last_labels[word.key] = _label(word)
-            elif word.key in PART_KEYS:  # the same part in any order
-                labels.append(_label(replace(word, values=tuple(sorted(map(str, word.values))))))
             else:
                 labels.append(_label(word))
         labels.sort()

@@ -26,9 +26,9 @@ from ablate.planning.declaration import (
     paper_of,
     show_settings,
 )
-from ablate.planning.declared import Declared
+from ablate.planning.declared import PART_KEYS, Declared
 from ablate.planning.design import DESIGNS
-from ablate.planning.part import part_of
+from ablate.planning.part import part_of, with_labels
 from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
 from ablate.planning.settings import (
@@ -91,6 +91,9 @@ def _plan_line(
     launcher = composer.launcher(line.launcher)
     if line_options.name is not None:
         check_sweep_name(line_options.name)
+    if line.file is not None and any(key in line.sweep for key in PART_KEYS):
+        place, content = load_sweep_file(find_sweep_file(line.file))
+        line = with_labels(line, from_file(place, content, line, composer.groups))
     if recall is None:
         name, previous_plan = line_options.name or base_name(line), None
     else:

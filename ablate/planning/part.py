@@ -9,43 +9,85 @@ Used by `planning/expand.py`, and `read_labels` by report/selection.py and cli/l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import ColumnGroup, wide_places
+from ablate.planning.declaration import Sweep
 from ablate.planning.declared import PART_KEYS, Declared
 from ablate.planning.plan import Plan
-from ablate.planning.settings import value_text
+from ablate.planning.settings import Word, value_text
 from ablate.shared import UserError, unknown_value
 
 
-def part_of(plan: Plan, line: Declared) -> Plan:
-    """Return the part of a plan that `rows=` and `columns=` choose; the plan itself without them.
+def with_labels(line: Declared, sweep: Sweep) -> Declared:
+    """Return the declaration with `rows=` and `columns=` as labels of the file, in its order and
+    without the baseline, so that a part has one name however it was typed. A word that chooses all
+    is left out.
 
-    Raises UserError for a label that the plan lacks, for columns that have no name, and for `rows=`
-    in a design of changes.
+    `sweep`: the file, as it is declared. Raises UserError for a label that the file lacks, for
+    `rows=` in a design of changes and of the baseline alone, and for columns that have no name.
     """
-    texts = {
-        key: ",".join(map(value_text, line.sweep[key].values))
-        for key in PART_KEYS
-        if key in line.sweep
-    }
-    if not texts:
+    words = []
+    for word in line.words:
+        if word.key not in PART_KEYS:
+            words.append(word)
+            continue
+        labels = _row_labels(word, sweep) if word.key == "rows" else _column_labels(word, sweep)
+        if labels:
+            words.append(Word(word.key, labels, swept=len(labels) > 1))
+    return replace(line, words=tuple(words))
+
+
+def _row_labels(word: Word, sweep: Sweep) -> tuple[str, ...]:
+    """Return the rows that a word chooses, () for all of them."""
+    if sweep.changes is not None:
+        raise UserError("rows: a design needs all of its cells; leave rows= out")
+    labels = [row.label for row in sweep.rows]
+    baseline = labels[0] if sweep.baseline is None else sweep.baseline
+    variants = [label for label in labels if label != baseline]
+    selection = _labels(word, labels, {})
+    chosen_variants = tuple(label for label in variants if label in selection)
+    if not chosen_variants:
+        raise UserError(f"rows: {baseline} is the baseline, which every part has; name a variant")
+    return () if len(chosen_variants) == len(variants) else chosen_variants
+
+
+def _column_labels(word: Word, sweep: Sweep) -> tuple[str, ...]:
+    """Return the columns that a word chooses, () for all of them."""
+    labels = [column.label for column in sweep.columns if column.label]
+    if not labels:
+        raise UserError(f"columns: {sweep.place} has one column, without a name; leave it out")
+    headings = {item.column.heading: item.label for item in sweep.columns}
+    selection = _labels(word, labels, headings)
+    return () if len(selection) == len(labels) else selection
+
+
+def _labels(word: Word, labels: Sequence[str], also: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the labels that a word names, in the order of `labels`. `also`: other names."""
+    selection = set[str]()
+    for value in word.values:
+        text = value_text(value)
+        selection |= {text} if text in labels else {*read_labels(word.key, text, labels, also)}
+    return tuple(label for label in labels if label in selection)
+
+
+def part_of(plan: Plan, line: Declared) -> Plan:
+    """Return the part of a plan that `rows=` and `columns=` of `with_labels` choose; the plan
+    itself without them."""
+    chosen = {key: line.sweep[key].values for key in PART_KEYS if key in line.sweep}
+    if not chosen:
         return plan
     rows, columns = plan.rows, plan.columns
-    if "rows" in texts:
-        if plan.changes is not None:
-            raise UserError("rows: a design needs all of its cells; leave rows= out")
-        aliases = {alias: row.label for row in rows for alias in row.aliases}
-        row_labels = read_labels("rows", texts["rows"], [row.label for row in rows], aliases)
-        rows = tuple(row for row in rows if row.label in (*row_labels, plan.baseline))
-    if "columns" in texts:
-        labels = [column.label for column in columns if column.label]
-        if not labels:
-            raise UserError(f"columns: {line.file} has one column, without a name; leave it out")
-        column_labels = read_labels("columns", texts["columns"], labels)
-        columns = tuple(column for column in columns if column.label in column_labels)
+    if "rows" in chosen:
+        rows = tuple(
+            row
+            for row in rows
+            if row.label == plan.baseline or {row.label, *row.aliases} & {*chosen["rows"]}
+        )
+    if "columns" in chosen:
+        columns = tuple(column for column in columns if column.label in chosen["columns"])
     places = {(row.label, column.label) for row in rows for column in columns}
     cells = tuple(cell for cell in plan.cells if (cell.row, cell.column) in places)
     filled = {cell.row for cell in cells}

@@ -100,16 +100,12 @@ def read_line(
 
 
 def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
-    """Read one word. A label that Hydra's grammar can't read, such as "pre/post (branch)", is meant
-    as it stands: a table prints it so."""
+    """Read one word. Labels without quotes stay one text, which `part.with_labels` splits: a label
+    may have commas, and 1e-3 is no number."""
     key, _, labels = text.partition("=")
-    try:
-        return parse_word(text, groups)
-    except UserError:
-        if key not in PART_KEYS or not labels:
-            raise
-        values = tuple(label.strip() for label in labels.split(","))
-        return Word(key, values, swept=len(values) > 1)
+    if key in PART_KEYS and not re.search("['\"]", labels):
+        return Word(key, (labels.strip(),))
+    return parse_word(text, groups)
 
 
 def declared_texts(trainer: str) -> set[str]:

@@ -310,16 +310,14 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     else:
         size = f"±{significant(min(halves))} to ±{significant(max(halves))} {points}, by column"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
-    text = (
-        f"{with_seeds} are known to about {size}; a true gain that small is missed half of the time"
-    )
+    text = f"{with_seeds} are known to about {size}"
     if len(columns) > 1:
-        return f"{text}."
+        return f"{text}: a true gain of that size in its column is missed half of the time."
     [column] = columns
     forecast = column["with_more"]
     if forecast is not None:
-        more_seeds = count_text(forecast["seeds"], "seed")
-        text += f" ({more_seeds}: about ±{significant(forecast['half'])})"
+        text += f" (with {forecast['seeds']}, about ±{significant(forecast['half'])})"
+    text += ": a true gain of that size is missed half of the time"
     if column["share"] >= LEAST_SHARE and column["size"]:
         text += (
             f". {100 * column['share']:.0f} % of a gain's variance between seeds comes from "
@@ -329,15 +327,20 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
 
 
 @writes("verdicts")
-def verdicts(words: Sequence[str], margin: float | None) -> str:
-    """`words`: those for an interval above 0 and below 0; `margin`: None without one."""
+def verdicts(words: Sequence[str], margin: float | None, between_rows: Sequence[str] | None) -> str:
+    """`words`: those for an interval above 0 and below 0; `margin`: None without one;
+    `between_rows`: the words that contrasts between rows have in their place, None where these are
+    the same or there are none."""
     above, below = words
     rules = [f"{above} (bold) = interval of the gain above 0", f"{below} = below 0"]
     if margin is not None:
         rules.append(f"same = within ±{margin:g} (analysis.margin)")
         if above != "higher":  # a metric without a better direction
             rules.append(f"no worse = above -{margin:g}")
-    return f"Verdict, the first that holds: {', '.join(rules)}; else can't tell."
+    text = f"Verdict, the first that holds: {', '.join(rules)}; else can't tell."
+    if between_rows is None:
+        return text
+    return f"{text} Between two rows, {' and '.join(between_rows)} stand for {above} and {below}."
 
 
 @writes("noise.baseline")
