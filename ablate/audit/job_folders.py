@@ -1,7 +1,7 @@
 """Reads a folder of jobs, of which each left a file of numbers, into the lines of a sheet.
 
 The folders below it that have the file are its jobs: those of a Hydra multirun, the versions of
-Lightning's CSVLogger, the output folders of a trainer. What a job was told is read from
+Lightning's CSVLogger, the output folders of a trainer. The settings of a job are read from
 `.hydra/overrides.yaml` or `hparams.yaml`, if it is there; the column `run` has the path of its
 folder, or the column `folder` where a job has a `run` itself.
 
@@ -23,6 +23,7 @@ from typing import Any
 
 from ablate.audit.sheet_files import file_within
 from ablate.audit.sheet_forms import (
+    NO_LINE,
     Line,
     check_shallow,
     check_text_options,
@@ -81,7 +82,7 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
             check_text_options(keys, result)
             results: list[Line] = [("", flat(_yaml(content, name, dict)))]
         else:
-            results = read_lines(content, name, keys)
+            results = read_lines(content, name, keys) or [NO_LINE]
         for line_place, values in results:
             whole_place = f"{place}: {line_place}" if len(results) > 1 else place
             joined = with_settings(settings, values, named, f"{folder}: {place}", result)

@@ -30,6 +30,7 @@ from typing import Any
 from ablate.audit.job_folders import is_multirun, read_jobs
 from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
 from ablate.audit.sheet_forms import (
+    NO_LINE,
     RUN,
     Line,
     check_columns,
@@ -175,7 +176,7 @@ def _read_files(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
         if size > MOST_BYTES:
             raise UserError(f"{folder}: its files have more than {MOST_BYTES:,} bytes")
         hashed.update(hashlib.sha256(content).digest())
-        for line_place, values in read_lines(content, name, keys):
+        for line_place, values in read_lines(content, name, keys) or [NO_LINE]:
             place = f"{name}: {line_place}"
             lines.append((place, with_column(values, FILE, name, place)))
     return lines, hashed.hexdigest()

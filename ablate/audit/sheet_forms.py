@@ -19,11 +19,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.sheet_values import plain_text, value_text
+from ablate.audit.sheet_values import is_missing, plain_text, value_text
 from ablate.planning import SheetKeys
 from ablate.shared import MOST_BYTES, NotRegular, UserError, count_text, is_shallow, read_file
 
 Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
+# The line of a file of a run that has none, so that the run is refused and not left out unseen.
+NO_LINE: Line = ("without a line", {})
 MOST_LINES = 1_000_000  # runs that a sheet may have
 BATCH = 256  # lines of a parquet file that are decoded at once
 FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an index without a name
@@ -107,22 +109,25 @@ def with_settings(
     `named`: the columns that the user's options name. Raises UserError where one of these is both,
     with two values. `source`: what has the results, such as "metrics.csv".
     """
-    for key in sorted({*named} & settings.keys() & results.keys()):
+    own_results = {
+        key: value for key, value in results.items() if key not in settings or not is_missing(value)
+    }
+    for key in sorted({*named} & settings.keys() & own_results.keys()):
         if plain_text(settings[key]) != plain_text(results[key]):
             raise UserError(
                 f"{place}: {key!r} is both a setting and a column of {source}; rename one of them"
             )
-    return {**settings, **results}
+    return {**settings, **own_results}
 
 
 def check_text_options(keys: SheetKeys, name: str) -> None:
     """Raise UserError where options of texts were given for results that are read without them."""
-    default_encoding = SheetKeys.encoding
-    for option, is_given in (
-        ("--comment", keys.comment is not None),
-        ("--encoding", keys.encoding != default_encoding),
-    ):
-        if is_given:
+    is_given = {
+        "--comment": keys.comment is not None,
+        "--encoding": keys.encoding != SheetKeys.encoding,
+    }
+    for option in is_given:
+        if is_given[option]:
             raise UserError(f"{option}: is of no use for {name}; leave the option out")
 
 
@@ -181,6 +186,8 @@ def _read_csv(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
             values = [part.strip() for part in row]
             if not any(values):
                 continue
+            while columns and len(values) > len(columns) and not values[-1]:
+                values.pop()  # a comma ends each line, but not the head
             if not columns:
                 columns, head_place = values, f"{name}: {place}"
             elif len(values) != len(columns):

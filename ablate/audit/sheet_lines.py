@@ -271,8 +271,9 @@ def _check_repeats(lines: Sequence[Line], keys: SheetKeys, reader_columns: Colle
         if len(block) > 1:
             _, values = block[0]
             raise UserError(
-                f"run {values[run_column]}: has {len(block):,} lines: give --epochs last, or best:COLUMN, "
-                f"if they are of one run; {seeds} has to tell them apart if each is a run"
+                f"run {values[run_column]}: has {len(block):,} lines: give --epochs last, or "
+                f"best:COLUMN, if they are of one run; {seeds} has to tell them apart if each is a "
+                f"run"
             )
 
 

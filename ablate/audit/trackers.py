@@ -205,12 +205,16 @@ def _join_settings_folders(event_runs: dict[Path, _EventRun]) -> None:
 
     torch names that folder by the time unless the caller names it. It is no run of its own then;
     nor is one that has settings only. A run that has settings, or several such folders, stays as it
-    is.
+    is; of the writer of several that logged nothing itself no run stays.
     """
     for path, event_run in list(event_runs.items()):
         below = [child for child in event_runs if child.parent == path != child]
         with_own_settings = [child for child in below if event_runs[child].settings]
-        if event_run.settings or len(with_own_settings) != 1:
+        if event_run.settings:
+            continue
+        if len(with_own_settings) != 1:
+            if with_own_settings and not event_run.scalars:
+                del event_runs[path]
             continue
         [child] = with_own_settings
         if event_runs[child].scalars and not _TIME.fullmatch(child.name):
