@@ -58,7 +58,7 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
     file can't be read, and where a setting has the name of a result that `keys` names.
     """
     lines_by_run: dict[str, list[Line]] = {}
-    named = named_columns(keys)
+    option_columns = named_columns(keys)
     hashed = hashlib.sha256()
     for job in _jobs(folder, result):
         run = job.relative_to(folder).as_posix()
@@ -85,7 +85,7 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
             results = read_lines(content, name, keys) or [NO_LINE]
         for line_place, values in results:
             whole_place = f"{place}: {line_place}" if len(results) > 1 else place
-            joined = with_settings(settings, values, named, f"{folder}: {place}", result)
+            joined = with_settings(settings, values, option_columns, f"{folder}: {place}", result)
             lines_by_run.setdefault(run, []).append((whole_place, joined))
     return *with_run_column(lines_by_run), hashed.hexdigest()
 

@@ -100,19 +100,19 @@ def with_run_column(lines_by_run: Mapping[str, Sequence[Line]]) -> tuple[list[Li
 def with_settings(
     settings: Mapping[str, Any],
     results: Mapping[str, Any],
-    named: Collection[str],
+    option_columns: Collection[str],
     place: str,
     source: str,
 ) -> dict[str, Any]:
     """Join what a run was given and its results, of which a result of the same name wins.
 
-    `named`: the columns that the user's options name. Raises UserError where one of these is both,
-    with two values. `source`: what has the results, such as "metrics.csv".
+    `option_columns`: the columns that the user's options name. Raises UserError where one
+    of these is both, with two values. `source`: what has the results, such as "metrics.csv".
     """
     own_results = {
         key: value for key, value in results.items() if key not in settings or not is_missing(value)
     }
-    for key in sorted({*named} & settings.keys() & own_results.keys()):
+    for key in sorted({*option_columns} & settings.keys() & own_results.keys()):
         if plain_text(settings[key]) != plain_text(results[key]):
             raise UserError(
                 f"{place}: {key!r} is both a setting and a column of {source}; rename one of them"

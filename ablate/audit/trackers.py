@@ -148,13 +148,13 @@ class _EventRun:
     scalars: dict[int, dict[str, float]]
 
 
-def read_tensorboard(folder: Path, named: Collection[str]) -> tuple[list[Line], str]:
+def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[list[Line], str]:
     """Return a line for each step of each run, with the scalars of this step by tag, and the name
     of the column of their runs. A run without scalars has one line.
 
     A run is a folder with event files, as in TensorBoard itself; settings of `add_hparams` are
-    columns of the lines. `named`: the columns that the user's options name. Raises UserError where
-    tensorboard is not installed, and for a setting that has the name of a named tag.
+    columns of the lines. `option_columns`: the columns that the user's options name. Raises
+    UserError where tensorboard is not installed, and for a setting that has the name of a named tag.
     """
     try:
         import tensorboard  # noqa: F401
@@ -170,7 +170,7 @@ def read_tensorboard(folder: Path, named: Collection[str]) -> tuple[list[Line], 
         for step, scalars in sorted(event_run.scalars.items()):
             results = {"step": step, **scalars}
             joined = with_settings(
-                event_run.settings, results, named, f"{folder}: {place}", "its scalars"
+                event_run.settings, results, option_columns, f"{folder}: {place}", "its scalars"
             )
             lines.append((f"{place}: step {step}", joined))
         lines_by_run[run] = lines or [(place, event_run.settings)]
