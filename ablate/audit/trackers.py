@@ -154,7 +154,7 @@ def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[lis
 
     A run is a folder with event files, as in TensorBoard itself; settings of `add_hparams` are
     columns of the lines. `option_columns`: the columns that the user's options name. Raises
-    UserError where tensorboard is not installed, and for a setting that has the name of a named tag.
+    UserError where tensorboard is not installed, and for a setting with the name of such a tag.
     """
     try:
         import tensorboard  # noqa: F401
