@@ -35,7 +35,7 @@ NULL_GPU := build/null-gpu/null
 null-gpu: $(NULL_GPU)
 	$(NULL_GPU) python -m pytest -n 2 --dist worksteal tests/null_gpu
 
-$(NULL_GPU): tests/null_gpu/build.py tests/null_gpu/stand_ins.py tests/null_gpu/runtime.c pyproject.toml constraints.txt
+$(NULL_GPU): tests/null_gpu/build.py tests/null_gpu/stand_ins.py tests/null_gpu/runtime.c .ci/environment.py pyproject.toml constraints.txt
 	@test -n "$(PYTHON312)" || { echo "no Python 3.12; give PYTHON312=PATH"; exit 1; }
 	$(PYTHON312) tests/null_gpu/build.py build/null-gpu
 

@@ -9,7 +9,7 @@ taken for the part. So a session that is cut off loses the part it was at. The f
 about ten minutes. The figures decide:
 
 steps: where B/16 with dropout takes more than 1.2 times the time without, its kernel is not used;
-where inputs are more than a tenth of a step, they are made on a second stream; where a
+where a step is no faster than with its inputs in turn, they need no stream of their own; where a
 deterministic Ti/4 step takes at most 1.05 of the time, `train.deterministic=auto` is true, untried.
 agreement: where a line says FAR, runs on a GPU are wrong.
 compiled: where Ti/4 in bf16 is 1.3 times as fast, `train.compile=true` pays on a GPU.
@@ -99,7 +99,7 @@ def doctor(tiny: bool) -> Lines:
 
 
 def steps(tiny: bool) -> Lines:
-    """What a step costs: time, share of its inputs, host, images/s, MFU and memory."""
+    """What a step costs: time, that of its inputs, host, images/s, MFU and memory."""
     yield from step_costs(DEVICE, tiny)
     if not GPU:
         yield f"of memory and MFU: {NO_GPU}"

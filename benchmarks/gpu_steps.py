@@ -56,11 +56,12 @@ WARM, ROUNDS, ROUND_S = 3, 5, 0.5  # steps; rounds; seconds of a round, in whole
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step: seconds, of which `inputs_s` are its inputs', alone; seconds of this process's CPU
-    time; bytes of the device's memory at most (0: a CPU). `peak_share`: of the arithmetic of the
-    data sheet; None: it isn't known."""
+    """Of a step: seconds; seconds where the next inputs are computed after it and not beside it;
+    seconds of its inputs alone, and of this process's CPU time; bytes of the device's memory at
+    most (0: a CPU). `peak_share`: of the arithmetic of the data sheet; None: it isn't known."""
 
     step_s: float
+    in_turn_s: float
     inputs_s: float
     host_s: float
     images: int
@@ -69,8 +70,9 @@ class Cost:
 
     def __str__(self) -> str:
         text = (
-            f"step {1e3 * self.step_s:.2f} ms, inputs {1e3 * self.inputs_s:.2f} ms "
-            f"({100 * self.inputs_s / self.step_s:.0f} %), host {1e3 * self.host_s:.2f} ms, "
+            f"step {1e3 * self.step_s:.2f} ms, with its inputs in turn "
+            f"{1e3 * self.in_turn_s:.2f} ms, of which they take "
+            f"{1e3 * self.inputs_s:.2f} ms, host {1e3 * self.host_s:.2f} ms, "
             f"{self.images / self.step_s:,.0f} images/s"
         )
         if self.peak_share is not None:
@@ -89,9 +91,8 @@ def step_costs(device: torch.device, tiny: bool) -> Iterator[str]:
             yield f"{name}: FAILED: {type(error).__name__}: {error}".splitlines()[0]
             continue
         finally:
-            gc.collect()  # a training is a cycle: without this the next case's peak has it, too
+            gc.collect()  # a training is in cycles: without this the next case's peak has it, too
             if device.type == "cuda":
-                gc.collect()  # a training is in cycles, and would be in the next one's peak
                 torch.cuda.empty_cache()
         line = f"{name}, batch {cost.images}: {cost}"
         if other in costs:
@@ -112,12 +113,16 @@ def measured(words: str, device: torch.device, tiny: bool) -> Cost:
     rounds, round_s = (1, 0.0) if tiny else (ROUNDS, ROUND_S)
     step_s = timed(training.step, device, rounds, round_s)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    in_turn_s = step_s
+    if device.type == "cuda":
+        training._inputs._stream = torch.cuda.current_stream(device)
+        in_turn_s = timed(training.step, device, rounds, round_s)
     inputs_s = timed(training.inputs, device, rounds, round_s)
     host_s = host_time(training.step, device, rounds)
     work = 6 * describe(run)["multiply_adds"] * batch  # forward and two times that backward
     rate = peak_rate(device, run.train.precision)
     share = work / step_s / rate if rate else None
-    return Cost(step_s, inputs_s, host_s, batch, peak, share)
+    return Cost(step_s, in_turn_s, inputs_s, host_s, batch, peak, share)
 
 
 def timed(call: Callable[[], object], device: torch.device, rounds: int, round_s: float) -> float:

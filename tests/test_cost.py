@@ -18,10 +18,11 @@ from ablate.report.text import device_time, duration
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
 from ablate.running import estimate
-from ablate.running.decoding import decoding_lines
+from ablate.running.decoding import DECODE_S, decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
+from ablate.running.launchers import Slot
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
@@ -44,6 +45,8 @@ def told(tmp_path):
     encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
+        """`runs`: that share a GPU, which computes for 0.4 of a step."""
+        share = 1 / how.pop("runs", 1)
         timed = []
 
         def ask(verb, question):
@@ -52,7 +55,7 @@ def told(tmp_path):
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
             whole |= {"statistics": False, "examples": examples, "warnings": []}
-            timed_ = {"step_s": 2.0, "image_s": 0.01}
+            timed_ = {"step_s": 2.0, "image_s": 0.01, "busy": 0.4}
             return {
                 key: whole | (timed_ if key in question["calibrate"] else {})
                 for key in question["specs"]
@@ -60,7 +63,7 @@ def told(tmp_path):
 
         (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
-        launcher.devices = GpuSet()
+        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, {}, how.pop("finished", {}), **how
@@ -123,7 +126,7 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
 
 
 def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
-    costs, timed = told(10**9, on=Devices.parse("h100:8", None))
+    costs, timed = told(10**9, on=Devices.parse("h100:8", None, {}))
     # the recipe computes in fp32, and a model of 32 channels is bound by memory
     operations = 2 * 3 * 1e9 * 64_000
     each = START_S + 1.15 * 4 * (operations / 2) * MOVED / 32 / 3.35e12
@@ -131,7 +134,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
     assert all(part in costs.basis for part in ("35 %", "67 TFLOP/s", "3.35 TB/s", "H100"))
-    given, _ = told(10**9, on=Devices.parse("h100", 0.175))
+    given, _ = told(10**9, on=Devices.parse("h100", 0.175, {}))
     whole = pytest.approx(6 * (START_S + 1.15 * operations / (67e12 * 0.175)))
     assert (given.left_s, given.wall_s) == (whole, whole)
     assert "17.5 %" in given.basis
@@ -155,13 +158,13 @@ def test_a_step_on_an_h100_is_foretold_within_half(words, batch, step_s):
     tree, _ = resolve_run([*words.split(), f"train.batch={batch}"], Path("runs"))
     work = CellWork(SimpleNamespace(spec=RunSpec.of(tree)), 1.0)
     work.multiply_adds = 3 * batch * describe(build_run(tree))["multiply_adds"]
-    seconds = (Devices.parse("h100", None).seconds(work) - START_S) / EVALUATION
+    seconds = (Devices.parse("h100", None, {}).seconds(work) - START_S) / EVALUATION
     assert 1 / 1.5 < seconds / step_s < 1.5
 
 
 def test_small_runs_take_what_their_launches_take_which_is_a_lower_bound(told, capsys):
     """Of 1000 steps of 64 digits, whose forward is 10 launches, no arithmetic to speak of."""
-    costs, _ = told(10**3, on=Devices.parse("H100:8", None))
+    costs, _ = told(10**3, on=Devices.parse("H100:8", None, {}))
     assert START_S + 1000 * (3 * 10) * 5e-6 < costs.wall_s < START_S + 1000 * (6 * 10 + 50) * 5e-6
     bound = "the time on h100 is a lower bound: such small runs spend it on launching kernels (5 us"
     bound = f"{bound} each) and on starting (2 s each)"
@@ -205,10 +208,10 @@ def test_a_duration_has_no_more_of_a_unit_than_the_next_one_has(seconds, text):
 
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
-    assert Devices.parse("a100:2", 0.5).rate("bf16") == pytest.approx(312e12 / 4)
-    assert Devices.parse("a100:2", 0.5).rate("tf32") == pytest.approx(312e12 / 8)
+    assert Devices.parse("a100:2", 0.5, {}).rate("bf16") == pytest.approx(312e12 / 4)
+    assert Devices.parse("a100:2", 0.5, {}).rate("tf32") == pytest.approx(312e12 / 8)
     with pytest.raises(UserError, match=r"v100 .*train\.precision=bf16; its rates are for fp32"):
-        Devices.parse("v100", None).rate("bf16")
+        Devices.parse("v100", None, {}).rate("bf16")
     assert {"b200", "gh200", "mi300x", "t4"} <= PEAKS.keys()
 
 
@@ -225,7 +228,7 @@ def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
 )
 def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
     with pytest.raises(UserError, match=named):
-        Devices.parse(text, mfu)
+        Devices.parse(text, mfu, {})
 
 
 def test_a_large_factorial_has_a_line_for_what_has_no_change_one_or_all(tmp_path):
@@ -323,6 +326,7 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
 
 
+@pytest.mark.whole
 def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
     """`--on` says how many GPUs there are; that this machine has none is no matter."""
     words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=B/16", "stem=none,dpn")
@@ -336,6 +340,7 @@ def test_other_hardware_has_groups_of_gpus_that_this_machine_has_not(shell):
     assert "--on has 2" in shell(*words, "--on", "h100:2", "launcher.gpus_per_run=8", code=2).err
 
 
+@pytest.mark.whole
 def test_a_plan_names_the_cores_that_decode_what_a_gpu_reads(shell):
     """By hand: images of a run, over its seconds, times the seconds of a core for each."""
     words = ("plan", "recipe=augreg", "data=imagenet21k", "model.arch=Ti/16", "stem=none,dpn")
@@ -360,6 +365,7 @@ def test_gpus_here_share_the_cores_that_decode_for_them(told, monkeypatch):
 
     (line,) = decoding(device="cuda")
     assert "0.5 for each" in line
+    assert "1.1 times" in line
     assert decoding() == []
     runs = {run: {"seconds": 50} for cell in told.encoded.cells for run in cell.ids.values()}
     assert decoding(device="cuda", finished=runs) == []
@@ -373,6 +379,44 @@ def test_a_host_with_too_few_cores_is_named(tmp_path):
     (line,) = decoding_lines([work], cores=12.0)
     assert "12" not in line
     assert decoding_lines([replace(work, seconds=None)]) == []
+
+
+def test_a_run_takes_as_long_as_the_slower_of_gpu_and_host(told, monkeypatch):
+    """2 s a step of 1,024 images, which take a core 1.11 s, and half a core 2.21 s."""
+    seconds = {}
+    for cores in (1, 2):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: range(cores))
+        costs, _ = told(10**9, of=told.encoded, slots=2, device="cuda")
+        (seconds[cores],) = set(costs.seconds.values())
+    steps = 1000
+    assert seconds[1] == pytest.approx(steps * 1024 * max(DECODE_S) / 0.5)
+    assert steps * 2.0 < seconds[2] < 1.01 * steps * 2.0  # and evaluations
+    assert costs.wall_s < 3 * seconds[1]
+
+
+def test_runs_that_share_a_gpu_wait_for_one_another(told):
+    """Each takes 0.4 of the GPU: two take as long as one alone, five twice as long."""
+    alone, _ = told(10**9, device="cuda")
+    for runs, factor in ((2, 1.0), (5, 2.0)):
+        costs, _ = told(10**9, device="cuda", runs=runs)
+        for place, seconds in costs.seconds.items():
+            assert seconds == pytest.approx(factor * alone.seconds[place])
+
+
+def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():
+    """By the launches of eight runs on a GPU, which one alone takes eight times as long for."""
+    work = CellWork(SimpleNamespace(spec=build_run(resolve_run([], Path("runs"))[0]).spec), 1.0)
+    work.multiply_adds, work.launches = 1.0, 1e6
+
+    def seconds(runs: int | str) -> float:
+        on = Devices.parse("h100", None, {"runs_per_gpu": runs})
+        assert on.card.runs == (1 if runs == "auto" else runs)
+        return on.seconds(work) - START_S
+
+    assert seconds("auto") == pytest.approx(5.0)
+    assert [seconds(runs) for runs in (1, 2, 8, 16)] == pytest.approx([40.0, 20.0, 5.0, 5.0])
+    with pytest.raises(UserError, match="runs_per_gpu"):
+        Devices.parse("h100:8", None, {"runs_per_gpu": 2, "gpus_per_run": 4})
 
 
 @pytest.mark.whole

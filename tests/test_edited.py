@@ -398,12 +398,14 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     path = store.cache / "costs.json"
     path.parent.mkdir(exist_ok=True)
     size = {"parameters": 3, "multiply_adds": 9, "launches": 2, "statistics": False}
-    size["peak_bytes"] = {"2": 7}
-    answer = {**size, "examples": {"train": 5}, "warnings": []}
-    wrong = {"multiply_adds": 0, "examples": 3, "step_s": "x", "parameters": [], "peak_bytes": 3}
+    step = {"image_bytes": 1.5, "peak_bytes": {"2": 7}}
+    answer = {**size, "examples": {"train": 5}, "warnings": [], "step": step}
+    wrong = {"multiply_adds": 0, "examples": 3, "step_s": "x", "parameters": [], "step": 3}
     forged = [3, {}, {**answer, "examples": {}}]
     forged += [{**answer, key: value} for key, value in wrong.items()]
-    for lacking in ("launches", "peak_bytes", "statistics"):  # of before
+    forged += [{**answer, "step": {**step, "image_bytes": None}}]
+    forged += [{**answer, "step": {**step, "peak_bytes": {"2": "x"}}}]
+    for lacking in ("launches", "statistics"):  # of before
         forged.append({key: value for key, value in answer.items() if key != lacking})
     write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert estimate._cache(store).answers() == {f"{len(forged)}": answer}

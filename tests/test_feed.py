@@ -113,12 +113,49 @@ print(len(os.listdir("/proc/self/task")) - len(threads))
 """
 
 
+@pytest.mark.whole
 def test_threads_that_gather_start_no_others():
     """A team of OpenMP in each of 15 threads would be 60 spinning threads, and the thread that
     launches a GPU's kernels would have to wait for a core."""
     code = [sys.executable, "-c", THREADS_AFTER_GATHERING]
     done = subprocess.run(code, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
+
+
+THREADS_OF_A_RUN = """
+import os, sys, time
+from contextlib import nullcontext
+import torch
+from ablate.data.batches import Feed, share_gpu
+from ablate.data.splits import Split
+
+class Slow(Split):
+    def gather(self, rows, cut, out, map):
+        list(map(lambda row: time.sleep(0.01), range(200)))
+
+class Link:
+    def send(self, batch): return batch, None
+    def wait_sent(self, event): pass
+    def receive(self, batch, event): pass
+
+runs, cores = map(int, sys.argv[1:])
+os.sched_getaffinity = lambda pid: range(cores)
+split = Slow(torch.zeros(8, 2, 2, 3, dtype=torch.uint8), torch.zeros(8).long(), torch.ones(8))
+threads = os.listdir("/proc/self/task")
+share_gpu(1 / runs)
+Feed(lambda n: (split, torch.arange(8), None), torch.device("cuda"), 1, link=Link()).fetch(0)
+print(len(os.listdir("/proc/self/task")) - len(threads))
+"""
+
+
+@pytest.mark.whole
+def test_runs_that_share_a_gpu_gather_by_no_more_threads_than_cores():
+    """Three runs on 12 cores: each has a thread that launches kernels and three that gather. One
+    more fetches, which waits while others gather."""
+    code = [sys.executable, "-c", THREADS_OF_A_RUN, "3", "12"]
+    processes = [subprocess.Popen(code, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    threads = [int(process.communicate()[0]) for process in processes]
+    assert threads == [3 + 1] * 3
 
 
 @pytest.mark.parametrize("bad", [2, 3])  # at either place of the ring

@@ -200,7 +200,7 @@ def test_a_plan_of_small_runs_is_near_what_they_launch(tmp_path: Path, pretendin
         return answers.answer(verb, question, lambda done, total: None)
 
     launcher = SimpleNamespace(device="cpu", most=2, remote=False, ask=ask)
-    on = devices.Devices.parse("h100:8", None)
+    on = devices.Devices.parse("h100:8", None, {})
     costs = estimate.estimate_costs(made, Store(tmp_path), launcher, {}, {}, on=on)
     cell = made.cells[0]
     run = build_run(cell.spec.with_seed(0).tree)

@@ -1,6 +1,7 @@
 """What fits into memory at once, and what a run has taken."""
 
 import json
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +10,15 @@ import torch
 from conftest import refused
 from torch import nn
 
+from ablate.data import batches
+from ablate.run.checks import batch_divisors, micro_batch_at_most
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
 from ablate.training.journal import cost, utilisation
+from ablate.training.micro_batches import MicroBatches, most_sums
 from ablate.training.model import build
+from ablate.training.ranks import ALONE
 from ablate.training.rates import FILE, matmul_rate, measured
 from ablate.training.training import Training
 
@@ -23,7 +28,7 @@ STEM = {"stem": "conv", "model.depth": 2}
 
 def test_a_batch_is_halved_to_its_divisors():
     expected = {64: [64, 32, 16, 8, 4, 2, 1], 100: [100, 50, 25, 10, 5, 2, 1], 7: [7, 1], 1: [1]}
-    assert {batch: list(calibrate.batch_divisors(batch)) for batch in expected} == expected
+    assert {batch: list(batch_divisors(batch)) for batch in expected} == expected
 
 
 def test_what_the_backward_pass_keeps_is_counted():
@@ -123,12 +128,30 @@ def test_who_shares_a_gpu_takes_its_share(monkeypatch):
     calibrate.limit(torch.device("cpu"), 0.5)
     calibrate.limit(device_of("cuda"), 1.0)
     assert card.share == 1.0
+    monkeypatch.setattr(batches, "_gpu_share", 1.0)
     calibrate.limit(device_of("cuda"), 0.25)
     assert 0.2 < card.share < 0.25
+    assert batches._gpu_share == 0.25
 
 
 def test_a_batch_takes_what_was_decided_for_its_column():
-    assert [calibrate.part(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
+    assert [micro_batch_at_most(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
+    assert micro_batch_at_most(7, 0) == 1
+
+
+@pytest.mark.parametrize("parts", range(1, 18))
+def test_the_most_sums_are_those_that_a_step_holds(parts):
+    """Of the tensors in memory while each micro-batch is computed."""
+    model = nn.Linear(97, 89, bias=False)
+
+    gradients = []
+    held = []
+    for _ in MicroBatches(model, ALONE).accumulate([slice(0)] * parts, parts):
+        held.append(sum(gradient() is not None for gradient in gradients))
+        model.weight.grad = torch.ones(89, 97)
+        gradients.append(weakref.ref(model.weight.grad))
+    assert max(held) == most_sums(parts)
+    assert torch.equal(model.weight.grad, torch.full((89, 97), float(parts)))
 
 
 def test_free_memory_is_that_of_this_machine():

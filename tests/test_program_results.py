@@ -84,6 +84,7 @@ def rule(shell: Shell) -> list[dict]:
 # --- Where it is --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_of_a_csv_the_last_line_or_the_best_by_validation_counts(shell, tmp_path):
     by_hand(tmp_path / "hand", "csv")
     log = pd.read_csv(tmp_path / "hand" / "metrics.csv")
@@ -161,7 +162,7 @@ def test_event_files_of_tensorboard(shell, tmp_path, best):
     assert rule(shell) == [{"place": {"tensorboard": "tb"}, "best": best}]
 
 
-@pytest.mark.parametrize("key", ["test/acc", "test.acc"])
+@pytest.mark.parametrize("key", ["test/acc", pytest.param("test.acc", marks=pytest.mark.whole)])
 def test_a_key_of_a_nested_object(shell, tmp_path, key):
     by_hand(tmp_path / "hand", "nested")
     left = json.loads((tmp_path / "hand" / "result.json").read_text())

@@ -84,7 +84,7 @@ def test_without_seeds_a_paired_contrast_is_welchs():
     assert (found.gain.low, found.gain.high) == pytest.approx((low, high), rel=1e-4)
 
 
-@pytest.mark.parametrize("spread", ["one way", "images"])
+@pytest.mark.parametrize("spread", ["one way", pytest.param("images", marks=pytest.mark.whole)])
 def test_a_contrast_is_the_gain_over_its_second_row_by_the_wider_of_both_ways(spread):
     rows = ["digits.plain70"] * 3 + ["digits.short70"] * 2
     tables = next(resampled(np.random.default_rng(3), rows, 5, 30))
@@ -249,6 +249,7 @@ def test_every_format_and_the_report_have_contrasts(run, sheet, here):
     assert "iclp - random" in (here / "paper2.html").read_text()
 
 
+@pytest.mark.whole
 def test_verify_recomputes_the_contrasts_of_a_bundle(run, sheet, here):
     """Also those of somebody who edited a number, and knows of hashes."""
     sheet("--seed", "seed")
@@ -331,6 +332,7 @@ analysis: {contrasts: {late: {from: %s, to: %s}}}
 """
 
 
+@pytest.mark.whole
 def test_a_sweep_file_declares_contrasts_between_rows(run, here):
     (here / "s.yaml").write_text(FILE % ("short", "post"))
     run("plan", "s.yaml")

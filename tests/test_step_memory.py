@@ -15,99 +15,70 @@ from nvidia import EIGHT, Machine, gpu
 from ablate.data import batches
 from ablate.planning.compose import resolve_run
 from ablate.run.build import build_run
+from ablate.run.idle import step_settings
 from ablate.running import gpu_memory
-from ablate.running.gpu_memory import Card, smallest_card, step_memories
+from ablate.running.gpu_memory import Card, memory_warnings, smallest_card, step_memories
 from ablate.running.gpus import find
-from ablate.training import calibrate
-from ablate.training.step_memory import peak_bytes, step_shape
+from ablate.training import answers, calibrate
+from ablate.training.answers import countable_peaks
+from ablate.training.step_memory import count_peaks
 
 CIFAR = "recipe=cifar data=cifar10"
-FEW = f"{CIFAR} model.arch=B/16 train.batch=64"  # images: gradients and moments decide
 IMAGENET = "data=imagenet1k"
 AUGREG = f"recipe=augreg {IMAGENET}"
-S16, B16 = f"{AUGREG} model.arch=S/16 train.batch=256", f"{AUGREG} model.arch=B/16"
-# GB that torch 2.11's allocator gave out at most in three steps, on stand-ins of CUDA's libraries:
-# kernels computed nothing, and all else was as on an H100.
-COUNTED = {
-    f"{CIFAR} model.arch=Ti/4": 3.036,
-    f"{CIFAR} model.arch=S/8": 1.942,
-    f"{CIFAR} model.arch=S/4": 6.193,
-    f"{CIFAR} model.arch=S/4 model.act=swiglu": 6.986,
-    f"{CIFAR} model.arch=S/4 train.precision=fp64 train.batch=64": 3.275,
-    f"{AUGREG} model.arch=Ti/16 train.batch=512": 9.432,
-    f"{AUGREG} model.arch=S/16 train.batch=512": 18.374,
-    f"{AUGREG} model.arch=S/16 train.batch=288 train.micro_batch=96": 4.013,
-    f"{B16} train.batch=256": 19.031,
-    f"{B16} train.batch=256 model.dropout=0": 19.023,
-    f"{B16} train.batch=256 norm=rmsnorm": 19.026,
-    f"{B16} train.batch=256 stem=dpn": 19.342,
-    f"{B16} train.batch=256 train.micro_batch=64": 6.606,
-    f"{B16} train.batch=64 train.precision=fp32": 8.930,
-    f"{B16} train.batch=64 train.precision=tf32": 8.930,
-    f"{B16} train.batch=64 optim.name=lion": 5.393,
-    f"{B16} train.batch=64 optim.name=muon": 5.404,
-    f"{B16} train.batch=64 optim.name=adafactor_bv": 5.231,
-    f"{AUGREG} model.arch=L/16 train.batch=128": 27.415,
-    f"{AUGREG} model.arch=L/16 train.batch=256 train.micro_batch=32": 13.995,
-    f"{S16} norm=scalenorm": 9.425,
-    f"{S16} norm=dyt": 11.393,
-    f"{S16} norm=batchnorm": 9.415,
-    f"{S16} norm=groupnorm": 9.415,
-    f"{S16} norm=instancenorm": 11.296,
-    f"{S16} norm=powernorm": 11.307,
-    f"{S16} norm=switchnorm": 11.315,
-    f"{S16} stem=conv": 11.605,
-    f"{S16} stem=whiten": 9.429,
-    f"{S16} block.attn=post": 9.426,
-    f"{S16} block=bnffn": 14.211,
-    f"{S16} model.qk_norm=true": 12.745,
-    f"{S16} model.layerscale=0.1": 10.316,
-    f"{S16} model.act=geglu": 10.617,
-    f"{S16} data.size=384": 26.643,
-    f"recipe=deit {IMAGENET} model.arch=S/16 train.batch=512": 18.496,
-    f"recipe=deit {IMAGENET} model.arch=S/16": 36.427,
-    f"recipe=deit {IMAGENET} model.arch=B/16 train.micro_batch=128": 12.345,
-    f"recipe=dtn {IMAGENET} model.arch=S/16 train.batch=256": 16.275,
-    f"recipe=dtn {IMAGENET} model.arch=S/16": 63.450,
-    f"recipe=finetune {IMAGENET} model.arch=B/32 train.batch=256": 5.690,
-    FEW: 1.758,
-    f"{FEW} optim.name=lion": 1.610,
-    f"{FEW} optim.name=sgd": 1.416,
-    f"{FEW} optim.name=adafactor": 1.071,
-    f"{FEW} optim.name=adafactor_bv": 1.255,
-    f"{FEW} optim.name=muon": 1.417,
-    "recipe=quick data=mnist5k model.arch=mu/4 train.batch=128": 0.054,
-}
+DEIT = f"recipe=deit {IMAGENET}"
+B16 = f"{AUGREG} model.arch=B/16"
+# Bytes of runs on stand-ins of CUDA's libraries: kernels computed nothing, and all else was as on
+# an H100. tests/null_gpu/step_peaks.py writes them.
+PEAKS_FILE = Path(__file__).parent / "golden" / "step_peaks.json"
+COUNTED: dict[str, int] = json.loads(PEAKS_FILE.read_text())
 GPU_TXT = Path(__file__).parents[1] / "benchmarks" / "results" / "gpu.txt"
 # Cases of its part `steps` before which the process had held little; the others' peaks have up to
-# 2.4 GB of earlier ones.
+# 2.4 GB of earlier ones. It has a digit behind the point.
 MEASURED = {
-    "mu/4": "recipe=quick data=mnist5k model.arch=mu/4 train.batch=128",
     "Ti/4": f"{CIFAR} model.arch=Ti/4",
     "Ti/4 deterministic": f"{CIFAR} model.arch=Ti/4 train.deterministic=true",
     "S/16 augreg": f"{AUGREG} model.arch=S/16 train.batch=512",
     "B/16 augreg, no dropout": f"{B16} train.batch=256 model.dropout=0",
     "S/16 deit": f"recipe=deit {IMAGENET} model.arch=S/16 train.batch=512",
-    "S/8": f"{CIFAR} model.arch=S/8",
     "S/16 dtn": f"recipe=dtn {IMAGENET} model.arch=S/16 train.batch=256",
 }
 
 
+# A norm that looks at values where it trains.
+LOOKING = """
+import torch
+
+class Norm(torch.nn.LayerNorm):
+    def forward(self, x):
+        if self.training and x.max() > 0:
+            x = x + 0
+        return super().forward(x)
+"""
+
+
 def run_of(words: str):
-    if "train.micro_batch" not in words:
-        words += " train.micro_batch=null"
-    tree, _ = resolve_run(words.split(), Path("runs"))
-    return build_run(tree)
+    return build_run(resolve_run(words.split(), Path("runs"))[0])
 
 
-def peak_gb(words: str) -> float:
+def peaks_of(words: str) -> dict[str, int]:
+    """Return the peak of a step by the number of images at once."""
+    return count_peaks(run_of(words)).peak_bytes
+
+
+def peak_of(words: str) -> int:
     run = run_of(words)
-    return peak_bytes(run)[str(run.train.micro_batch or run.train.batch)] / 1e9
+    return count_peaks(run).peak_bytes[str(run.train.micro_batch or run.train.batch)]
 
 
 def is_as_counted(words: str) -> None:
-    bound = 0.08 if "stem=conv" in words else 0.025  # its largest tensors are not its last
-    assert peak_gb(words) == pytest.approx(COUNTED[words], rel=bound, abs=0.1)
+    counted = COUNTED[words]
+    bound = 0.025
+    if "stem=conv" in words:
+        bound = 0.08  # its largest tensors are not its last
+    elif counted < 2e9:
+        bound = 0.065  # blocks of the allocator, of up to 20 MB
+    assert peak_of(words) == pytest.approx(counted, rel=bound)
 
 
 @pytest.mark.parametrize("words", [*COUNTED][::7])
@@ -121,39 +92,66 @@ def test_every_peak_is_what_torchs_allocator_counted(words):
     is_as_counted(words)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", MEASURED)
 def test_a_peak_is_what_an_h100_took(case):
     line = rf"^  {re.escape(case)}, batch .* peak ([\d.]+) GB"
     measured = float(re.search(line, GPU_TXT.read_text(), re.MULTILINE)[1])
-    assert peak_gb(MEASURED[case]) == pytest.approx(measured, rel=0.1, abs=1.0)
+    words = f"{MEASURED[case]} train.micro_batch=null"
+    assert peak_of(words) / 1e9 == pytest.approx(measured, rel=0.06)
 
 
 def test_a_micro_batch_takes_its_share_of_the_images_and_the_sums_of_gradients():
     """By the slope between sizes: what the backward pass of an image needs is the same in each."""
-    peaks = peak_bytes(run_of(f"{B16} train.batch=4096 train.micro_batch=auto"))
+    peaks = peaks_of(f"{B16} train.batch=4096 train.micro_batch=auto")
     sizes = [2**n for n in range(12, -1, -1)]
     assert [*peaks] == [str(size) for size in sizes]
     gradients = 4 * 86_567_656
-    per_image = (19.031e9 - 6.606e9 + 2 * gradients) / 192  # of `COUNTED`, with two sums
+    whole = COUNTED[f"{B16} train.batch=256 train.micro_batch=null"]
+    quarters = COUNTED[f"{B16} train.batch=256 train.micro_batch=64"]  # with two sums
+    per_image = (whole - quarters + 2 * gradients) / 192
     for larger, smaller in pairwise(sizes[:5]):
         step = peaks[str(larger)] - peaks[str(smaller)] + gradients  # each halving: one sum more
         assert step / (larger - smaller) == pytest.approx(per_image, rel=0.02)
 
 
-def test_runs_that_differ_in_their_rates_and_data_alone_have_one_peak():
-    base = run_of(f"{CIFAR} model.arch=Ti/4")
-    for words in ("optim.lr=0.5", "train.epochs=3", "augment.mixup=0.2", "seed=7"):
-        other = run_of(f"{CIFAR} model.arch=Ti/4 {words}")
-        assert step_shape(other) == step_shape(base)
-        assert peak_bytes(other) == peak_bytes(base)
-    shapes = {step_shape(run_of(words)) for words in [*COUNTED][:12]}
-    assert len(shapes) == 12
+def test_steps_of_other_memory_have_other_settings():
+    """`answer_describe` counts runs of equal settings once."""
+    base = f"{CIFAR} model.arch=Ti/4 train.micro_batch=null"
+    for words in ("optim.lr=0.5", "train.epochs=3", "seed=7"):
+        assert step_settings(run_of(f"{base} {words}").spec.tree) == step_settings(
+            run_of(base).spec.tree
+        )
+        assert peaks_of(f"{base} {words}") == peaks_of(base)
+    settings = [step_settings(run_of(words).spec.tree) for words in [*COUNTED][::5]]
+    assert all(settings.count(a) == 1 for a in settings)
+    sgd = f"{base} optim.name=sgd"
+    bare = f"{sgd} optim.b1=0"
+    assert peak_of(bare) < peak_of(sgd)
+    assert step_settings(run_of(bare).spec.tree) != step_settings(run_of(sgd).spec.tree)
 
 
 def test_what_cannot_be_counted_is_not_known():
     lit = {"task": "contrastive", "text": tiny.TEXT, "optim.lr_mult": {"image": 0}}
-    assert peak_bytes(tiny.run(lit)) is None
-    assert peak_bytes(tiny.run({"train.batch": 4})).keys() == {"4", "2", "1"}
+    assert count_peaks(tiny.run(lit)) is None
+    assert count_peaks(tiny.run({"train.batch": 4})).peak_bytes.keys() == {"4", "2", "1"}
+
+
+def test_who_looks_at_values_is_named_and_ours_is_no_reason(tmp_path, monkeypatch):
+    (tmp_path / "looking.py").write_text(LOOKING)
+    monkeypatch.chdir(tmp_path)
+    own = run_of("recipe=quick data=digits norm=looking:Norm")
+    peaks, lines = countable_peaks(own)
+    assert peaks is None
+    (line,) = lines
+    assert line.startswith("norm: looking:Norm: ")
+
+    def fail(run):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(answers, "count_peaks", fail)
+    with pytest.raises(RuntimeError, match="ours"):
+        countable_peaks(tiny.run({}))
 
 
 @pytest.mark.whole
@@ -165,11 +163,13 @@ from pathlib import Path
 from ablate.planning.compose import resolve_run
 from ablate.data import batches
 from ablate.run.build import build_run
+from ablate.run.idle import step_settings
 from ablate.running import gpu_memory
-from ablate.training import calibrate
-from ablate.training.step_memory import peak_bytes
-for words in ({S16!r}, "recipe=deit {IMAGENET} model.arch=S/16", "{CIFAR} model.arch=Ti/4"):
-    peak_bytes(build_run(resolve_run(words.split(), Path("runs"))[0]))
+from ablate.training import answers, calibrate
+from ablate.training.answers import countable_peaks
+from ablate.training.step_memory import count_peaks
+for words in ("{AUGREG} model.arch=S/16", "{DEIT} model.arch=S/16", "{CIFAR} model.arch=Ti/4"):
+    count_peaks(build_run(resolve_run(words.split(), Path("runs"))[0]))
     assert "torch._dynamo" not in sys.modules, words
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -180,7 +180,11 @@ for words in ({S16!r}, "recipe=deit {IMAGENET} model.arch=S/16", "{CIFAR} model.
 
 
 def test_both_halves_leave_a_gpu_as_much():
-    assert (gpu_memory.STEP_SHARE, gpu_memory.SPLIT_SHARE) == (calibrate.MARGIN, batches.SHARE)
+    assert (gpu_memory.TRIAL_SHARE, gpu_memory.SHARED_SHARE, gpu_memory.SPLIT_SHARE) == (
+        calibrate.MARGIN,
+        calibrate.SHARED,
+        batches.SHARE,
+    )
 
 
 GB = 10**9
@@ -196,41 +200,88 @@ def cell(row: str, micro_batch: object = "auto", column: str = "", **data: objec
     return SimpleNamespace(row=row, column=column, spec=SimpleNamespace(tree=tree))
 
 
-def memories(cells, gigabytes: float | None, worlds=(1,), factors=None) -> dict:
+def memories(cells, gigabytes: float | None, worlds=(1,), factors=None, runs: int = 1) -> dict:
+    """`factors`: by row, how many times `PEAKS` its steps take."""
     described = {}
     for each in cells:
         factor = (factors or {}).get(each.row, 1)
         peaks = {size: factor * peak for size, peak in PEAKS.items()}
-        described[each.row, each.column] = {"peak_bytes": peaks, "examples": SPLITS}
-    card = None if gigabytes is None else Card("card", gigabytes * GB)
+        step = {"image_bytes": factor * 0.8 * GB, "peak_bytes": peaks}
+        described[each.row, each.column] = {"step": step, "examples": SPLITS}
+    card = None if gigabytes is None else Card("card", gigabytes * GB, runs)
     return step_memories(cells, described, card, worlds)
 
 
 def test_a_column_takes_the_micro_batch_of_its_largest_variant():
     found = memories([cell("a"), cell("b"), cell("a.from")], 40, factors={"b": 2})
-    sizes = {row: (m.micro_batch, m.peak_bytes, m.fitting) for (row, _), m in found.items()}
+    sizes = {row: (m.micro_batch, m.peak_bytes, m.fitting[0]) for (row, _), m in found.items()}
     assert sizes["a"] == (8, 12 * GB, 32)  # 36 of 40 GB may be taken
     assert sizes["b"] == (8, 24 * GB, 8)
     assert sizes["a.from"] == (32, 35 * GB, 32)  # parents decide for themselves
     assert all(m.fits for m in found.values())
 
 
+def test_the_order_of_variants_decides_nothing():
+    factors = {"small": 0.5, "large": 2}
+    one = memories([cell("small"), cell("large")], 40, worlds=(1, 2), factors=factors)
+    other = memories([cell("large"), cell("small")], 40, worlds=(1, 2), factors=factors)
+    assert one == other
+    assert {memory.micro_batch for memory in one.values()} == {8}
+
+
 def test_a_fixed_micro_batch_fits_or_does_not():
     found = memories([cell("all", None), cell("some", 16)], 40)
-    assert [(m.micro_batch, m.fitting, m.fits) for m in found.values()] == [
+    assert [(m.micro_batch, m.fitting[0], m.fits) for m in found.values()] == [
         (64, 32, False),
         (16, 32, True),
     ]
+    (tight,) = memories([cell("some", 32)], 36).values()
+    assert (tight.fits, tight.fitting[0]) == (True, 16)  # 35 of 36 GB, which auto would not try
     (none,) = memories([cell("all", None)], 5).values()
-    assert (none.fitting, none.fits) == (0, False)
+    assert (none.fitting, none.fits) == ([], False)
     (unknown,) = memories([cell("all", None)], None).values()
-    assert (unknown.fitting, unknown.fits) == (None, True)
+    assert (unknown.fitting, unknown.fits) == (None, None)
     assert memories([cell("a")], None) == {}  # auto asks a GPU
+
+
+def test_runs_that_share_a_gpu_share_its_memory():
+    """Each has 0.95 of its part, as `calibrate.limit` gives it."""
+    (alone,) = memories([cell("a")], 80).values()
+    (shared,) = memories([cell("a")], 80, runs=4).values()
+    assert (alone.micro_batch, shared.micro_batch) == (64, 8)  # 0.9 * 19 GB
+    (fixed,) = memories([cell("a", 16)], 80, runs=4).values()
+    assert not fixed.fits  # 20 of 19 GB
+    assert Card("card", 80 * GB, 4).run_bytes == 19 * GB
 
 
 def test_several_gpus_share_a_step_of_at_least_eight_micro_batches():
     (memory,) = memories([cell("a")], 80, worlds=(1, 2, 4, 8)).values()
-    assert (memory.micro_batch, memory.fitting) == (8, 64)
+    assert (memory.micro_batch, memory.fitting[0]) == (8, 64)
+
+
+def remedy(cells, gigabytes: float, factors=None, runs: int = 1) -> str:
+    found = memories(cells, gigabytes, factors=factors, runs=runs)
+    (line,) = memory_warnings(found, Card("card", gigabytes * GB, runs))
+    return line.rpartition("; give ")[2]
+
+
+def test_a_remedy_helps_every_step_that_does_not_fit():
+    """By `PEAKS`: of 40 GB a micro-batch of 32 fits, 8 where a step takes twice as much."""
+    rows = [cell("small", None), cell("large", None)]
+    assert remedy(rows, 40) == "train.micro_batch=auto, or 32"
+    assert remedy(rows, 40, factors={"large": 2}) == "train.micro_batch=auto, or 8"
+    assert remedy([*rows[::-1]], 40, factors={"large": 2}) == "train.micro_batch=auto, or 8"
+    assert "train.micro_batch" not in remedy(rows, 4)
+    assert "launcher.runs_per_gpu" in remedy(rows, 40, runs=8)
+
+
+def test_a_line_names_a_parent_by_its_child():
+    parents = [cell(row, None) for row in ("a.from.from", "a.from.tune")]
+    for parent in parents:
+        (line,) = memory_warnings(memories([parent], 40), Card("card", 40 * GB))
+        assert ".from" not in line
+        assert "parent of" in line
+        assert " a: " in line
 
 
 def test_decoded_splits_stay_on_a_gpu_that_has_room_for_them():
@@ -248,13 +299,13 @@ def test_the_memory_of_the_gpus_here_is_that_of_the_smallest(tmp_path, monkeypat
     machine = Machine(tmp_path / "gpus", gpu(0), gpu(1, **{"memory.total": 24564}))
     monkeypatch.setenv("PATH", machine.path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert smallest_card(find("auto", None).gpus).memory_bytes == 24564 * 2**20
-    assert smallest_card(find("0", None).gpus).memory_bytes == 81559 * 2**20
+    assert smallest_card(find("auto", None).gpus, 1).memory_bytes == 24564 * 2**20
+    assert smallest_card(find("0", None).gpus, 1).memory_bytes == 81559 * 2**20
     machine.has([gpu(0, **{"memory.total": "[N/A]"})])
-    assert smallest_card(find("auto", None).gpus) is None
+    assert smallest_card(find("auto", None).gpus, 1) is None
     machine.has(EIGHT)
-    assert smallest_card(find("auto", None).gpus) is None  # two are in slices
-    assert smallest_card(()) is None
+    assert smallest_card(find("auto", None).gpus, 1) is None  # two are in slices
+    assert smallest_card((), 1) is None
 
 
 @pytest.mark.whole
@@ -265,14 +316,14 @@ def test_a_plan_says_whether_its_steps_fit(shell):
         return json.loads(shell(*words, *more, "--format", "json").out)
 
     fits = planned("--on", "h100")
-    assert fits["gpu"] == {"name": "h100", "memory_bytes": 80e9}
+    assert fits["gpu"] == {"name": "h100", "memory_bytes": 80e9, "runs": 1}
     for variant in fits["variants"]:
         # as one H100 chose: 1,024 of 4,096 images did not fit
         assert (variant["memory"]["micro_batch"], variant["memory"]["is_auto"]) == (512, True)
         assert 38e9 < variant["memory"]["peak_bytes"] < 45e9
     assert re.search(r"^memory:", shell(*words, "--on", "h100").out, re.MULTILINE)
     whole = planned("--on", "l4", "train.micro_batch=null")
-    assert all(variant["memory"]["fitting"] == 128 for variant in whole["variants"])
+    assert all(variant["memory"]["fitting"][0] == 128 for variant in whole["variants"])
     (line,) = [line for line in whole["warnings"] if "train.micro_batch=" in line]
     assert line.endswith("128")
     here = planned()

@@ -128,6 +128,7 @@ def test_python_chooses_as_words_do(plan_of):
     assert sweep.name == plan_of("parts", "rows=rms,dpn", "columns=4").name
 
 
+@pytest.mark.whole
 def test_the_whole_trains_what_its_part_has_not(plan_of, shell):
     shell("sweep", "parts", "rows=dpn", "columns=4")
     times = {path: path.stat().st_mtime_ns for path in shell.folder.rglob("result.json")}

@@ -265,7 +265,7 @@ def plan(
         declare = _declaring(selection, store)
         plan, settings = declare(recall=StoreRecall(store), allow_missing=True)
     _check_options(detect, spread, on, mfu, plan)
-    devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
+    devices = None if on is None else Devices.parse(on, mfu, settings)
     if format == "text":
         show_head(plan)
     forecast = forecast_plan(plan, store, settings, devices)

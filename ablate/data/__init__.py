@@ -31,6 +31,7 @@ __all__ = [
     "Delivery",  # how they reach the process that trains on them
     "evaluation_batches",  # every example once, in stored order
     "resident_split",  # a split on the device, where it fits
+    "share_gpu",  # leave cores of a GPU to other processes that use it
     "ImageView",  # how images are shown: size, scaling, crop
     "shake_once",  # a split for evaluation, augmented as in training
     "constants_on",  # constants that stay on a device
@@ -44,7 +45,13 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.data.augment.layout import constants_on, normal_of
-    from ablate.data.batches import Batches, Delivery, evaluation_batches, resident_split
+    from ablate.data.batches import (
+        Batches,
+        Delivery,
+        evaluation_batches,
+        resident_split,
+        share_gpu,
+    )
     from ablate.data.cache import (
         check_names,
         class_names,

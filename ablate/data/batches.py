@@ -161,13 +161,24 @@ def _threads(prefix: str, number: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, prefix)
 
 
+_gpu_share = 1.0  # of a GPU and its cores, which other processes use, too
+
+
+def share_gpu(share: float) -> None:
+    """From now on gather batches for a GPU by this share of its cores: other runs on it use the
+    rest."""
+    global _gpu_share
+    _gpu_share = share
+
+
 def gathering_threads(device: torch.device) -> int:
-    """Return how many threads gather batches: on a CPU as many as train; else this GPU's share of
-    the cores, less one, which launches kernels."""
+    """Return how many threads gather batches: on a CPU as many as train; else this process's share
+    of the GPU's cores, less one, which launches kernels."""
     if device.type == "cpu":
         return torch.get_num_threads()
     gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")]) or 1
-    return max(1, len(os.sched_getaffinity(0)) // gpus - 1)
+    cores = len(os.sched_getaffinity(0)) // gpus
+    return max(1, int(cores * _gpu_share) - 1)
 
 
 Extra = Callable[[Tensor, Draws, int], Tensor]

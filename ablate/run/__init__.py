@@ -53,6 +53,7 @@ __all__ = [
     "unread_by",  # the keys of `optim` that an optimiser doesn't read
     "switched_off",  # keys that only qualify what is off
     "LENGTH_KEYS",  # the keys that say how long a run trains
+    "step_settings",  # what decides the memory and speed of its step
     "shipped",  # a run, known to be of the shipped model
     "is_whole",  # is a section that of a whole model?
     "is_whole_name",  # does a name mean a whole model?
@@ -89,6 +90,7 @@ __all__ = [
     # Checks across sections
     "check_ranks",  # refuse ranks that would change bits
     "batch_divisors",  # the micro-batches that a batch allows
+    "micro_batch_at_most",  # the largest of these up to a limit
     "open_world_sizes",  # how many devices a run may have
     "WORLD_SIZES",  # the numbers of ranks
     "LEAST_MICRO_BATCHES",  # the fewest micro-batches where the machine decides
@@ -215,6 +217,7 @@ if TYPE_CHECKING:
         WORLD_SIZES,
         batch_divisors,
         check_ranks,
+        micro_batch_at_most,
         open_world_sizes,
     )
     from ablate.run.choices import ARCHS, CHOICES, PROBES, Choice
@@ -240,7 +243,13 @@ if TYPE_CHECKING:
         first_of_lines,
     )
     from ablate.run.fingerprint import FINGERPRINTS_FILE, data_fingerprint
-    from ablate.run.idle import LENGTH_KEYS, switched_off, unread_by, without_idle
+    from ablate.run.idle import (
+        LENGTH_KEYS,
+        step_settings,
+        switched_off,
+        unread_by,
+        without_idle,
+    )
     from ablate.run.metrics import (
         DEFAULT_TASK,
         TASKS,

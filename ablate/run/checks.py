@@ -521,3 +521,8 @@ def batch_divisors(batch: int) -> Iterator[int]:
         yield size
         size = next(part for part in range(size // 2, 0, -1) if batch % part == 0)
     yield 1
+
+
+def micro_batch_at_most(batch: int, most: int) -> int:
+    """Return the first of `batch_divisors(batch)` that is at most `most`, and 1 for less than 1."""
+    return next(size for size in batch_divisors(batch) if size <= max(1, most))

@@ -27,6 +27,26 @@ LENGTH_KEYS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
+# Of a run's plain tree, what decides the memory and speed of a step.
+STEP_SECTIONS = ("model", "norm", "stem", "block", "augment", "probe", "task", "text")
+STEP_KEYS = {
+    "data": ("fingerprint", "size", "channels", "classes", "labels"),
+    "optim": ("name", "b1", "lr_mult"),
+}
+
+
+def step_settings(tree: Tree) -> dict[str, Any]:
+    """Return the settings that decide the memory and speed of a run's step; its length, rates and
+    seed do not."""
+    lengths = {key for keys in LENGTH_KEYS for key in keys}
+    settings: dict[str, Any] = {section: tree.get(section) for section in STEP_SECTIONS}
+    for section, keys in STEP_KEYS.items():
+        settings[section] = {key: tree[section].get(key) for key in keys}
+    settings["train"] = {
+        key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths
+    }
+    return settings
+
 
 def idle_keys(tree: Tree) -> dict[str, Any]:
     """Name the keys that a run of this plain tree doesn't read, dotted, each with the one value

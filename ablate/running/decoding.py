@@ -18,11 +18,20 @@ from ablate.running.work import CellWork
 DECODE_S = (0.66e-3, 1.08e-3)
 
 
+def decode_seconds(work: CellWork, cores: float) -> float:
+    """Return the seconds in which so many cores decode the images of a training, by the larger of
+    `DECODE_S`; 0 where nothing is decoded while it trains, or the images are unknown."""
+    if work.cell.spec.tree["data"]["cache"] != "encoded":
+        return 0.0
+    return work.images * max(DECODE_S) / cores
+
+
 def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> list[str]:
     """Return a line on the cores that decode the images of a device, for the cell that reads most;
     no line where nothing is decoded while it trains, or no time is known.
 
     `cores`: those of this host for each device; None: of another host, whose cores are unknown.
+    `works`: with the seconds in which the device computes.
     """
     rates = []
     for work in works:
@@ -42,6 +51,7 @@ def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> lis
     if cores is not None and cores < high_cores:
         slower = high_cores / cores
         line += (
-            f"; this machine has {cores:g} for each, so expect up to {slower:.1f} times the time"
+            f"; this machine has {cores:g} for each, so a run is forecast to take up to "
+            f"{slower:.1f} times as long as its GPU computes"
         )
     return [line]

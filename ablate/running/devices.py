@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ablate.run import open_world_sizes
 from ablate.running.gpu_memory import Card
+from ablate.running.launchers import MOST_SHARING
+from ablate.running.launchers.local import check_groups, fixed_runs
 from ablate.running.work import CellWork
 from ablate.shared import UserError, unknown_value
 
@@ -21,8 +24,8 @@ ASSUMED_MFU = 0.35  # at most: an assumption, for large ViTs reach 0.3 to 0.5 in
 # from Ti/4 to B/16 (benchmarks/results/gpu.txt), and has been compared with no other GPU.
 MOVED = 10.5
 EVALUATION = 1.15  # what validation adds to the steps' time
-# Of a kernel, where eight runs share a GPU: one alone has a kernel launched every 50 to 80 us by a
-# slow host (benchmarks/results/gpu.txt).
+# Of a kernel, where `MOST_SHARING` runs share a GPU: one alone has a kernel launched every 50 to 80
+# us by a slow host (benchmarks/results/gpu.txt).
 LAUNCH_S = 5e-6
 START_S = 2.0  # of a run: a context on the device, its first kernels. An assumption
 
@@ -97,7 +100,8 @@ PEAKS: dict[str, Peak] = {
 @dataclass(frozen=True)
 class Devices:
     """A number of devices of one kind, and how many may share a run. `mfu`: the share of their peak
-    that a training reaches; None: that of a roofline.
+    that a training reaches; None: that of a roofline. `runs`: how many share a device; None: as
+    many as keep it busy.
 
     The share is model FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B); the roofline takes
     the longer of arithmetic and memory (Williams, Waterman, Patterson 2009).
@@ -107,11 +111,12 @@ class Devices:
     count: int
     mfu: float | None
     worlds: Sequence[int] = (1,)
+    runs: int | None = None
 
     @classmethod
-    def parse(cls, text: str, mfu: float | None, per_run: int | str = 1) -> Devices:
-        """Parse "h100:8", or "h100" for one device. `per_run`: `launcher.gpus_per_run`. Raises
-        UserError."""
+    def parse(cls, text: str, mfu: float | None, launcher: Mapping[str, Any]) -> Devices:
+        """Parse "h100:8", or "h100" for one device. `launcher`: the launcher group, for how many
+        devices share a run and how many runs a device. Raises UserError."""
         name, colon, number = text.lower().partition(":")
         if name not in PEAKS:
             raise unknown_value("--on", name, PEAKS)
@@ -120,22 +125,28 @@ class Devices:
         if mfu is not None and not 0 < mfu <= 1:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
         count = int(number or "1")
-        if per_run != "auto" and int(per_run) > count:
-            advice = f"give at most {count}, or auto"
-            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {advice}")
-        return cls(name, count, mfu, open_world_sizes(per_run, count))
+        per_run, setting = launcher.get("gpus_per_run", 1), launcher.get("runs_per_gpu", "auto")
+        check_groups(fixed_runs(setting), per_run, count, f"--on has {count}")
+        runs = None if setting == "auto" else int(setting)
+        return cls(name, count, mfu, open_world_sizes(per_run, count), runs)
 
     def seconds(self, work: CellWork) -> float | None:
         """Return the seconds of a training on one device: those of its kernels, or of launching
         them. Raises UserError for a precision without a rate."""
         if work.multiply_adds is None:
             return None
-        return START_S + max(self._kernels(work), LAUNCH_S * work.launches)
+        return START_S + max(self._kernels(work), self.launch_s * work.launches)
+
+    @property
+    def launch_s(self) -> float:
+        """Seconds of a device for a kernel that is launched: the fewer runs share it, the longer it
+        waits for the host."""
+        return LAUNCH_S * MOST_SHARING / min(self.runs or MOST_SHARING, MOST_SHARING)
 
     @property
     def card(self) -> Card:
-        """The card and its memory."""
-        return Card(self.name, PEAKS[self.name].memory_bytes)
+        """The card, its memory, and the runs that share it."""
+        return Card(self.name, PEAKS[self.name].memory_bytes, self.runs or 1)
 
     def rate(self, precision: str) -> float:
         """Return the multiply-adds a second. Raises UserError for a precision without a rate."""
@@ -166,11 +177,11 @@ class Devices:
         launching_s = computing_s = 0.0
         for work in works:
             if work.multiply_adds is not None:
-                launching_s += work.trainings_left * (START_S + LAUNCH_S * work.launches)
+                launching_s += work.trainings_left * (START_S + self.launch_s * work.launches)
                 computing_s += work.trainings_left * self._kernels(work)
         if launching_s <= computing_s:
             return []
-        launch_us = 1e6 * LAUNCH_S
+        launch_us = 1e6 * self.launch_s
         return [
             f"the time on {self.name} is a lower bound: such small runs spend it on launching "
             f"kernels ({launch_us:g} us each) and on starting ({START_S:g} s each)"

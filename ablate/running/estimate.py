@@ -20,11 +20,12 @@ from typing import Any
 from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.run import FINAL_STATUSES, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
-from ablate.running.decoding import decoding_lines
+from ablate.running.decoding import decode_seconds, decoding_lines
 from ablate.running.devices import Devices
 from ablate.running.gpu_memory import (
     Card,
     StepMemory,
+    is_forecast,
     memory_line,
     memory_warnings,
     smallest_card,
@@ -211,20 +212,23 @@ def estimate_costs(
     an assumed rate, until runs have finished, whose own times are used. Raises UserError for a
     combination that can't be built, or can't be shared.
     """
-    card = None
     if on is None:
         worlds, device, places = launcher.worlds, launcher.device, launcher.most
         hardware = count_text(places, "slot")
-        if not launcher.remote:
-            card = smallest_card(launcher.devices.gpus)
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
-        card = on.card
     if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, states, finished, places, hardware, worlds[0])
+    card, sharing = None, 1
+    has_gpus = on is None and device == "cuda" and not launcher.remote
+    if on is not None:
+        card = on.card
+    elif has_gpus:
+        sharing = round(1 / launcher.slots[0].share)
+        card = smallest_card(launcher.devices.gpus, sharing)
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
-    answers = _Answers(store, launcher.ask, device)
+    answers = _Answers(store, launcher.ask, device, card)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
@@ -252,9 +256,16 @@ def estimate_costs(
             if not beyond and time_left(works, SLOWEST) >= from_s:
                 answers.time(cells, finished)
                 for work in unknown:
-                    work.seconds = answers.seconds(work, cells)
+                    work.seconds = answers.seconds(work, cells, sharing)
         if worlds[0] > 1:
             basis += f", shared evenly by {worlds[0]} ranks"
+    decoding = []
+    if has_gpus:  # of runs that have finished the time has it already
+        cores = len(os.sched_getaffinity(0)) / devices
+        decoding = decoding_lines(unknown, cores)
+        for work in unknown:
+            if work.seconds is not None:
+                work.seconds = max(work.seconds, decode_seconds(work, cores))
     stopped = beyond and any(work.seconds is None for work in works)
     shares = share(works, options, devices, FASTEST[device])
     wall_s = math.inf if stopped else end(works, devices, shares)
@@ -266,10 +277,7 @@ def estimate_costs(
     if on is not None:
         notes += on.bound(works) + decoding_lines(works)
     else:
-        notes += rounding_lines(cells, launcher)
-        if device == "cuda" and not launcher.remote:
-            # Of runs that have finished the time has it already.
-            notes += decoding_lines(unknown, len(os.sched_getaffinity(0)) / devices)
+        notes += rounding_lines(cells, launcher) + decoding
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
@@ -348,10 +356,11 @@ def _factored(plan: Plan) -> list[Cell]:
 
 
 class _Answers:
-    """The descriptions of cells by a worker of a device, kept in the store's cache."""
+    """The descriptions of cells by a worker of a device, kept in the store's cache. `card`: the GPU
+    that must have the memory of their steps."""
 
-    def __init__(self, store: Store, ask: Ask, device: str) -> None:
-        self._store, self._ask, self._device = store, ask, device
+    def __init__(self, store: Store, ask: Ask, device: str, card: Card | None) -> None:
+        self._store, self._ask, self._device, self._card = store, ask, device, card
         self._descriptions = _cache(store).answers()
 
     def __getitem__(self, cell: Cell) -> dict[str, Any]:
@@ -365,9 +374,12 @@ class _Answers:
         for cell in cells:
             key = _key(cell, self._device)
             description = self._descriptions.get(key, {})
+            needs = {"initial"} if initial else set()
+            if self._needs_memory(cell):
+                needs.add("step")
             if description.get("examples") is None:
                 new[key] = cell  # a hub set that was not fetched then may be fetched by now
-            elif initial and "initial" not in description:
+            elif not description.keys() >= needs:
                 new[key] = cell
         self._learn(new, initial=initial)
 
@@ -389,30 +401,37 @@ class _Answers:
         initial = any("initial" in self[cell] for cell in sample.values())
         self._learn(sample, calibrate=sorted(sample), initial=initial)
 
-    def seconds(self, work: CellWork, cells: Sequence[Cell]) -> float | None:
+    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int) -> float | None:
         """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
-        size; None without one."""
+        size; None without one. `sharing`: how many runs share a device, which computes for one at a
+        time."""
         size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
         if work.multiply_adds is None or not rates:
             return None
-        step, image = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
-        return float(work.multiply_adds / 3 * step + work.evaluated * size * image)
+        step, image, busy = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
+        alone = work.multiply_adds / 3 * step + work.evaluated * size * image
+        return float(alone * max(1.0, sharing * busy))
 
-    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
+    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float, float]]:
         """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
-        in evaluation."""
+        in evaluation; and to the share of a step in which the device computes."""
         rates = {}
         for cell in cells:
             answer = self[cell]
-            if "step_s" in answer and "image_s" in answer:
+            if answer.keys() >= {"step_s", "image_s", "busy"}:
                 size = answer["multiply_adds"]
                 step_size = size * cell.spec.tree["train"]["batch"]
-                rates[size] = answer["step_s"] / step_size, answer["image_s"] / size
+                step, image = answer["step_s"] / step_size, answer["image_s"] / size
+                rates[size] = step, image, answer["busy"]
         return rates
+
+    def _needs_memory(self, cell: Cell) -> bool:
+        return self._device == "cuda" and is_forecast(cell, self._card)
 
     def _learn(self, cells: Mapping[str, Cell], **details: Any) -> None:
         if cells:
-            question = _question(self._store, cells, self._device, **details)
+            peaks = sorted(key for key, cell in cells.items() if self._needs_memory(cell))
+            question = _question(self._store, cells, self._device, peaks=peaks, **details)
             self._descriptions |= _cache(self._store).add(self._ask("describe", question))
 
 
@@ -421,12 +440,14 @@ def _question(
     cells: Mapping[str, Cell],
     device: str,
     calibrate: Sequence[str] = (),
+    peaks: Sequence[str] = (),
     **details: Any,
 ) -> dict[str, Any]:
     specs = {key: cells[key].spec.with_seed(0).tree for key in sorted(cells)}
     return {
         "specs": specs,
         "calibrate": list(calibrate),
+        "peaks": list(peaks),
         "cache": str(store.cache),
         "device": device,
         **details,
@@ -445,14 +466,24 @@ def _is_answer(tree: Any) -> bool:
             "launches": launches,
             "statistics": bool(),
             "examples": None | {"train": _} as examples,
-            "peak_bytes": None | dict() as peaks,
         }:
-            numbers = [parameters, size, launches, *(peaks or {}).values()]
-            numbers += [tree.get(key, 0) for key in ("step_s", "image_s")]
+            numbers = [parameters, size, launches]
+            numbers += [tree.get(key, 0) for key in ("step_s", "image_s", "busy")]
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)
+            if not _is_step(tree.get("step")):
+                return False
             return all(map(is_number, numbers)) and size > 0 and warnings_are_list
+    return False
+
+
+def _is_step(tree: Any) -> bool:
+    match tree:
+        case None:
+            return True
+        case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
+            return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
 
 

@@ -12,52 +12,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning import Cell
-from ablate.run import LEAST_MICRO_BATCHES, batch_divisors
+from ablate.run import LEAST_MICRO_BATCHES, micro_batch_at_most
 from ablate.running.gpus import Gpu, NoAnswer, rows
+from ablate.running.work import SEARCHED
 from ablate.running.world_sizes import Group, group_of
 from ablate.shared import count_text
 
 Place = tuple[str, str]  # row and column of a cell
-# As the training half has them: `MARGIN` of training/calibrate.py and `SHARE` of data/batches.py.
-STEP_SHARE = 0.9  # of a GPU's memory, for a step
-SPLIT_SHARE = 0.3  # of its free memory, for a split that stays there
+# As the training half has them: `MARGIN` and `SHARED` of training/calibrate.py, `SHARE` of
+# data/batches.py.
+TRIAL_SHARE = 0.9  # of the memory that a run has, for a step that `auto` tries
+SHARED_SHARE = 0.95  # of a GPU's memory, for the runs that share it
+SPLIT_SHARE = 0.3  # of a GPU's free memory, for a split that stays there
 PARENT = ".from"  # behind the row of runs that others start from
 
 
 @dataclass(frozen=True)
 class Card:
-    """A kind of GPU, and its memory in bytes."""
+    """A kind of GPU, its memory in bytes, and how many runs share it."""
 
     name: str
     memory_bytes: float
+    runs: int = 1
 
     @property
-    def gigabytes(self) -> str:
-        """The memory as text: "80 GB"."""
-        return f"{self.memory_bytes / 1e9:.0f} GB"
+    def run_bytes(self) -> float:
+        """The memory that each run may take, as `limit` of training/calibrate.py has it."""
+        if self.runs == 1:
+            return self.memory_bytes
+        return SHARED_SHARE * self.memory_bytes / self.runs
+
+    def __str__(self) -> str:
+        """The memory of a run as text: "80 GB of h100"."""
+        text = f"{self.run_bytes / 1e9:.0f} GB of {self.name}"
+        if self.runs == 1:
+            return text
+        return f"{text} that each of {self.runs} runs has"
 
 
 @dataclass(frozen=True)
 class StepMemory:
     """The memory that a step of a cell's runs takes at its peak, in bytes, for a `micro_batch` of
-    images computed at once, which `train.micro_batch=auto` chooses if `is_auto`. `fitting`: the
-    largest micro-batch that fits into the GPU, 0 where not one image does; None where no GPU is
-    known."""
+    images computed at once, which `train.micro_batch=auto` chooses if `is_auto`. `fits`: has the
+    GPU so much? `fitting`: the micro-batches that the trial of `auto` would take, the largest
+    first. Both are None where no GPU is known."""
 
     micro_batch: int
     peak_bytes: int
-    fitting: int | None
+    fits: bool | None
+    fitting: Sequence[int] | None
     is_auto: bool
 
-    @property
-    def fits(self) -> bool:
-        """True where the GPU has it, or none is known."""
-        return self.fitting is None or self.micro_batch <= self.fitting
 
-
-def smallest_card(gpus: Sequence[Gpu]) -> Card | None:
-    """Return the GPU of this machine that has the least memory; None where there is none, where
-    nvidia-smi doesn't say, and for slices, of which it gives the whole GPU's."""
+def smallest_card(gpus: Sequence[Gpu], runs: int) -> Card | None:
+    """Return the GPU of this machine that has the least memory, shared by so many runs; None where
+    there is none, where nvidia-smi doesn't say, and for slices, of which it gives the whole
+    GPU's."""
     if not gpus:
         return None
     try:
@@ -70,8 +80,14 @@ def smallest_card(gpus: Sequence[Gpu]) -> Card | None:
             return None
         mebibytes = sizes.get(gpu.uuid, "")
         if mebibytes.isdigit():
-            cards.append(Card(gpu.model, int(mebibytes) * 2**20))
+            cards.append(Card(gpu.model, int(mebibytes) * 2**20, runs))
     return min(cards, key=lambda card: card.memory_bytes, default=None)
+
+
+def is_forecast(cell: Cell, card: Card | None) -> bool:
+    """Return whether `step_memories` can tell a cell's memory: what `auto` chooses depends on the
+    GPU."""
+    return card is not None or cell.spec.tree["train"]["micro_batch"] != "auto"
 
 
 def step_memories(
@@ -83,39 +99,57 @@ def step_memories(
     """Return what a step of each cell's runs takes, where that is known. `described`: the worker's
     descriptions; `worlds`: how many GPUs a run may have."""
     memories = {}
-    columns: dict[Group, list[Cell]] = {}  # whose runs share what `auto` chooses
+    columns: dict[Group, list[_CountedCell]] = {}  # whose runs share what `auto` chooses
     for cell in cells:
-        if described[cell.row, cell.column].get("peak_bytes") is not None:
-            columns.setdefault(group_of(cell), []).append(cell)
+        answer = described[cell.row, cell.column]
+        if is_forecast(cell, card) and answer.get("step") is not None:
+            columns.setdefault(group_of(cell), []).append(_CountedCell(cell, answer, card))
+    least_parts = LEAST_MICRO_BATCHES if max(worlds) > 1 else 1
     for column in columns.values():
-        answers = [described[cell.row, cell.column] for cell in column]
-        pairs = list(zip(column, answers, strict=True))
-        fitting = [_fitting(cell, answer, card) for cell, answer in pairs]
-        limit = min((n for n in fitting if n is not None), default=None)
-        for (cell, answer), number in zip(pairs, fitting, strict=True):
-            train, peaks = cell.spec.tree["train"], answer["peak_bytes"]
-            batch, setting = train["batch"], train["micro_batch"]
-            images = batch if setting is None else setting
-            if setting == "auto":
-                if limit is None:
-                    continue
-                if max(worlds) > 1:
-                    limit = min(limit, batch // LEAST_MICRO_BATCHES)
-                images = next(n for n in batch_divisors(batch) if n <= max(1, limit))
-            peak_bytes = peaks[str(images)] + _resident_bytes(cell, answer["examples"], card)
-            memories[cell.row, cell.column] = StepMemory(
-                images, peak_bytes, number, setting == "auto"
-            )
+        # As `settle` of training/column_decision.py: what fits the largest run is for all.
+        largest = max(column, key=lambda counted: (counted.image_bytes, counted.batch))
+        limit = largest.tried(largest.batch // least_parts)
+        for counted in column:
+            memories[counted.place] = counted.memory(limit)
     return memories
 
 
-def _fitting(cell: Cell, answer: Mapping[str, Any], card: Card | None) -> int | None:
-    """Return the most images that fit into the GPU at once; None where no GPU is known."""
-    if card is None:
-        return None
-    room = STEP_SHARE * card.memory_bytes - _resident_bytes(cell, answer["examples"], card)
-    sizes = batch_divisors(cell.spec.tree["train"]["batch"])
-    return next((size for size in sizes if answer["peak_bytes"][str(size)] <= room), 0)
+class _CountedCell:
+    """A cell whose peaks were counted, on a GPU or none."""
+
+    def __init__(self, cell: Cell, answer: Mapping[str, Any], card: Card | None) -> None:
+        train = cell.spec.tree["train"]
+        self.place = cell.row, cell.column
+        self.batch: int = train["batch"]
+        self.image_bytes: float = answer["step"]["image_bytes"]
+        self._setting: int | str | None = train["micro_batch"]
+        self._card = card
+        resident_bytes = _resident_bytes(cell, answer["examples"], card)
+        self._peaks = {
+            int(images): peak + resident_bytes
+            for images, peak in answer["step"]["peak_bytes"].items()
+        }
+
+    def memory(self, limit: int) -> StepMemory:
+        """Return the memory of a step, of at most `limit` images at once if `auto` chooses."""
+        images = self._setting or self.batch
+        if images == "auto":
+            images = micro_batch_at_most(self.batch, limit)
+        peak_bytes = self._peaks[int(images)]
+        fits = None if self._card is None else peak_bytes <= self._card.run_bytes
+        return StepMemory(int(images), peak_bytes, fits, self._fitting, self._setting == "auto")
+
+    def tried(self, most: int) -> int:
+        """Return the micro-batch at which the trial of `auto` ends, from `most` down: it does not
+        try a single image."""
+        return next((size for size in self._fitting or () if size <= most), 1)
+
+    @property
+    def _fitting(self) -> list[int] | None:
+        if self._card is None:
+            return None
+        room = TRIAL_SHARE * self._card.run_bytes
+        return [size for size in sorted(self._peaks, reverse=True) if self._peaks[size] <= room]
 
 
 def _resident_bytes(cell: Cell, examples: Mapping[str, int] | None, card: Card | None) -> int:
@@ -139,41 +173,53 @@ def _resident_bytes(cell: Cell, examples: Mapping[str, int] | None, card: Card |
 def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
     """Describe the step that takes the most; "" where none is known, and where one doesn't fit, as
     `memory_warnings` say."""
-    if not memories or not all(memory.fits for memory in memories.values()):
+    if not memories or any(memory.fits is False for memory in memories.values()):
         return ""
     place, memory = _largest(memories)
-    unit, bound, label, chooser = "GB", "", "", ""
+    of_card, bound, label, chooser = "", "", "", ""
     if card is not None:
-        unit = f"of the {card.gigabytes} of {card.name}"
+        of_card = f" of the {card}"
     if memory.peak_bytes < 1e9:
-        return f"memory: a step takes under 1 {unit}"
+        return f"memory: a step takes under 1 GB{of_card}"
     if len(memories) > 1:
         bound, label = "at most ", f" ({_label(place)})"
     if memory.is_auto:
         chooser = " by train.micro_batch=auto"
     return (
-        f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f} {unit}, with "
+        f"memory: a step takes {bound}about {memory.peak_bytes / 1e9:,.0f}{of_card or ' GB'}, with "
         f"{count_text(memory.micro_batch, 'image')} at once{chooser}{label}"
     )
 
 
 def memory_warnings(memories: Mapping[Place, StepMemory], card: Card | None) -> list[str]:
     """List a line on the largest step that doesn't fit, with the remedy."""
-    too_large = {place: memory for place, memory in memories.items() if not memory.fits}
+    too_large = {place: memory for place, memory in memories.items() if memory.fits is False}
     if not too_large or card is None:
         return []
     place, memory = _largest(too_large)
     label = _label(place)
     if len(too_large) > 1:
         label += f" and {count_text(len(too_large) - 1, 'other cell')}"
-    remedy = f"train.micro_batch=auto, or {memory.fitting:,}"
-    if not memory.fitting:
-        remedy = "a smaller model, or a GPU with more memory"
     return [
         f"{label}: a step takes about {memory.peak_bytes / 1e9:,.0f} GB with "
-        f"{count_text(memory.micro_batch, 'image')} at once, more than fits into the "
-        f"{card.gigabytes} of {card.name}; give {remedy}"
+        f"{count_text(memory.micro_batch, 'image')} at once, more than fits into the {card}; give "
+        f"{_remedy([*too_large.values()], card)}"
     ]
+
+
+def _remedy(too_large: Sequence[StepMemory], card: Card) -> str:
+    """Return settings with which every one of the steps fits."""
+    choices = []
+    if all(memory.fitting and not memory.is_auto for memory in too_large):
+        choices.append("auto")
+    common = set.intersection(*(set(memory.fitting or ()) for memory in too_large))
+    if common:
+        choices.append(str(max(common)))
+    if choices:
+        return f"train.micro_batch={', or '.join(choices)}"
+    if card.runs > 1:
+        return "a smaller model, a GPU with more memory, or a smaller launcher.runs_per_gpu"
+    return "a smaller model, or a GPU with more memory"
 
 
 def _largest(memories: Mapping[Place, StepMemory]) -> tuple[Place, StepMemory]:
@@ -182,7 +228,13 @@ def _largest(memories: Mapping[Place, StepMemory]) -> tuple[Place, StepMemory]:
 
 def _label(place: Place) -> str:
     row, column = place
-    row, parent, _ = row.partition(PARENT)
-    if parent:
-        row = f"the parent of {row}"
-    return f"{row}, {column}" if column else row
+    label = row.removesuffix(SEARCHED)
+    is_search = label != row
+    generations = 0
+    while label.endswith(PARENT):
+        label = label.removesuffix(PARENT)
+        generations += 1
+    label = "the parent of " * generations + label
+    if is_search:
+        label = f"the search for the parent of {label}"
+    return f"{label}, {column}" if column else label

@@ -25,13 +25,13 @@ from typing import Any
 from ablate.planning import Cell, Plan, PlannedRun
 from ablate.run import (
     LEAST_MICRO_BATCHES,
-    LENGTH_KEYS,
     OwnSpec,
     RunSpec,
+    step_settings,
 )
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
-from ablate.running.launchers import Launcher, Slot, packed, usable
+from ablate.running.launchers import MOST_SHARING, Launcher, Slot, packed, usable
 from ablate.shared import (
     Failure,
     UserError,
@@ -227,7 +227,6 @@ def _open_keys(cells: Iterable[Cell], device: str) -> list[str]:
 
 # --- Runs that share a GPU ------------------------------------------------------------------------
 
-MOST_SHARING = 8  # on a GPU; beyond it even the smallest model gains little
 CONTEXT = 0.8e9  # bytes of a GPU that a process takes besides its tensors: libraries, kernels
 HEADROOM = 1.1  # a run's later steps may take a little more memory than its first ones
 
@@ -344,24 +343,6 @@ def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
     return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
 
 
-def shape(spec: RunSpec) -> str:
-    """Return a hash of everything that decides the memory and speed of a run; its length, rates and
-    seed do not."""
-    tree = spec.tree
-    lengths = {key for keys in LENGTH_KEYS for key in keys}
-    parts = []
-    for key in ("model", "norm", "stem", "block", "augment", "probe", "task"):
-        parts.append(tree.get(key))
-    for key in ("fingerprint", "size", "channels", "classes"):
-        parts.append(tree["data"].get(key))
-    train = {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths}
-    parts.append(train)
-    for key in ("name", "lr_mult"):
-        parts.append(tree["optim"].get(key))
-    parts.append(tree.get("text"))
-    return _hash(json.dumps(parts, sort_keys=True))
-
-
 def _columns(plan: Plan) -> Iterable[list[Cell]]:
     """List the groups of cells whose runs should be alike: those of a column, and those that they
     start from."""
@@ -372,6 +353,11 @@ def _columns(plan: Plan) -> Iterable[list[Cell]]:
     for parent in plan.parents():
         columns.setdefault((parent.column, True), []).append(parent)
     return columns.values()
+
+
+def shape(spec: RunSpec) -> str:
+    """Return a hash of the settings that decide the memory and speed of a run's step."""
+    return _hash(json.dumps(step_settings(spec.tree), sort_keys=True))
 
 
 def _hash(text: str) -> str:

@@ -19,9 +19,9 @@ from ablate.planning import Cell, PlannedRun
 from ablate.run import (
     LEAST_MICRO_BATCHES,
     OwnSpec,
-    batch_divisors,
     build_run,
     check_ranks,
+    micro_batch_at_most,
 )
 from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
@@ -68,8 +68,8 @@ def open_to(
         run = build_run(cell.spec.with_seed(0).tree)
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
-            limit = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))
-            micro = next(size for size in batch_divisors(batch) if size <= limit)
+            limit = settled.get(place, {}).get("micro_batch", batch // LEAST_MICRO_BATCHES)
+            micro = micro_batch_at_most(batch, limit)
         group = groups.setdefault(group_of(cell), [*worlds])
         for world in [*group]:
             try:

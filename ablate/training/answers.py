@@ -44,6 +44,7 @@ from ablate.run import (
     build_run,
     parts,
     read_section,
+    step_settings,
 )
 from ablate.shared import (
     DISK_FULL_ERRORS,
@@ -70,7 +71,7 @@ from ablate.training.probes import class_of
 from ablate.training.rates import matmul_rate
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.starting_weights import check_start
-from ablate.training.step_memory import peak_bytes, step_shape
+from ablate.training.step_memory import StepPeaks, count_peaks
 from ablate.training.task.classify import check_loss
 
 Progress = Callable[[int, int], None]
@@ -78,20 +79,20 @@ Importing = Callable[[str], AbstractContextManager[None]]
 
 
 def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether to
-    return hashes of initial weights, too} -> {key: answer}.
+    """{"specs": {key: tree}, "calibrate": [key], "peaks": [key], "cache": folder, "device",
+    "initial": whether to return hashes of initial weights, too} -> {key: answer}.
 
     An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
-    model.count), `warnings`, `examples` (images of each split; null where only fetching the set
-    would tell) and `peak_bytes` (see `step_memory`; null on a CPU, and where it is unknown). For
-    the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step and of an
-    evaluated image on this machine, with as many threads as a worker has.
+    model.count), `warnings` and `examples` (images of each split; null where only fetching the set
+    would tell). For the keys of `peaks` it also has `step`, a `StepPeaks` or null where that is
+    unknown. For the keys to calibrate it also has the fields of `Times`, measured on this machine
+    with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache = Path(question["cache"])
     counts: dict[tuple[str, float], dict[str, int] | None] = {}
-    peaks: dict[str, dict[str, int] | None] = {}
+    peaks: dict[str, tuple[StepPeaks | None, list[str]]] = {}
     answers = {}
     for key, tree in question["specs"].items():
         run = build_run(tree)
@@ -111,12 +112,13 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_parts(run, examples)
             warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
-            answers[key]["peak_bytes"] = None
-            if device.type == "cuda":
-                alike = step_shape(run)
+            if key in question["peaks"]:
+                alike = json.dumps(step_settings(tree), sort_keys=True)
                 if alike not in peaks:
-                    peaks[alike] = countable_peak(run)
-                answers[key]["peak_bytes"] = peaks[alike]
+                    peaks[alike] = countable_peaks(run)
+                step, reasons = peaks[alike]
+                answers[key] |= {"step": step and asdict(step)}
+                warnings += reasons
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be measured
@@ -125,13 +127,18 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     return answers
 
 
-def countable_peak(run: Run) -> dict[str, int] | None:
-    """Return the peak of a step's memory, None where it can't be counted: a class of the user's own
-    may look at values, which the meta device lacks."""
+def countable_peaks(run: Run) -> tuple[StepPeaks | None, list[str]]:
+    """Return the memory of a run's step, None where it is not known, and a line on why where a part
+    of the user's own is to blame: it may look at values, which the meta device lacks."""
     try:
-        return peak_bytes(run)
-    except Exception:
-        return None
+        return count_peaks(run), []
+    except Exception as error:
+        used = by_path(run)
+        if not used:
+            raise
+        names = ", ".join(f"{part.key}: {part.name}" for part in used)
+        reason = faults.line(error)
+        return None, [f"{names}: the memory of a step is not known: without values, {reason}"]
 
 
 def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:

@@ -12,14 +12,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import floor, log2
 from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from ablate.data import Split
+from ablate.data import Split, share_gpu
 from ablate.run import (
     DEFAULT_TASK,
     OOM,
@@ -29,6 +28,7 @@ from ablate.run import (
     batch_divisors,
 )
 from ablate.training import faults
+from ablate.training.micro_batches import most_sums
 from ablate.training.training import Training
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
@@ -40,14 +40,11 @@ Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
 def limit(device: torch.device, share: float) -> None:
-    """Take at most this share of a GPU's memory from now on; other processes use the rest."""
+    """Take at most this share of a GPU's memory and cores from now on; other processes use the
+    rest."""
     if device.type == "cuda" and share < 1:
+        share_gpu(share)
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
-
-
-def part(batch: int, at_most: int) -> int:
-    """Return the first of `batch_divisors(batch)` that is at most `at_most`."""
-    return next(size for size in batch_divisors(batch) if size <= at_most)
 
 
 def micro_batch(training: Training, at_most: int | None = None) -> int:
@@ -77,20 +74,27 @@ def _tried(size: int, training: Training) -> bool:
     share = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(MARGIN * share, device)
     try:
+        retries = 0
         for _ in range(min(2, training.lengths.total)):  # from the second on there are moments
+            retries = _allocation_retries(device)
             training.step()
         training.bad_step()  # waits for the device
+        # A step that gives back cached memory to get more waits for the device each time.
+        return _allocation_retries(device) == retries
     except Exception as error:
         if faults.reason_of(error, training.device.type) != OOM:
             raise
         return False
-    else:
-        return True
     finally:
         torch.cuda.set_per_process_memory_fraction(share, device)
         training.load(snapshot, state)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)  # what a trial took is no peak of the run's
+
+
+def _allocation_retries(device: torch.device) -> int:
+    """Return how often this process gave back its cached memory to get more."""
+    return torch.cuda.memory_stats(device).get("num_alloc_retries", 0)
 
 
 def _computed(size: int, training: Training) -> bool:
@@ -100,9 +104,8 @@ def _computed(size: int, training: Training) -> bool:
         return training.part(some, target, slice(0, len(some)))
 
     saved_bytes = size * kept_bytes(images[:2].clone(), training.model, forward)
-    # Micro-batches keep the sums of a tree, one for each level: see `MicroBatches`.
     gradients = sum(p.nbytes for p in training.model.parameters() if p.requires_grad)
-    sums = gradients * floor(log2(training.batches.size / size))
+    sums = gradients * most_sums(training.batches.size // size)
     return saved_bytes <= SAVED and saved_bytes + sums <= SPARE * free_bytes()
 
 
@@ -198,16 +201,30 @@ MOST = 200  # steps
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step at the run's batch, augmentation included, and of an evaluated image."""
+    """Seconds of a step at the run's batch, augmentation included, and of an evaluated image.
+    `busy`: the share of a step in which the device computes; on a GPU the host may take longer."""
 
     step_s: float
     image_s: float
+    busy: float
 
 
 def times(run: Run, device: torch.device, multiply_adds: int) -> Times:
     """Return the times, measured on random images of the size that the model sees."""
     images = unit(run, device, multiply_adds)
-    return Times(seconds_per_step(run, images, device), _image_s(run, images, device))
+    step_s = seconds_per_step(run, images, device)
+    return Times(step_s, _image_s(run, images, device), _busy(run, images, device))
+
+
+def _busy(run: Run, images: int, device: torch.device) -> float:
+    """Return the share of a step of so many images in which the device computes; 1 for a CPU."""
+    if device.type != "cuda":
+        return 1.0
+    training = _training(run, images, device, images)
+    for _ in range(WARM):
+        training.step()
+    step_s = _step_s(training)
+    return min(1.0, median(_device_s(training, step_s) for _ in range(TIMED)) / step_s)
 
 
 def unit(run: Run, device: torch.device, multiply_adds: int) -> int:

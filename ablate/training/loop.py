@@ -35,10 +35,11 @@ from ablate.run import (
     RunDir,
     check_ranks,
     decoding_facts,
+    micro_batch_at_most,
 )
 from ablate.shared import read_json
 from ablate.training.attempt import TrainingStopped
-from ablate.training.calibrate import micro_batch, part
+from ablate.training.calibrate import micro_batch
 from ablate.training.journal import Journal, load_checkpoint
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.numerics import choose, compile_step
@@ -176,7 +177,7 @@ def _decided_micro_batch(training: Training, machine: Machine) -> int:
     if machine.ranks.world > 1 and not decided:  # each would find its own
         decided = max(1, batch // LEAST_MICRO_BATCHES)
     if decided:
-        return part(batch, decided)
+        return micro_batch_at_most(batch, decided)
     return micro_batch(training)
 
 

@@ -22,6 +22,12 @@ from ablate.training.ranks import Ranks
 Gradients = list[Tensor | None]
 
 
+def most_sums(parts: int) -> int:
+    """Return how many sums of gradients `MicroBatches.accumulate` holds at most while one of so
+    many micro-batches is computed: where each level of its tree has one."""
+    return parts.bit_length() - 1
+
+
 class MicroBatches:
     """The micro-batches of a model: `for rows in micro_batches.accumulate(parts, total)` leaves the
     sum of their gradients."""

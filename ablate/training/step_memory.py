@@ -1,9 +1,9 @@
 """The GPU memory of a training step, counted on the meta device: no weights, data or arithmetic.
 
-A step takes most at one of three points. Where the last micro-batch turns from its forward to its
-backward pass, all that autograd keeps for the backward pass is there; it is counted tensor by
-tensor. Where the backward pass has ended, every gradient is. And some optimisers need room to
-update.
+A step takes most at one of three points. Where the micro-batch that has the most sums of gradients
+before it turns from its forward to its backward pass, all that autograd keeps for the backward pass
+is there; it is counted tensor by tensor. Where the backward pass has ended, every gradient is. And
+some optimisers need room to update.
 
 Used by training/answers.py for `ablate plan` on GPUs. tests/test_step_memory.py has peaks that
 torch counted.
@@ -12,7 +12,7 @@ torch counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ablate.run import TASKS, Data, Optim, Run, Whole, batch_divisors
 from ablate.training.bfloat16 import round_weights, rounded_weights
+from ablate.training.micro_batches import most_sums
 from ablate.training.model import Host, build
 from ablate.training.model.count import SHAPES, QuickShapes
 from ablate.training.model.drop import StepKey
@@ -36,10 +37,19 @@ SIZES = (2, 4)  # images: autograd keeps a constant, and as much for each image
 WORKSPACE = 32 << 20  # bytes that torch gives cuBLAS on an H100 (ATen/cuda/CublasHandlePool.cpp)
 
 
-def peak_bytes(run: Run) -> dict[str, int] | None:
-    """Return the peak of a step's memory in bytes, by the number of images computed at once: for
-    `train.micro_batch` and for all that `auto` may choose. It is what torch's allocator gives out,
-    as `peak_bytes` of result.json; a set that stays on the GPU is not in it.
+@dataclass(frozen=True)
+class StepPeaks:
+    """The bytes that the backward pass needs of each image, and the peak of a step's memory in
+    bytes by the number of images computed at once: for `train.micro_batch` and for all that `auto`
+    may choose. A peak is what torch's allocator gives out, as `peak_bytes` of result.json; a set
+    that stays on the GPU is not in it."""
+
+    image_bytes: float
+    peak_bytes: dict[str, int]
+
+
+def count_peaks(run: Run) -> StepPeaks | None:
+    """Return the memory of a run's step.
 
     Return None where it is not known: for a whole model, which may need values to compute, for
     pairs of images and texts, whose loss compares all of a batch, and for a task without steps.
@@ -73,23 +83,12 @@ def peak_bytes(run: Run) -> dict[str, int] | None:
     if isinstance(run.train.micro_batch, int):
         sizes.add(run.train.micro_batch)
     for images in sorted(sizes, reverse=True):
-        # Of a tree of sums, those that are there when the last micro-batch begins: `MicroBatches`.
-        sums = (batch // images - 1).bit_count() * gradients
+        sums = most_sums(batch // images) * gradients
         forward_end = sums + turning[0] + image_bytes * (images - SIZES[0])
         backward_end = sums + gradients + copies  # the gradients of copies, before they widen
         update = gradients + moves
         peaks[str(images)] = round(standing + max(forward_end, backward_end, update))
-    return peaks
-
-
-def step_shape(run: Run) -> str:
-    """Return a text of all that decides `peak_bytes`: runs with equal ones have equal peaks."""
-    data, train, optim = run.data, run.train, run.optim
-    parts: list[Any] = [run.model, run.norm, run.stem, run.block, run.task, run.text]
-    parts += [data.size, data.channels, data.classes, data.labels]
-    parts += [train.batch, train.micro_batch, train.precision, train.ema]
-    parts += [train.loss, train.label_smoothing, optim.name, optim.b1, optim.lr_mult]
-    return repr(parts)
+    return StepPeaks(image_bytes, peaks)
 
 
 def _image_bytes(data: Data, dtype: torch.dtype) -> int:

@@ -27,6 +27,7 @@ from ablate.run import TASKS, Data, Run
 from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights, rounded_weights
 from ablate.training.device import device_of
+from ablate.training.inputs_ahead import InputsAhead
 from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
@@ -140,6 +141,9 @@ class Training:
         self._factor = own_factor(run.optim)
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
+        self._inputs = InputsAhead(
+            lambda step: self.task.inputs(self.batches, step, self.weights), device
+        )
         self._state, self._began_at = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unread_losses = 0
@@ -163,6 +167,8 @@ class Training:
         self.probes.gradients(self._state.step)
         self.update()
         self._state.step += 1
+        if self._state.step < self.lengths.total:
+            self._inputs.prepare(self._state.step)
         if self._state.step % COMPARED == 0:
             self.compare()
         self._unread_losses += 1
@@ -179,7 +185,7 @@ class Training:
     def inputs(self) -> tuple[Tensor, Tensor]:
         """Return the model's inputs for the next step, and their target: this rank's rows of the
         global batch."""
-        return self.task.inputs(self.batches, self._state.step, self.weights)
+        return self._inputs.receive(self._state.step)
 
     def micro_batches(self) -> list[slice]:
         """Return the rows of the global batch of each of this rank's forward passes."""
@@ -404,6 +410,7 @@ class Training:
         self._state = replace(state)
         if setting != "auto":
             self._state.micro_batch = state.micro_batch or setting or self.run.train.batch
+        self._inputs.forget()
         self._unread_losses = 0
         self._began_at = time.monotonic() - state.seconds
 

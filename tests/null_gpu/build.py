@@ -19,24 +19,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
-import tomllib
-import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import stand_ins
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+sys.path.append(str(REPOSITORY / ".ci"))
+from environment import PIP, make_environment  # noqa: E402
 
 TORCH = "2.11.0"  # the oldest that ablate allows; its build on PyPI is CUDA 13.0
 OF_TORCH = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec"]
 OF_TORCH += ["setuptools<82"]
 HEADERS = ["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88"]
 TESTS = ["pytest", "pytest-timeout", "pytest-xdist"]
-PIP = ["-m", "pip", "--disable-pip-version-check"]
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "ablate-null-gpu")
 
 COMMAND = """#!/bin/sh
@@ -49,19 +47,6 @@ export PYTHONPYCACHEPREFIX={folder}/bytecode # or each process compiles torch's 
 unset CUDA_VISIBLE_DEVICES PYTHONDONTWRITEBYTECODE
 exec "$@"
 """
-
-
-def requirements() -> list[str]:
-    """Return what ablate needs besides torch."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    return [need for need in project["dependencies"] if not re.match(r"torch\b", need)]
-
-
-def constraints() -> Iterator[str]:
-    """Yield the lines of constraints.txt that don't name another torch."""
-    for line in (REPOSITORY / "constraints.txt").read_text().splitlines():
-        if not line.startswith(("torch==", "torchvision==")):
-            yield line
 
 
 def wheels() -> list[str]:
@@ -84,17 +69,12 @@ def wheels() -> list[str]:
 def build(folder: Path) -> None:
     """Build the environment, the stand-ins of CUDA's libraries, and the command `null`."""
     torch_wheel, *header_wheels = wheels()
-    venv.create(folder / "venv", with_pip=True, clear=True)
-    python = str(folder / "venv" / "bin" / "python")
-    limits = folder / "constraints.txt"
-    limits.write_text("\n".join(constraints()) + "\n")
-    install = [python, *PIP, "install", "-q", "--no-compile"]
+    python = make_environment(folder / "venv", [*OF_TORCH, *TESTS], "--no-compile")
+    install = [python, *PIP, "install", "-q", "--no-compile", "--no-deps"]
     headers = folder / "headers"
-    subprocess.run([*install, "--no-deps", "--target", str(headers), *header_wheels], check=True)
-    needed = [*OF_TORCH, *requirements(), *TESTS]
-    subprocess.run([*install, "-c", str(limits), *needed], check=True)
+    subprocess.run([*install, "--target", str(headers), *header_wheels], check=True)
     # The last, or pip remarks on what it needs of NVIDIA's.
-    subprocess.run([*install, "--no-deps", torch_wheel], check=True)
+    subprocess.run([*install, torch_wheel], check=True)
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True)
     torch_folder = Path(packages.stdout.strip(), "torch", "lib")

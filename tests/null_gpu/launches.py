@@ -1,10 +1,14 @@
-"""What a step of every part launches on a GPU, how often it waits, and its peak of memory.
+"""Counts what a step of every part launches on a null GPU, how often it waits, and its peak of
+memory.
 
-    null python tests/null_gpu/launches.py             # print the page
-    null python tests/null_gpu/launches.py --reprint   # write it: benchmarks/results/launches.txt
-    null python tests/null_gpu/launches.py recipe=cifar data=cifar10 model.arch=Ti/4   # one run
+    build/null-gpu/null python tests/null_gpu/launches.py             # print the page
+    build/null-gpu/null python tests/null_gpu/launches.py --reprint   # write it to its file
+    build/null-gpu/null python tests/null_gpu/launches.py recipe=cifar data=cifar10 model.arch=Ti/4
 
-`null` is what build.py makes. Used by test_launches.py, which compares the page with its file.
+The last command prints the counts of one run. The page is benchmarks/results/launches.txt; `make
+null-gpu` makes the command `null` (build.py).
+
+Used by test_launches.py, which compares the page with its file, and by step_peaks.py.
 """
 
 from __future__ import annotations

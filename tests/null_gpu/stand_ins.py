@@ -29,7 +29,6 @@ OF_TORCH = (
 PREFIXES = {
     "libnccl.so.2": ("nccl",),
     "libcusparseLt.so.0": ("cusparseLt",),
-    "libcurand.so.10": ("curand",),
     "libcufile.so.0": ("cuFile",),
     NVSHMEM: ("nvshmem",),
     DRIVER: (
@@ -43,7 +42,6 @@ NEEDED = ("libcufft.so.12", "libcurand.so.10", "libcusparse.so.12")
 # A program of NVRTC never compiles: nothing that ablate trains with may depend on it.
 COMPILATION_ERROR = 6
 ANSWERS = {
-    "cublasGetVersion_v2": "(void *handle, int *version) { *version = 130000; return 0; }",
     "cublasLtGetVersion": "(void) { return 130000; }",
     "cublasLtMatmulAlgoGetHeuristic": (
         "(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference, "
@@ -123,6 +121,8 @@ def wanted_functions(torch_folder: Path) -> tuple[dict[str, set[str]], set[str]]
             for library, prefixes in PREFIXES.items():
                 if name.startswith(prefixes):
                     functions[library].add(name)
+    wanted = set().union(*functions.values())
+    assert wanted >= ANSWERS.keys(), f"no library calls {ANSWERS.keys() - wanted}"
     return functions, versioned
 
 

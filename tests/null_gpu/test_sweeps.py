@@ -101,8 +101,8 @@ def test_runs_of_a_gpu_that_fails_finish_on_another(folder: Folder):
 
 
 def test_doctor_looks_at_a_checkout_that_is_not_installed(folder: Folder):
-    """Here alone a checkout is run by its path. Resume can't be exact: memory is not computed."""
-    done = folder.ablate("doctor", "train.steps=10", code=1)
+    """Here alone a checkout is run by its path. No memory is computed: resume need not be exact."""
+    done = folder.ablate("doctor", "train.steps=10", code=None)
     assert "not installed" in done.out
     problems = [line for line in done.out.splitlines() if line.startswith("problem")]
     assert [line.split()[1] for line in problems] in ([], ["resume"])

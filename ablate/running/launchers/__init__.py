@@ -56,6 +56,9 @@ def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
 
+MOST_SHARING = 8  # runs on a GPU; beyond it even the smallest model gains little
+
+
 def packed(slots: Sequence[Slot], runs: int) -> list[Slot]:
     """Return this number of slots in place of each: "gpu:0.0", "gpu:0.1", ... in place of "gpu:0",
     each with its part of the memory. Those of one place lie apart, so that runs spread out."""
