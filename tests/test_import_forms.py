@@ -2,7 +2,9 @@
 sheets as programs export them. The oracle is the same results in a plain csv, and scipy."""
 
 import json
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,37 @@ def test_letters_of_latin_1_are_read_as_such(run):
     Path("latin.csv").write_bytes(csv_text().replace("x,", "größe,").encode("latin-1"))
     run("import", "latin.csv", *OF, "--encoding", "latin-1")
     assert set(entries(run, "latin")) == {"base", "größe"}
+
+
+def test_a_point_among_decimal_commas_is_refused_without_the_advice_of_a_comma(run):
+    for number, cell in enumerate(("90.1", "1.234,5", "1.234")):
+        Path(f"{number}.csv").write_text(f"{csv_text(';', ',')}x;9;{cell}\n")
+        text = run("import", f"{number}.csv", *OF, "--decimal", ",", code=2)
+        assert "line 10: acc: " in text
+        assert "have a point" in text
+        assert "give --decimal" not in text
+
+
+def test_excels_commas_at_the_ends_of_lines_are_no_columns(run):
+    head, *lines = csv_text().splitlines()
+    Path("all.csv").write_text("".join(f"{line},,\n" for line in (head, *lines)))
+    check(run, "all.csv", OF, "all")
+    Path("lines.csv").write_text("\n".join((head, *(f"{line}," for line in lines))))
+    check(run, "lines.csv", OF, "lines")
+    Path("value.csv").write_text("\n".join((head, *(f"{line},3" for line in lines))))
+    assert "4 values" in run("import", "value.csv", *OF, code=2)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x0c", "\x85"])
+def test_a_separator_within_a_value_ends_no_line(run, separator):
+    """As pandas has it, and json."""
+    frame = pd.DataFrame(records()).assign(note=f"a{separator}b")
+    frame.to_csv("note.csv", index=False)
+    frame.to_json("note.jsonl", orient="records", lines=True, force_ascii=False)
+    assert len(pd.read_csv("note.csv")) == len(frame)
+    check(run, "note.csv", OF, "plain")
+    check(run, "note.csv", (*OF, "--comment", "#"), "comment")
+    check(run, "note.jsonl", OF, "jsonl")
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -244,6 +277,32 @@ def test_the_best_epoch_is_that_of_the_validation_and_the_test_is_of_the_whole_r
         assert mean == pytest.approx(np.mean(values) + 0.5)
 
 
+def test_the_first_of_equally_good_epochs_counts_and_a_test_only_where_it_is_one(run):
+    lines = ["m,seed,val,test,acc"]
+    for r in records():
+        lines += [f"{r['m']},{r['seed']},1,,{r['acc'] - 3}", f"{r['m']},{r['seed']},2,,{r['acc']}"]
+        lines += [f"{r['m']},{r['seed']},2,,{r['acc'] - 1}", f"{r['m']},{r['seed']},,{r['acc']},"]
+    Path("ties.csv").write_text("\n".join(lines) + "\n")
+    check(run, "ties.csv", (*OF, "--epochs", "best:val:more"))
+    losses = Path("ties.csv").read_text().replace(",2,,", ",0,,")
+    Path("losses.csv").write_text(losses)
+    check(run, "losses.csv", (*OF, "--epochs", "best:val:less"), "losses")
+    words = [word.replace("acc:", "acc=test:") for word in (*OF, "--epochs", "best:val:more")]
+    check(run, "ties.csv", words, "tests")
+    Path("two.csv").write_text("\n".join([*lines, "x,3,,99,"]) + "\n")
+    text = run("import", "two.csv", *words, code=2)  # of two tests none is that of the whole run
+    assert "test: is empty" in text
+
+
+def test_the_epoch_before_a_loss_that_is_not_finite_counts(run):
+    lines = ["m,seed,val,acc"]
+    for r in records():
+        lines += [f"{r['m']},{r['seed']},1,{r['acc']}", f"{r['m']},{r['seed']},nan,1"]
+    Path("log.csv").write_text("\n".join(lines) + "\n")
+    for direction in ("more", "less"):
+        check(run, "log.csv", (*OF, "--epochs", f"best:val:{direction}"), direction)
+
+
 def test_results_of_hugging_face_are_jobs(run):
     """`all_results.json` has the end of a run, `trainer_state.json` its course."""
     for record in records():
@@ -287,6 +346,80 @@ def test_lines_of_one_job_are_no_runs_unless_they_are_declared(run):
     assert mean == pytest.approx(np.mean([*ROWS["x"][:3], 92.0]))
 
 
+def write_jobs(settings, results=csv_text, folder="jobs"):
+    """Write a job for each record: hparams.yaml by `settings`, metrics.csv by `results`."""
+    for number, record in enumerate(records()):
+        job = Path(folder, f"job_{number}")
+        job.mkdir(parents=True)
+        lines = [f"{key}: {value}\n" for key, value in settings(record).items()]
+        (job / "hparams.yaml").write_text("".join(lines))
+        (job / "metrics.csv").write_text(results(record))
+
+
+def of_acc(record):
+    return f"acc\n{record['acc']}\n"
+
+
+def place(record):
+    return {"m": record["m"], "seed": record["seed"]}
+
+
+def test_a_setting_never_takes_the_place_of_a_result_of_its_name(run):
+    write_jobs(lambda record: {**place(record), "acc": 1.0}, of_acc)
+    text = run("import", "jobs", *OF, "--result", "metrics.csv", code=2)
+    assert text.count("\n") == 1
+    assert all(part in text for part in ("jobs: job job_0: ", "'acc'", "metrics.csv"))
+    write_jobs(
+        lambda record: {**place(record), "lr": 1}, lambda r: f"acc,lr,m\n{r['acc']},2,\n", "lrs"
+    )
+    words = (*OF, "--result", "metrics.csv")
+    check(run, "lrs", words)  # a setting counts where the result has none
+    text = run("import", "lrs", *words, "--where", "lr=2", code=2)
+    assert all(part in text for part in ("lrs: job job_0: ", "'lr'"))
+
+
+def test_a_job_whose_settings_have_a_run_keeps_it(run):
+    write_jobs(lambda record: {"m": record["m"], "run": record["seed"]}, of_acc)
+    words = ("--row", "m", "--metric", "acc:more:%", "--result", "metrics.csv")
+    check(run, "jobs", (*words, "--seed", "run"))
+    split = ("--split", "folder=job_{number}", "--where", "number=0,4")
+    assert "; 2 runs" in run("import", "jobs", *words, "--seed", "run", *split)
+
+
+def test_jobs_are_in_the_order_of_their_numbers(run):
+    """Without --seed that is the order of a row's runs: 10 comes after 9."""
+    for number in range(12):
+        job = Path("logs", f"version_{number}")
+        job.mkdir(parents=True)
+        (job / "metrics.csv").write_text(f"m,acc\n{'ab'[number % 2]},{90 + number}\n")
+    run("import", "logs", "--row", "m", "--metric", "acc:more:%", "--result", "metrics.csv")
+    plan = Store(Path("runs")).read_plan("logs")
+    for cell in plan.cells:
+        results = [
+            json.loads((Path("runs/runs") / cell.ids[seed] / "result.json").read_text())
+            for seed in sorted(cell.ids)
+        ]
+        values = [result["test"]["acc"] for result in results]
+        assert values == sorted(values)
+        assert len(values) == 6
+
+
+def test_a_run_without_numbers_is_refused_and_never_left_out_unseen(run):
+    write_jobs(place, lambda r: "epoch,acc\n" + f"1,{r['acc']}\n" * (r["seed"] != 2))
+    words = (*LAST, "--result", "metrics.csv")
+    text = run("import", "jobs", *words, code=2)
+    assert "acc: is empty" in text
+    assert "job job_2" in text
+    text = run("import", "jobs", *words, "--where", "acc!=")
+    assert "; 6 runs" in text
+    assert "6 of 8" in text
+    for name, content in {"base_0": "acc\n90\n", "x_0": "acc\n91\n", "x_1": "acc\n"}.items():
+        Path(f"{name}.csv").write_text(content)
+    files = ("base_0.csv", "x_0.csv", "x_1.csv")
+    text = run("import", *files, *OF, "--split", "file={m}_{seed}.csv", code=2)
+    assert "x_1.csv: " in text
+
+
 # --- Trackers -------------------------------------------------------------------------------------
 
 
@@ -312,6 +445,63 @@ def test_mlflows_file_store_is_read_by_mlflow(run, monkeypatch):
     assert mean == pytest.approx(np.mean(ROWS["x"]) + 1)
 
 
+def write_mlflow(monkeypatch, number):
+    """Write a file store with so many runs, of which each has its number as `acc`."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.tracking.MlflowClient(tracking_uri=Path("mlruns").absolute().as_uri())
+    experiment = client.create_experiment("study")
+    for value in range(number):
+        run_id = client.create_run(experiment, start_time=value).info.run_id
+        client.log_param(run_id, "m", "ab"[value % 2])
+        if value != 3:
+            client.log_metric(run_id, "acc", 50 + value, step=1)
+        client.set_terminated(run_id)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    return experiment
+
+
+MLFLOW = ("--row", "params.m", "--metric", "acc=metrics.acc:more:%")
+
+
+@pytest.mark.parametrize("setting", [None, "false"])
+def test_all_pages_of_mlflow_are_read_and_the_environment_stays(run, monkeypatch, setting):
+    write_mlflow(monkeypatch, 7)
+    monkeypatch.setattr("ablate.audit.trackers.PAGE", 2)
+    if setting is not None:
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", setting)
+    assert "; 6 runs" in run("import", "mlruns", *MLFLOW, "--where", "metrics.acc!=")
+    assert os.environ.get("MLFLOW_ALLOW_FILE_STORE") == setting
+
+
+def test_a_run_of_mlflow_without_a_metric_is_refused_with_epochs_too(run, monkeypatch):
+    write_mlflow(monkeypatch, 4)
+    for name, words in {"end": MLFLOW, "course": (*MLFLOW, "--epochs", "last")}.items():
+        text = run("import", "mlruns", *words, code=2)
+        assert text.count("\n") == 1
+        assert "metrics.acc: is empty" in text
+        words += ("--where", "metrics.acc!=", "--as", name)
+        assert "; 3 runs" in run("import", "mlruns", *words)
+
+
+def test_one_experiment_of_mlflow_is_refused_with_the_way_out(run, monkeypatch):
+    experiment = write_mlflow(monkeypatch, 2)
+    for folder in (Path("mlruns", experiment), next(Path("mlruns", experiment).glob("*/"))):
+        text = run("import", folder, *MLFLOW, code=2)
+        assert text.count("\n") == 1
+        assert "--where experiment=NAME" in text
+    assert "; 2 runs" in run("import", "mlruns", *MLFLOW, "--where", "experiment=study")
+
+
+def test_verify_without_mlflow_says_that_it_lacks_and_not_that_the_sheet_changed(run, monkeypatch):
+    write_mlflow(monkeypatch, 2)
+    run("import", "mlruns", *MLFLOW)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
+    text = run("verify", "mlruns")
+    assert "mlflow is not" in text
+    assert "another file" not in text
+
+
 @pytest.mark.parametrize("new_style", [False, True])
 def test_tensorboards_event_files_are_read_by_tensorboard(run, new_style):
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
@@ -332,6 +522,43 @@ def test_tensorboards_event_files_are_read_by_tensorboard(run, new_style):
     paths += ["--split", "run={row}/{s}", "--epochs", "last"]
     run("import", "tb", *paths, "--as", "paths")
     assert entries(run, "paths")["x"]["gain"] == entries(run, *SHEET)["x"]["gain"]
+
+
+@pytest.mark.parametrize("run_name", [None, "hparams"])
+def test_the_folder_that_add_hparams_makes_is_of_its_run(run, run_name):
+    """torch names it by the time, below the folder of the run."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for number, record in enumerate(records()):
+        with tensorboard.SummaryWriter(f"tb/run{number}") as writer:
+            for step, value in enumerate((record["acc"] + 1, record["acc"])):
+                writer.add_scalar("val/acc", value, step)
+            metrics = {"final": record["acc"]} if run_name is None else {}
+            writer.add_hparams(place(record), metrics, run_name=run_name)
+    assert len([*Path("tb").glob("run*/*/")]) == len(records())
+    words = [word.replace("acc:", "acc=val/acc:") for word in LAST]
+    check(run, "tb", words, approx=1e-5)
+    if run_name is None:
+        words = [word.replace("acc:", "acc=final:") for word in LAST]
+        check(run, "tb", words, "final", approx=1e-5)
+
+
+def test_one_writer_of_tensorboard_with_the_settings_of_each_run(run):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter("tb") as writer:
+        for number, record in enumerate(records()):
+            writer.add_hparams(place(record), {"acc": record["acc"]}, run_name=f"{number}")
+    check(run, "tb", LAST, approx=1e-5)
+
+
+def test_a_run_of_tensorboard_without_scalars_is_refused(run):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for record in [*records(), {"m": "x", "seed": 9}]:
+        with tensorboard.SummaryWriter(f"tb/{record['m']}_{record['seed']}") as writer:
+            if "acc" in record:
+                writer.add_scalar("acc", record["acc"], 1)
+    words = (*LAST, "--split", "run={m}_{seed}")
+    assert "run x_9: acc: " in run("import", "tb", *words, code=2)
+    assert "; 8 runs" in run("import", "tb", *words, "--where", "acc!=")
 
 
 # --- Wide sheets ----------------------------------------------------------------------------------
@@ -370,6 +597,18 @@ def test_several_metrics_have_a_pattern_each(run):
     assert loss["x"]["accuracy"]["mean"] == pytest.approx(0.25)
     text = run("import", "two.csv", *words, "--wide", "acc_*", "--wide", "*_1", code=2)
     assert all(part in text for part in ("--wide *_1: ", "'acc_1'"))
+
+
+def test_a_star_of_wide_is_a_seed_in_digits_and_columns_that_are_named_hold_no_run(run):
+    frame = pd.DataFrame.from_dict(ROWS, "index").add_prefix("acc_").rename_axis("m").reset_index()
+    frame["acc_mean"] = frame["acc_std"] = 1.0
+    frame.to_csv("stats.csv", index=False)
+    check(run, "stats.csv", (*OF, "--wide", "acc_*", "--ignore", "acc_*"))
+    frame = pd.DataFrame(ROWS).rename_axis("seed").reset_index()
+    frame.to_csv("rows.csv", index=False)
+    check(run, "rows.csv", (*OF, "--wide", "{m}"), "rows")
+    text = run("import", "rows.csv", *OF, "--wide", "*", code=2)
+    assert all(part in text for part in ("digits", "'base'", "'x'"))
 
 
 # --- Which lines count ----------------------------------------------------------------------------
@@ -443,6 +682,41 @@ def test_more_files_of_a_folder_take_the_place_of_fewer(run):
         assert len(design.sources) == sources, number
 
 
+def sources_of(name):
+    return Store(Path("runs")).read_plan(name).design.sources
+
+
+def test_a_sheet_that_is_read_again_keeps_its_source_and_notes_if_it_was_read_otherwise(run):
+    log = csv_text().replace("acc\n", "acc,kind\n").splitlines()
+    log = [log[0], *(f"{line},{'ab'[number % 2]}" for number, line in enumerate(log[1:]))]
+    Path("log.csv").write_text("\n".join(log) + "\n")
+    for kind in ("a", "b", "b"):
+        run("import", "log.csv", *OF, "--where", f"kind={kind}")
+    assert [source.read.where for source in sources_of("log")] == [("kind=a",), ("kind=b",)]
+    text = run("table", "log")
+    assert "kind=a" in text
+    assert "kind=b" in text
+    Path("log.csv").write_text("\n".join([*log, "y,0,92,b"]) + "\n")
+    run("import", "log.csv", *OF, "--where", "kind=b")
+    assert [source.lines for source in sources_of("log")] == [4, 5]
+    Path("log.csv").write_text("\n".join([log[0], "base,9,90,b"]) + "\n")
+    run("import", "log.csv", *OF, "--where", "kind=b")  # a shorter file has not all of the old one
+    assert [source.lines for source in sources_of("log")] == [4, 5, 1]
+
+
+def test_frames_of_other_runs_are_sources_of_their_own(here):
+    frame = pd.DataFrame(records())
+
+    def add(rows):
+        return ablate.Store("runs").add_runs(
+            frame[frame["m"].isin(rows)], "frame", "m", "acc:more:%", seed="seed"
+        )
+
+    for rows, number in ((["base"], 1), (["x"], 2), (["base", "x"], 1)):
+        add(rows)
+        assert len(sources_of("frame")) == number
+
+
 # --- Refusals, and the way out that each names ----------------------------------------------------
 
 REFUSED = {  # content, words, and the words that the refusal names, with which it is imported
@@ -477,8 +751,10 @@ def test_a_refusal_names_the_way_out_which_then_works(run, case):
         ("80.1 +/- 0.3", ("mean", "spread", "runs")),
         (r"80.1 \pm 0.3", ("mean", "spread", "runs")),
         ("80.1 (0.3)", ("mean", "spread", "runs")),
-        ("90.00%", ("signs",)),
+        ("90.00%", ("%,",)),
         ('"1,014.45"', ("thousands",)),
+        ('"90,31"', ("--decimal ,",)),
+        ('"12,345"', ("--decimal ,", "thousands")),
     ],
 )
 def test_a_cell_that_is_no_number_is_refused_with_the_reason(run, cell, parts):
@@ -502,7 +778,9 @@ def test_a_cell_that_is_no_number_is_refused_with_the_reason(run, cell, parts):
         (("--where", "n=1"), ("m, seed",)),
         (("--epochs", "first"), ("best:val_acc:more",)),
         (("--epochs", "best:loss:less"), ("m, seed",)),
-        (("--run", "m"), ("--epochs",)),
+        (("--run", "m"), ("--epochs", "last", "--run m")),
+        (("--run", "n", "--epochs", "last"), ("--run: ", "'n'", "m, seed")),
+        (("--seed", "n", "--epochs", "last"), ("--seed: ", "'n'", "m, seed")),
         (("--decimal", ";"), ("--decimal",)),
         (("--encoding", "utf-99"), ("latin-1",)),
         (("--encoding", "undefined"), ("latin-1",)),

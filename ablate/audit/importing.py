@@ -173,7 +173,7 @@ def declare_plan(
         old_sources = [
             sheet_source
             for sheet_source in old.design.sources
-            if not _is_reread(sheet_source, source)
+            if not _is_reread(sheet_source, source, {*_places_of(old)} <= {*places})
         ]
         sources = [*old_sources, source]
         places = [*_places_of(old), *places]
@@ -256,10 +256,21 @@ def _source_of(
     )
 
 
-def _is_reread(old: SheetSource, new: SheetSource) -> bool:
-    """Return whether all that an old source has was read again: the same file, or its files among
-    others of their folder."""
-    return old.file == new.file and {*old.read.files} <= {*new.read.files}
+def _is_reread(old: SheetSource, new: SheetSource, has_all_runs: bool) -> bool:
+    """Return whether a new source takes the place of an old one: it was read in the same layout,
+    and is the same file or folder with no fewer lines, or has its files among others of their
+    folder. A frame has no place, so it has to have all runs of the plan (`has_all_runs`)."""
+
+    def layout(keys: SheetKeys) -> SheetKeys:
+        return replace(keys, files=(), ignore=(), metrics={})
+
+    is_same_place = (
+        old.file == new.file
+        and bool(old.read.files) == bool(new.read.files)
+        and {*old.read.files} <= {*new.read.files}
+    )
+    is_whole = has_all_runs if new.file == FRAME else old.lines <= new.lines
+    return is_same_place and is_whole and layout(old.read) == layout(new.read)
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:

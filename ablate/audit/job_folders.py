@@ -1,9 +1,9 @@
 """Reads a folder of jobs, of which each left a file of numbers, into the lines of a sheet.
 
 The folders below it that have the file are its jobs: those of a Hydra multirun, the versions of
-Lightning's CSVLogger, the output folders of a trainer. What a job was told is read from
+Lightning's CSVLogger, the output folders of a trainer. The settings of a job are read from
 `.hydra/overrides.yaml` or `hparams.yaml`, if it is there; the column `run` has the path of its
-folder.
+folder, or the column `folder` where a job has a `run` itself.
 
 Used by audit/sheet.py, for `ablate import FOLDER --result FILE` and when an imported sheet is
 verified.
@@ -11,6 +11,7 @@ verified.
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import os
@@ -22,15 +23,18 @@ from typing import Any
 
 from ablate.audit.sheet_files import file_within
 from ablate.audit.sheet_forms import (
-    RUN,
+    NO_LINE,
     Line,
     check_shallow,
+    check_text_options,
     decoded_text,
     flat,
     read_content,
     read_lines,
-    with_column,
+    with_run_column,
+    with_settings,
 )
+from ablate.audit.sheet_lines import named_columns
 from ablate.audit.sheet_values import value_text
 from ablate.planning import SheetKeys
 from ablate.shared import MOST_BYTES, UserError
@@ -46,13 +50,15 @@ def is_multirun(folder: Path) -> bool:
     return any(folder.rglob(str(OVERRIDES)))
 
 
-def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], str]:
-    """Return the lines of a folder of jobs, and a hash of all files that were read.
+def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], str, str]:
+    """Return the lines of a folder of jobs, the name of their column of paths, and a hash of all
+    files that were read.
 
-    Raises UserError where no job left a file named `result`, where a job of Hydra lacks it, and
-    where a file can't be read.
+    Raises UserError where no job left a file named `result`, where a job of Hydra lacks it, where a
+    file can't be read, and where a setting has the name of a result that `keys` names.
     """
-    lines: list[Line] = []
+    lines_by_run: dict[str, list[Line]] = {}
+    option_columns = named_columns(keys)
     hashed = hashlib.sha256()
     for job in _jobs(folder, result):
         run = job.relative_to(folder).as_posix()
@@ -73,13 +79,15 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
         hashed.update(hashlib.sha256(content).digest())
         name = f"{folder}: {place}: {result}"
         if is_yaml:
+            check_text_options(keys, result)
             results: list[Line] = [("", flat(_yaml(content, name, dict)))]
         else:
-            results = read_lines(content, name, keys)
+            results = read_lines(content, name, keys) or [NO_LINE]
         for line_place, values in results:
             whole_place = f"{place}: {line_place}" if len(results) > 1 else place
-            lines.append((whole_place, with_column({**values, **settings}, RUN, run, whole_place)))
-    return lines, hashed.hexdigest()
+            joined = with_settings(settings, values, option_columns, f"{folder}: {place}", result)
+            lines_by_run.setdefault(run, []).append((whole_place, joined))
+    return *with_run_column(lines_by_run), hashed.hexdigest()
 
 
 def _jobs(folder: Path, result: str) -> Iterator[Path]:
@@ -126,11 +134,12 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if quoted else value
 
 
-def _yaml(content: bytes, place: str, kind: type) -> Any:
-    """Parse yaml into a tree whose values are texts, as they were written.
+@functools.cache
+def _plain_loader() -> Any:
+    """Return the loader of yaml whose values are texts.
 
-    An alias (*name) is refused: a few bytes could stand for any number of values, or for
-    themselves. Raises UserError for that, and for a tree that is not of type `kind`.
+    An alias (*name) is an error: a few bytes could stand for any number of values, or for
+    themselves.
     """
     import yaml
 
@@ -140,9 +149,19 @@ def _yaml(content: bytes, place: str, kind: type) -> Any:
                 raise yaml.YAMLError("an alias, such as *name, is no value here")
             return super().compose_node(parent, index)
 
+    return PlainLoader
+
+
+def _yaml(content: bytes, place: str, kind: type) -> Any:
+    """Parse yaml into a tree whose values are texts, as they were written.
+
+    Raises UserError for an alias, and for a tree that is not of type `kind`.
+    """
+    import yaml
+
     text = decoded_text(content, place)
     try:
-        tree = yaml.load(text, PlainLoader)
+        tree = yaml.load(text, _plain_loader())
     except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{place}: can't be read ({reason:.80})") from error

@@ -29,10 +29,26 @@ from typing import Any
 
 from ablate.audit.job_folders import is_multirun, read_jobs
 from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
-from ablate.audit.sheet_forms import RUN, Line, check_columns, read_content, read_lines, with_column
-from ablate.audit.sheet_lines import shape_lines
+from ablate.audit.sheet_forms import (
+    NO_LINE,
+    RUN,
+    Line,
+    check_columns,
+    check_text_options,
+    read_content,
+    read_lines,
+    with_column,
+)
+from ablate.audit.sheet_lines import named_columns, shape_lines
 from ablate.audit.sheet_values import UNNAMED, decimals_of, read_label, read_number, read_seed
-from ablate.audit.trackers import RUN_NAME, is_mlflow, is_tensorboard, read_mlflow, read_tensorboard
+from ablate.audit.trackers import (
+    RUN_NAME,
+    is_mlflow,
+    is_part_of_mlflow,
+    is_tensorboard,
+    read_mlflow,
+    read_tensorboard,
+)
 from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import MOST_BYTES, UserError, expected_words, sha256_of
 
@@ -116,6 +132,10 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
     """
     source = sources[0]
     if len(sources) > 1:
+        if folders := [path for path in sources if path.is_dir()]:
+            raise UserError(f"{folders[0]}: is a folder; give one folder, or files")
+        if keys.result is not None:
+            raise UserError("--result: is of a folder of jobs, and several files were given")
         source = _common_folder(sources)
         names = [Path(os.path.relpath(path, source)).as_posix() for path in sources]
         if twice := [name for name, often in Counter(names).items() if often > 1]:
@@ -126,8 +146,8 @@ def read_sheet(sources: Sequence[Path], keys: SheetKeys) -> Sheet:
         lines, sha256 = _read_files(source, keys)
         reader_columns = [FILE]
     elif source.is_dir():
-        lines, sha256 = _read_folder(source, keys)
-        reader_columns = [RUN, RUN_NAME]
+        lines, run_column, sha256 = _read_folder(source, keys)
+        reader_columns = [run_column, RUN_NAME]
     elif keys.result is not None and source.exists():
         raise UserError(f"--result: is of a folder of jobs, and {source} is a file")
     else:
@@ -156,29 +176,37 @@ def _read_files(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
         if size > MOST_BYTES:
             raise UserError(f"{folder}: its files have more than {MOST_BYTES:,} bytes")
         hashed.update(hashlib.sha256(content).digest())
-        for line_place, values in read_lines(content, name, keys):
+        for line_place, values in read_lines(content, name, keys) or [NO_LINE]:
             place = f"{name}: {line_place}"
             lines.append((place, with_column(values, FILE, name, place)))
     return lines, hashed.hexdigest()
 
 
-def _read_folder(folder: Path, keys: SheetKeys) -> tuple[list[Line], str]:
-    """Return the lines of a folder, and a hash of what was read."""
+def _read_folder(folder: Path, keys: SheetKeys) -> tuple[list[Line], str, str]:
+    """Return the lines of a folder, the name of the column of their runs, and a hash of what was
+    read."""
     if keys.result is not None:
         return read_jobs(folder, keys.result, keys)
-    if is_multirun(folder):
-        raise UserError(f"{folder}: --result FILE: missing; which file has each job's numbers?")
+    check_text_options(keys, str(folder))
+    if is_part_of_mlflow(folder):
+        raise UserError(
+            f"{folder}: is one experiment or run of MLflow; give the folder of all, and --where "
+            f"experiment=NAME"
+        )
+    run_column = RUN
     if is_mlflow(folder):
         lines = read_mlflow(folder, history=keys.epochs is not None)
+    elif is_multirun(folder):
+        raise UserError(f"{folder}: --result FILE: missing; which file has each job's numbers?")
     elif is_tensorboard(folder):
-        lines = read_tensorboard(folder)
+        lines, run_column = read_tensorboard(folder, named_columns(keys))
     else:
         raise UserError(
             f"{folder}: has no files of MLflow or TensorBoard; give --result FILE, such as "
             f"metrics.csv, where each job left one, or name the files themselves"
         )
     content = json.dumps(lines, sort_keys=True, default=str).encode()
-    return lines, hashlib.sha256(content).hexdigest()
+    return lines, run_column, hashlib.sha256(content).hexdigest()
 
 
 def read_frame(frame: Any, keys: SheetKeys) -> Sheet:
@@ -231,28 +259,38 @@ def runs_of(sheet: Sheet) -> list[SheetRun]:
     for name in keys.used:
         if name not in sheet.columns:
             expectation = expected_words(name, sheet.columns)
-            raise UserError(f"{sheet.name}: columns: {expectation}{_remedy_of_wide(sheet, name)}")
+            raise UserError(
+                f"{sheet.name}: columns: {expectation}{_remedy_of_missing(sheet, name)}"
+            )
     if twice := [name for name, often in Counter(keys.used).items() if often > 1]:
         raise UserError(f"{sheet.name}: {twice[0]}: was given for two things")
     numbers: Counter[tuple[str, str]] = Counter()
-    lines = dict(sheet.lines)
-    places: dict[tuple[str, str, int], str] = {}
+    undeclared_columns = [
+        name for name in sheet.columns if name not in keys.used and not _is_ignored(name, keys)
+    ]
+    earlier_lines: dict[tuple[str, str, int], Line] = {}
     sheet_runs = []
-    for place, values in sheet.lines:
-        run = _run(sheet, place, values, numbers)
+    for line in sheet.lines:
+        run = _run(sheet, line, numbers, undeclared_columns)
         run_key = run.row, run.column, run.seed
-        if run_key in places:
+        if run_key in earlier_lines:
+            earlier_line = earlier_lines[run_key]
             raise UserError(
-                f"{sheet.name}: {places[run_key]} and {place} are of the same run, {run.label}: "
-                f"{_remedy_of_two(lines[places[run_key]], values)}"
+                f"{sheet.name}: {earlier_line[0]} and {line[0]} are of the same run, {run.label}: "
+                f"{_remedy_of_two(earlier_line[1], line[1], keys)}"
             )
-        places[run_key] = place
+        earlier_lines[run_key] = line
         sheet_runs.append(run)
     return sheet_runs
 
 
-def _remedy_of_wide(sheet: Sheet, missing: str) -> str:
-    """Return the way out where a metric has no column, but numbered columns may hold a run each."""
+def _remedy_of_missing(sheet: Sheet, missing: str) -> str:
+    """Return the way out for a column that isn't there, "" where none is known.
+
+    Spaces may stand between columns. Where it is a metric's, numbered columns may hold a run each.
+    """
+    if len(sheet.columns) == 1 and len(sheet.columns[0].split()) > 1:
+        return "; a tab, a comma or a semicolon has to separate columns"
     if missing not in sheet.keys.metrics.values() or sheet.keys.wide:
         return ""
     patterns = Counter(_LAST_NUMBER.sub("*", name) for name in sheet.columns)
@@ -260,24 +298,26 @@ def _remedy_of_wide(sheet: Sheet, missing: str) -> str:
     return f"; give --wide {shlex.quote(pattern)} if each such column is a run" if often > 1 else ""
 
 
-def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> str:
+def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any], keys: SheetKeys) -> str:
     """Return the way out where two lines are of one run."""
     names = [name or UNNAMED for name in earlier if earlier[name] != later.get(name)]
     if not names:
         return "leave one of them out"
+    epochs = "--epochs last keeps the last line of a run, " if keys.epochs is None else ""
     return (
-        f"they differ in {', '.join(names[:MOST_LISTED])}; --epochs last keeps the last line of a "
-        f"run, --column makes columns of what differs, --where leaves lines out"
+        f"they differ in {', '.join(names[:MOST_LISTED])}; {epochs}--column makes columns of what "
+        f"differs, --where leaves lines out"
     )
 
 
 def _run(
     sheet: Sheet,
-    place: str,
-    values: Mapping[str, Any],
+    line: Line,
     numbers: Counter[tuple[str, str]],
+    undeclared_columns: Sequence[str],
 ) -> SheetRun:
     keys = sheet.keys
+    place, values = line
 
     def cell_place(name: str) -> str:
         return f"{sheet.name}: {place}: {name}"
@@ -306,11 +346,7 @@ def _run(
         },
         decimals=max(decimals_of(value, keys.decimal) for value in metric_values.values()),
         predictions=predictions,
-        undeclared={
-            key: value
-            for key, value in values.items()
-            if key not in keys.used and not _is_ignored(key, keys)
-        },
+        undeclared={name: values[name] for name in undeclared_columns if name in values},
     )
 
 
@@ -340,25 +376,34 @@ def check_sheets(
     for source in plan.design.sources:
         if (source.file, source.sha256) not in imported:
             reason = "was imported by another store, so it is not read"
-        elif (sheet := _same_sheet(source)) is None:
-            reason = "is another file by now" if Path(source.file).exists() else "is not here"
         else:
-            findings += _differing(sheet, ids, results)
-            continue
+            try:
+                sheet = _same_sheet(source)
+            except UserError as error:
+                reason = str(error).removeprefix(f"{source.file}: ")
+            else:
+                findings += _differing(sheet, ids, results)
+                continue
         notes.append(f"{source.file}: {reason}: its numbers are those that the ledger sealed")
     return findings, notes
 
 
-def _same_sheet(source: SheetSource) -> Sheet | None:
-    """Read a sheet again; None if it is gone or its bytes are not those that were imported."""
+def _same_sheet(source: SheetSource) -> Sheet:
+    """Read a sheet again. Raises UserError if it is gone, can't be read, or has other bytes than
+    those that were imported."""
     file = Path(source.file)
+    if not file.exists():
+        raise UserError("is not here")
+    changed = UserError("is another file by now")
     try:
         if not file.is_dir() and sha256_of(file) != source.sha256:
-            return None
+            raise changed
         sheet = read_sheet([file], source.read)
-    except (UserError, OSError):
-        return None
-    return sheet if sheet.sha256 == source.sha256 else None
+    except OSError as error:
+        raise UserError(f"can't be read ({error.strerror})") from error
+    if sheet.sha256 != source.sha256:
+        raise changed
+    return sheet
 
 
 def _differing(

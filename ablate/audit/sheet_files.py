@@ -4,7 +4,7 @@ A sheet may come from a stranger, and the files that it names are copied into th
 exports. So each must lie in the sheet's own folder, by its name and behind links, and must have the
 format that it is read as.
 
-Used by `ablate import` (audit/sheet.py and audit/multirun.py).
+Used by `ablate import` (audit/sheet.py and audit/job_folders.py).
 """
 
 from __future__ import annotations

@@ -15,19 +15,22 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.sheet_values import value_text
+from ablate.audit.sheet_values import is_missing, plain_text, value_text
 from ablate.planning import SheetKeys
 from ablate.shared import MOST_BYTES, NotRegular, UserError, count_text, is_shallow, read_file
 
 Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
+# The line of a file of a run that has none, so that the run is refused and not left out unseen.
+NO_LINE: Line = ("without a line", {})
 MOST_LINES = 1_000_000  # runs that a sheet may have
 BATCH = 256  # lines of a parquet file that are decoded at once
 FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an index without a name
 RUN = "run"  # the column of the folder of each job, or of the run of a tracker
+FOLDER = "folder"  # this column, where the jobs have a `run` themselves
 HISTORY = "log_history"  # the list of a trainer_state.json, as Hugging Face's Trainer writes it
 MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text" begins with one
 
@@ -80,6 +83,54 @@ def with_column(values: Mapping[str, Any], name: str, value: str, place: str) ->
     return {name: value, **values}
 
 
+def with_run_column(lines_by_run: Mapping[str, Sequence[Line]]) -> tuple[list[Line], str]:
+    """Add the column of the run that each line is of, by the path of the run's folder.
+
+    Returns the lines, and the name of the column: RUN, or FOLDER where a line has a RUN of its own.
+    """
+    has_run = any(RUN in values for lines in lines_by_run.values() for _, values in lines)
+    column = FOLDER if has_run else RUN
+    return [
+        (place, with_column(values, column, run, place))
+        for run, lines in lines_by_run.items()
+        for place, values in lines
+    ], column
+
+
+def with_settings(
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+    option_columns: Collection[str],
+    place: str,
+    source: str,
+) -> dict[str, Any]:
+    """Join what a run was given and its results, of which a result of the same name wins.
+
+    `option_columns`: the columns that the user's options name. Raises UserError where one
+    of these is both, with two values. `source`: what has the results, such as "metrics.csv".
+    """
+    own_results = {
+        key: value for key, value in results.items() if key not in settings or not is_missing(value)
+    }
+    for key in sorted({*option_columns} & settings.keys() & own_results.keys()):
+        if plain_text(settings[key]) != plain_text(results[key]):
+            raise UserError(
+                f"{place}: {key!r} is both a setting and a column of {source}; rename one of them"
+            )
+    return {**settings, **own_results}
+
+
+def check_text_options(keys: SheetKeys, name: str) -> None:
+    """Raise UserError where options of texts were given for results that are read without them."""
+    is_given = {
+        "--comment": keys.comment is not None,
+        "--encoding": keys.encoding != SheetKeys.encoding,
+    }
+    for option in is_given:
+        if is_given[option]:
+            raise UserError(f"{option}: is of no use for {name}; leave the option out")
+
+
 # --- Text ---------------------------------------------------------------------------------------
 
 
@@ -110,38 +161,54 @@ def _other_encoding(content: bytes) -> str:
     return "give --encoding latin-1, or whichever it was saved in"
 
 
+def _lines_of(text: str) -> Iterator[str]:
+    """Return the lines of a text with their ends. `str.splitlines` would also split at a form feed,
+    and at separators that may stand within a value, such as U+2028."""
+    return io.StringIO(text, newline="")
+
+
 def _read_csv(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     text = decoded_text(content, name, keys.encoding)
     if keys.comment:  # an empty line in the place of a comment keeps the numbers of the others
         uncommented_lines = [
-            "\n" if line.startswith(keys.comment) else line
-            for line in text.splitlines(keepends=True)
+            "\n" if line.startswith(keys.comment) else line for line in _lines_of(text)
         ]
         text = "".join(uncommented_lines)
-    head = next((line for line in text.splitlines() if line.strip()), "")
+    head = next((line.rstrip("\r\n") for line in _lines_of(text) if line.strip()), "")
     between = max(",\t;", key=head.count)  # the first of equally frequent ones
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-    lines: list[Line] = []
+    value_rows: list[tuple[str, list[str]]] = []
     columns: list[str] = []
+    head_place = name
     try:
         for row in rows:
             place = f"line {rows.line_num}"
             values = [part.strip() for part in row]
             if not any(values):
                 continue
+            while columns and len(values) > len(columns) and not values[-1]:
+                values.pop()  # a comma ends each line, but not the head
             if not columns:
-                columns = values
-                check_columns(columns, f"{name}: {place}")
+                columns, head_place = values, f"{name}: {place}"
             elif len(values) != len(columns):
                 raise UserError(
                     f"{name}: {place}: has {count_text(len(row), 'value')} for "
                     f"{count_text(len(columns), 'column')}{_remedy_of_width(head, row, columns)}"
                 )
             else:
-                lines.append((place, dict(zip(columns, values, strict=True))))
+                value_rows.append((place, values))
     except csv.Error as error:
         raise UserError(f"{name}: line {rows.line_num}: is no csv ({error})") from error
-    return lines
+    # Excel ends each line with the separators of columns that were emptied.
+    kept = [
+        (number, column)
+        for number, column in enumerate(columns)
+        if column or any(values[number] for _, values in value_rows)
+    ]
+    check_columns([column for _, column in kept], head_place)
+    return [
+        (place, {column: values[number] for number, column in kept}) for place, values in value_rows
+    ]
 
 
 def _remedy_of_width(head: str, row: Sequence[str], columns: Sequence[str]) -> str:
@@ -163,7 +230,7 @@ def _remedy_of_width(head: str, row: Sequence[str], columns: Sequence[str]) -> s
 
 def _read_jsonl(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     lines: list[Line] = []
-    for number, text in enumerate(decoded_text(content, name, keys.encoding).splitlines(), 1):
+    for number, text in enumerate(_lines_of(decoded_text(content, name, keys.encoding)), 1):
         if text.strip():
             place = f"line {number}"
             lines.append((place, _of_object(read_tree(text, f"{name}: {place}"), name, place)))
@@ -265,6 +332,7 @@ def _read_parquet(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     import pyarrow
     from pyarrow import parquet
 
+    check_text_options(keys, name)
     try:
         file = parquet.ParquetFile(io.BytesIO(content))
         if (rows := file.metadata.num_rows) > MOST_LINES:

@@ -3,9 +3,10 @@
 First the columns that hold a run each become lines (`wide`), then texts become columns (`split`),
 then lines are chosen by their values (`where`), and then each run keeps one of its lines
 (`epochs`). A pattern of `wide` and `split` is a text with fields, such as `{method}/seed{seed}`;
-`*` stands for any text, and in `wide` for `{seed}`.
+`*` stands for any text, and in `wide` for a seed in digits, the column `seed`.
 
-Used by audit/sheet.py, between a sheet's form and its runs.
+Used by audit/sheet.py, between a sheet's form and its runs, and by audit/job_folders.py, which asks
+for the columns that the keys name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.audit.sheet_forms import RUN, Line
+from ablate.audit.sheet_forms import FOLDER, RUN, Line
 from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
 from ablate.planning import SheetKeys
 from ablate.run import DIRECTIONS
@@ -39,7 +40,7 @@ def shape_lines(
     """
     shaped, notes = list(lines), list[str]()
     if keys.wide:
-        shaped = list(_to_long(shaped, keys))
+        shaped = list(_to_long(shaped, keys, reader_columns))
     splits = [_Split.parse(text) for text in keys.split]
     for split in splits:
         shaped = split.lines(shaped)
@@ -61,6 +62,14 @@ def shape_lines(
         (place, {key: value for key, value in values.items() if key not in hidden})
         for place, values in shaped
     ], notes
+
+
+def named_columns(keys: SheetKeys) -> set[str]:
+    """Return the columns that the keys name, whatever for; those of patterns of `wide` aside."""
+    names = [*keys.used, keys.run, _Best.parse(keys.epochs or "").column]
+    names += [text.partition("=")[0] for text in keys.split]
+    names += [_Condition.parse(text).column for text in keys.where]
+    return {name for name in names if name}
 
 
 def _columns_of(lines: Sequence[Line]) -> list[str]:
@@ -97,12 +106,14 @@ class _RunColumn:
     fields: Mapping[str, str]
 
 
-def _to_long(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
+def _to_long(
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> Iterator[Line]:
     """Yield a line for each run of a line whose columns hold a run each.
 
     A run without any value has no line. Raises UserError for a pattern that doesn't fit.
     """
-    run_columns = _run_columns(_columns_of(lines), keys)
+    run_columns = _run_columns(_columns_of(lines), keys, reader_columns)
     for place, values in lines:
         remaining = {key: value for key, value in values.items() if key not in run_columns}
         runs: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
@@ -117,15 +128,20 @@ def _to_long(lines: Sequence[Line], keys: SheetKeys) -> Iterator[Line]:
             yield run_place, {**remaining, **dict(fields), **metric_values}
 
 
-def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColumn]:
-    """Return the columns that hold a run each. The n-th pattern is that of the n-th metric."""
+def _run_columns(
+    columns: Sequence[str], keys: SheetKeys, reader_columns: Collection[str]
+) -> dict[str, _RunColumn]:
+    """Return the columns that hold a run each. The n-th pattern is that of the n-th metric.
+
+    A column that `keys` names for something else holds none.
+    """
     metric_columns = list(keys.metrics.values())
     if len(keys.wide) > len(metric_columns):
         raise UserError(f"--wide {keys.wide[-1]}: give a --metric for each --wide, in their order")
-    declared_columns = {keys.row, keys.column, keys.predictions}
+    declared_columns = {*reader_columns, *named_columns(keys)} - {*metric_columns}
     run_columns: dict[str, _RunColumn] = {}
     for text, metric_column in zip(keys.wide, metric_columns, strict=False):
-        pattern = _pattern(text, f"--wide {text}", "(?P<seed>.+)")
+        pattern = _pattern(text, f"--wide {text}", "(?P<seed>[0-9]+)")
         fitting_columns = {}
         for column in columns:
             match = pattern.fullmatch(column)
@@ -138,7 +154,10 @@ def _run_columns(columns: Sequence[str], keys: SheetKeys) -> dict[str, _RunColum
                 )
             fitting_columns[column] = _RunColumn(metric_column, match.groupdict())
         if not fitting_columns:
-            raise UserError(f"--wide {text}: fits none of the columns {_quoted_list(columns)}")
+            raise UserError(
+                f"--wide {text}: fits none of the columns {_quoted_list(columns)}; * stands for a "
+                f"seed in digits, {{name}} for any text"
+            )
         for new_column in (metric_column, *pattern.groupindex):
             if new_column in columns and new_column not in fitting_columns:
                 raise UserError(
@@ -197,24 +216,36 @@ class _Split:
 # --- Lines by their values ------------------------------------------------------------------------
 
 
-def _filter(lines: Sequence[Line], text: str) -> list[Line]:
-    """Return the lines that "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" chooses.
+@dataclass(frozen=True)
+class _Condition:
+    """A "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" of --where."""
 
-    Raises UserError where there are none.
-    """
-    column, equals, value_list = text.partition("=")
-    negated = column.endswith("!")
-    column = column.removesuffix("!")
+    column: str
+    negated: bool
+    value_list: str
+
+    @classmethod
+    def parse(cls, text: str) -> _Condition:
+        """Raises UserError for a text without =."""
+        column, equals, value_list = text.partition("=")
+        if not equals:
+            raise UserError(f"--where {text}: expected COLUMN=VALUE or COLUMN!=VALUE")
+        return cls(column.removesuffix("!"), column.endswith("!"), value_list)
+
+
+def _filter(lines: Sequence[Line], text: str) -> list[Line]:
+    """Return the lines that a condition chooses. Raises UserError where there are none."""
+    condition = _Condition.parse(text)
+    column = condition.column
     columns = _columns_of(lines)
-    if not equals:
-        raise UserError(f"--where {text}: expected COLUMN=VALUE or COLUMN!=VALUE")
     if column not in columns:
         raise unknown_value(f"--where {text}", column, columns, "a column among")
-    listed_values = {value_list, *value_list.split(",")}  # a value may have a comma in it
+    # A value may have a comma in it.
+    listed_values = {condition.value_list, *condition.value_list.split(",")}
     chosen_lines = [
         (place, values)
         for place, values in lines
-        if (plain_text(values.get(column)) in listed_values) != negated
+        if (plain_text(values.get(column)) in listed_values) != condition.negated
     ]
     if not chosen_lines:
         column_values = list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
@@ -231,16 +262,18 @@ def _check_repeats(lines: Sequence[Line], keys: SheetKeys, reader_columns: Colle
     """Raise UserError where lines without --epochs may be of one run and would count as repeats."""
     if keys.run is not None:
         raise UserError(f"--run {keys.run}: give --epochs last, or best:COLUMN, which it serves")
-    if RUN not in reader_columns:
+    run_column = next((name for name in (RUN, FOLDER) if name in reader_columns), None)
+    if run_column is None:
         return
     seeds = f"--seed {keys.seed or 'COLUMN'}"
-    names = [name for name in (RUN, keys.row, keys.column, keys.seed) if name is not None]
+    names = [name for name in (run_column, keys.row, keys.column, keys.seed) if name is not None]
     for block in _blocks(lines, names).values():
         if len(block) > 1:
             _, values = block[0]
             raise UserError(
-                f"run {values[RUN]}: has {len(block):,} lines: give --epochs last, or best:COLUMN, "
-                f"if they are of one run; {seeds} has to tell them apart if each is a run"
+                f"run {values[run_column]}: has {len(block):,} lines: give --epochs last, or "
+                f"best:COLUMN, if they are of one run; {seeds} has to tell them apart if each is a "
+                f"run"
             )
 
 
@@ -259,8 +292,9 @@ def _line_of_each_run(
     assert keys.epochs is not None
     place = f"--epochs {keys.epochs}"
     columns = _columns_of(lines)
-    if keys.run is not None and keys.run not in columns:
-        raise unknown_value("--run", keys.run, columns, "a column among")
+    for option, name in (("--seed", keys.seed), ("--run", keys.run)):
+        if name is not None and name not in columns:
+            raise unknown_value(option, name, columns, "a column among")
     run_columns = [name for name in (keys.seed, keys.run, *reader_columns) if name in columns]
     if not run_columns:
         raise UserError(
@@ -273,6 +307,23 @@ def _line_of_each_run(
     return runs, [sentence] if len(runs) < len(lines) else []
 
 
+@dataclass(frozen=True)
+class _Best:
+    """A "best:COLUMN:more" of --epochs. Of any other text the column is "", and of one without a
+    direction this is ""."""
+
+    column: str
+    direction: str
+
+    @classmethod
+    def parse(cls, text: str) -> _Best:
+        kind, _, rest = text.partition(":")
+        column, _, direction = rest.rpartition(":")
+        if direction not in DIRECTIONS:
+            column, direction = rest, ""
+        return cls(column if kind == BEST_LINE else "", direction)
+
+
 def _chooser(
     keys: SheetKeys, columns: Sequence[str]
 ) -> tuple[Callable[[Sequence[Line]], Line], str]:
@@ -281,11 +332,9 @@ def _chooser(
     place = f"--epochs {keys.epochs}"
     if keys.epochs == LAST_LINE:
         return _last_values, "a run has several lines, and the last value of each column counts"
-    kind, _, rest = keys.epochs.partition(":")
-    column, _, direction = rest.rpartition(":")
-    if direction not in DIRECTIONS:
-        column, direction = rest, ""
-    if kind != BEST_LINE or not column:
+    best = _Best.parse(keys.epochs)
+    column, direction = best.column, best.direction
+    if not column:
         raise UserError(f"{place}: expected last, or best:COLUMN such as best:val_acc:more")
     if column not in columns:
         raise unknown_value(place, column, columns, "a column among")

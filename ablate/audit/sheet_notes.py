@@ -45,7 +45,7 @@ def undeclared_differences(runs: Sequence[SheetRun], baseline: str) -> list[str]
         rows_unlike = list(dict.fromkeys(rows[label] for label in labels))
         gains = "its gain" if len(rows_unlike) == 1 else "their gains"
         lines.append(
-            f"{_listed(names)} {'differs' if len(names) == 1 else 'differ'} in {len(labels)} of "
+            f"{_listed(names)} {'differs' if len(names) == 1 else 'differ'} in {len(labels):,} of "
             f"{count_text(len(runs), 'run')} ({_listed(rows_unlike)}), which may cause or hide "
             f"{gains}"
         )

@@ -71,7 +71,7 @@ def read_number(value: Any, place: str, decimal: str = ".") -> float:
     if exact is None:
         raise UserError(
             f"{place}: expected a number such as 90{decimal}31, got {value_text(value)}"
-            f"{_remedy(value, place)}"
+            f"{_remedy(value, place, decimal)}"
         )
     number = float(exact)
     if math.isinf(number) or (not number and exact):
@@ -103,8 +103,7 @@ def read_label(value: Any, place: str) -> str:
     if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
         remedy = f"{_where_option(place, '')} leaves such lines out"
         raise UserError(f"{place}: expected a name, got nothing; {remedy}")
-    is_integral = isinstance(value, float) and value.is_integer()
-    text = str(int(value) if is_integral else value)
+    text = plain_text(value)
     kinds = (str, int, float, Decimal, datetime.date)
     if not isinstance(value, kinds) or not text.isprintable() or not text.strip():
         raise UserError(f"{place}: expected a name, got {value_text(value)}")
@@ -130,7 +129,7 @@ def _where_option(place: str, text: str) -> str:
     return f"--where {shlex.quote(place.rpartition(': ')[2] + '!=' + text)}"
 
 
-def _remedy(value: Any, place: str) -> str:
+def _remedy(value: Any, place: str, decimal: str) -> str:
     """Return the way out for a text that is no number, "" where none is known."""
     if not isinstance(value, str):
         return ""
@@ -139,11 +138,21 @@ def _remedy(value: Any, place: str) -> str:
             ": a mean and a spread have no runs behind them, and verdicts are about runs; give the "
             "result of each run a line, or the mean alone, which gets no interval and no verdict"
         )
-    if _DECIMAL.fullmatch(value.removesuffix("%").strip()):
-        return "; take the signs out, as by formatting the column as numbers: --metric has the unit"
-    if _DECIMAL_COMMA.fullmatch(value):
+    if value.strip().endswith("%"):
+        return "; leave out the %, --metric has the unit"
+    if _DECIMAL.fullmatch(value.strip()) and value != value.strip():
+        return "; leave out the spaces"
+    is_separated = _SEPARATED.fullmatch(value) is not None
+    if decimal == "," and "." in value and (is_separated or _DECIMAL.fullmatch(value)):
+        return "; with --decimal , no number may have a point"
+    if decimal == "." and _DECIMAL_COMMA.fullmatch(value):
+        if is_separated:
+            return (
+                "; if the comma stands before decimals give --decimal , ; if it separates "
+                "thousands take it out"
+            )
         return "; give --decimal , where a comma stands before decimals"
-    if _SEPARATED.fullmatch(value):
+    if is_separated:
         return "; write it without marks between thousands"
     if not any(letter.isdecimal() for letter in value):
         return f"; {_where_option(place, value)} leaves such lines out"

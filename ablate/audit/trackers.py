@@ -7,26 +7,45 @@ Used by audit/sheet.py, for `ablate import FOLDER` and when an imported sheet is
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.sheet_forms import RUN, Line, with_column
+from ablate.audit.sheet_forms import (
+    RUN,
+    Line,
+    read_content,
+    with_run_column,
+    with_settings,
+)
 from ablate.run import read_events
 from ablate.shared import UserError, install_command
 
 RUN_NAME = "run_name"  # the column of the name of MLflow's run, which need not be unique
 EVENTS = "*tfevents*"  # the files of TensorBoard
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it MLflow refuses folders, and means new ones
+DESCRIPTION = "meta.yaml"  # MLflow's, in the folder of each experiment and run
+MOST_META_BYTES = 1 << 20  # of such a file
 PAGE = 1000  # runs, or experiments, that MLflow hands out at once
+_TIME = re.compile(r"[0-9]+\.[0-9]+")  # a folder that `add_hparams` named by time.time()
+
+
+def is_part_of_mlflow(folder: Path) -> bool:
+    """Return whether the folder is that of one experiment or run in a file store of MLflow."""
+    description = folder / DESCRIPTION
+    if not description.is_file():
+        return False
+    return b"experiment_id" in read_content(description, str(description), MOST_META_BYTES)
 
 
 def is_mlflow(folder: Path) -> bool:
     """Return whether the folder is a file store of MLflow, with a folder for each experiment."""
-    return any(folder.glob("*/meta.yaml"))
+    return any(folder.glob(f"*/{DESCRIPTION}"))
 
 
 def is_tensorboard(folder: Path) -> bool:
@@ -78,6 +97,8 @@ def read_mlflow(folder: Path, *, history: bool) -> list[Line]:
                         by_step[metric.step][f"metrics.{key}"] = metric.value
                 for step, values in sorted(by_step.items()):
                     lines.append((f"{place}: step {step}", {**settings, "step": step, **values}))
+                if not by_step:  # the run is refused for its missing metric, or left out
+                    lines.append((place, settings))
         except (MlflowException, OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{folder}: MLflow can't read it ({reason:.200})") from error
@@ -87,22 +108,20 @@ def read_mlflow(folder: Path, *, history: bool) -> list[Line]:
 def _runs_of(client: Any) -> Iterator[tuple[Any, str]]:
     """Yield the runs of all experiments, in the order in which they began, each with the name of
     its experiment."""
-    experiments = list(_paged(client.search_experiments))
+    from mlflow.utils import get_results_from_paginated_fn
+
+    def all_of(search: Callable[..., Any]) -> list[Any]:
+        return get_results_from_paginated_fn(  # type: ignore[no-any-return]
+            lambda size, token: search(max_results=size, page_token=token), PAGE
+        )
+
+    experiments = all_of(client.search_experiments)
     for experiment in sorted(experiments, key=lambda experiment: experiment.creation_time or 0):
         search = partial(
             client.search_runs, [experiment.experiment_id], order_by=["attributes.start_time ASC"]
         )
-        for run in _paged(search):
+        for run in all_of(search):
             yield run, experiment.name
-
-
-def _paged(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yield all that a search of MLflow finds, which hands out PAGE at once."""
-    page = search(max_results=PAGE)
-    yield from page
-    while page.token:
-        page = search(max_results=PAGE, page_token=page.token)
-        yield from page
 
 
 @contextmanager
@@ -122,17 +141,63 @@ def _file_store_allowed() -> Iterator[None]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-def read_tensorboard(folder: Path) -> list[Line]:
-    """Return a line for each step of each run: the scalars of this step, by tag.
+@dataclass(frozen=True)
+class _EventRun:
+    """A run of TensorBoard: its settings, and the scalars of each step by tag."""
+
+    settings: dict[str, Any]
+    scalars: dict[int, dict[str, float]]
+
+
+def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[list[Line], str]:
+    """Return a line for each step of each run, with the scalars of this step by tag, and the name
+    of the column of their runs. A run without scalars has one line.
 
     A run is a folder with event files, as in TensorBoard itself; settings of `add_hparams` are
-    columns of the lines. Raises UserError where tensorboard is not installed.
+    columns of the lines. `option_columns`: the columns that the user's options name. Raises
+    UserError where tensorboard is not installed, and for a setting with the name of such a tag.
     """
-    lines: list[Line] = []
-    for run_folder in sorted({path.parent for path in folder.rglob(EVENTS)}):
-        run = run_folder.relative_to(folder).as_posix()
-        events = read_events(sorted(run_folder.glob(EVENTS)), str(folder))
-        settings = with_column(events.settings, RUN, run, f"run {run}")
-        for step, values in events.by_step.items():
-            lines.append((f"run {run}: step {step}", {**settings, "step": step, **values}))
-    return lines
+    event_runs: dict[Path, _EventRun] = {}
+    for path in sorted({file.parent for file in folder.rglob(EVENTS)}):
+        events = read_events(sorted(path.glob(EVENTS)), str(folder))
+        scalars_by_step = {step: dict(scalars) for step, scalars in events.by_step.items()}
+        event_runs[path] = _EventRun(dict(events.settings), scalars_by_step)
+    _join_settings_folders(event_runs)
+    lines_by_run: dict[str, list[Line]] = {}
+    for path, event_run in event_runs.items():
+        run = path.relative_to(folder).as_posix()
+        place = f"run {run}"
+        lines: list[Line] = []
+        for step, scalars in sorted(event_run.scalars.items()):
+            results = {"step": step, **scalars}
+            joined = with_settings(
+                event_run.settings, results, option_columns, f"{folder}: {place}", "its scalars"
+            )
+            lines.append((f"{place}: step {step}", joined))
+        lines_by_run[run] = lines or [(place, event_run.settings)]
+    return with_run_column(lines_by_run)
+
+
+def _join_settings_folders(event_runs: dict[Path, _EventRun]) -> None:
+    """Give each run what `add_hparams` wrote into a folder below that of the run.
+
+    torch names that folder by the time unless the caller names it. It is no run of its own then;
+    nor is one that has settings only. A run that has settings, or several such folders, stays as it
+    is; of the writer of several that logged nothing itself no run stays.
+    """
+    for path, event_run in list(event_runs.items()):
+        below = [child for child in event_runs if child.parent == path != child]
+        with_own_settings = [child for child in below if event_runs[child].settings]
+        if event_run.settings:
+            continue
+        if len(with_own_settings) != 1:
+            if with_own_settings and not event_run.scalars:
+                del event_runs[path]
+            continue
+        [child] = with_own_settings
+        if event_runs[child].scalars and not _TIME.fullmatch(child.name):
+            continue
+        child_run = event_runs.pop(child)
+        event_run.settings.update(child_run.settings)
+        for step, scalars in child_run.scalars.items():
+            event_run.scalars.setdefault(step, {}).update(scalars)

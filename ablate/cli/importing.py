@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, number, option
 from ablate.cli.printing import print_json
@@ -57,18 +57,27 @@ Result = Annotated[
 ]
 Wide = Annotated[
     list[str] | None,
-    option("PATTERN", "Columns that hold a run each, such as 'seed_*'; one for each metric."),
+    option(
+        "PATTERN",
+        "Pattern of the columns that hold one run each, such as 'seed_*'; give one per metric, in "
+        "their order.",
+    ),
 ]
 Split = Annotated[
     list[str] | None,
     option(
         "COLUMN=PATTERN",
-        "Makes columns of a text, such as 'run={model}/{seed}'; * stands for any text.",
+        "Makes columns of a text, such as 'run={model}/{seed}'; * stands for any text; can be "
+        "repeated.",
     ),
 ]
 Conditions = Annotated[
     list[str] | None,
-    option("COLUMN=VALUE", "Only the lines with this value count; != leaves them out.", "--where"),
+    option(
+        "COLUMN=VALUE",
+        "Only the lines with this value count; != leaves them out; can be repeated.",
+        "--where",
+    ),
 ]
 Epochs = Annotated[
     str | None,
@@ -83,14 +92,20 @@ RunColumn = Annotated[
 ]
 Ignore = Annotated[
     list[str] | None,
-    option("COLUMN", "Column, or pattern such as 'train_*', that no note names."),
+    option(
+        "COLUMN",
+        "Leaves a column, or a pattern such as 'train_*', out of the notes; can be repeated.",
+    ),
 ]
-Decimal = Annotated[str, option("MARK", "Mark before decimals: a point, or a comma.")]
+Decimal = Annotated[
+    str | None, option("MARK", "Mark before decimals: a point (default), or a comma.")
+]
 Comment = Annotated[
-    str | None, option("TEXT", "Begins lines that are no lines of the sheet, such as '#'.")
+    str | None, option("TEXT", "Leaves out lines that begin with this text, such as '#'.")
 ]
-Encoding = Annotated[str, option("NAME", "Encoding, such as utf-16 or latin-1.")]
-POINT, UTF8 = ".", "utf-8"  # the defaults
+Encoding = Annotated[
+    str | None, option("NAME", "Encoding (default: utf-8), such as utf-16 or latin-1.")
+]
 
 
 def import_(
@@ -110,9 +125,9 @@ def import_(
     epochs: Epochs = None,
     run: RunColumn = None,
     ignore: Ignore = None,
-    decimal: Decimal = POINT,
+    decimal: Decimal = None,
     comment: Comment = None,
-    encoding: Encoding = UTF8,
+    encoding: Encoding = None,
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
@@ -123,35 +138,36 @@ def import_(
     from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
     from ablate.planning import DeclaredImport, SheetKeys
 
-    if decimal not in (POINT, ","):
+    if decimal not in (None, ".", ","):
         raise UserError(f"--decimal {decimal}: expected a point or a comma")
-    single_options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
-    single_options |= {"--baseline": baseline, "--target": None if target is None else repr(target)}
-    single_options |= {"--predictions": predictions, "--result": result}
-    single_options |= {"--epochs": epochs, "--run": run, "--comment": comment}
-    single_options["--decimal"] = None if decimal == POINT else decimal
-    single_options["--encoding"] = None if encoding == UTF8 else encoding
-    arguments = [(key, text) for key, text in single_options.items() if text is not None]
-    listed_options = {"--metric": metric, "--wide": wide, "--split": split, "--where": conditions}
-    listed_options["--ignore"] = ignore
-    for key, texts in listed_options.items():
-        arguments += [(key, text) for text in texts or ()]
-    layout = SheetKeys(
-        row=row,
-        column=column,
-        seed=seed,
-        predictions=predictions,
-        run=run,
-        result=result,
-        encoding=encoding,
-        decimal=decimal,
-        comment=comment,
-        wide=tuple(wide or ()),
-        split=tuple(split or ()),
-        where=tuple(conditions or ()),
-        epochs=epochs,
-        ignore=tuple(ignore or ()),
-    )
+    layout_options = {
+        "row": row,
+        "column": column,
+        "seed": seed,
+        "predictions": predictions,
+        "result": result,
+        "wide": wide,
+        "split": split,
+        "where": conditions,
+        "epochs": epochs,
+        "run": run,
+        "ignore": ignore,
+        "decimal": decimal,
+        "comment": comment,
+        "encoding": encoding,
+    }
+    given_options: dict[str, Any] = {}
+    arguments: list[tuple[str, str]] = []
+    options = {"as": name, **layout_options, "baseline": baseline, "metric": metric}
+    options["target"] = None if target is None else repr(target)
+    for key, value in options.items():
+        if value is None:
+            continue
+        texts = [value] if isinstance(value, str) else value
+        arguments += [(f"--{key}", text) for text in texts]
+        if key in layout_options:
+            given_options[key] = value if isinstance(value, str) else tuple(value)
+    layout = SheetKeys(**given_options)
     sheet_file, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(
         name or "",
