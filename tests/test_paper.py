@@ -126,7 +126,7 @@ def test_with_another_recipe_a_cell_says_whether_the_gains_agree(tmp_path):
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         [why] = notes_of(table, "paper.not-subtracted")
         assert why.values["columns"] == ["S/16"]
-        assert why.values["reason"].startswith("optim.lr not as in ")
+        assert why.values["reason"].startswith("optim.lr ")
         assert why.text in text
     table, entry = beside(results_of(plan, {}, noise=10, seed=2))
     assert entry.gain.low < 1.1 < entry.gain.high > entry.gain.low + 5 * 1.1
