@@ -105,3 +105,8 @@ def test_a_scale_of_an_old_name_is_the_file_s_own(folder):
 def test_an_old_name_of_a_scale_leads_to_the_new_one(tmp_path, name, old, new):
     with refused(f"^--scale {old}: .* {new}$"):
         plan_from_words([name], store=tmp_path, scale=old)
+
+
+def test_no_gain_is_forecast(folder, shell):
+    done = shell("plan", "norms", "--scale", "tiny", "--detect", "1", code=2)
+    assert done.err.startswith("ablate: --detect: ")

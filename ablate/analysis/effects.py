@@ -27,7 +27,7 @@ from ablate.analysis.change_gains import (
     merge_cells,
     to_array,
 )
-from ablate.analysis.judging import is_wide
+from ablate.analysis.judging import Detail, is_wide
 from ablate.analysis.scores import Scores
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary
@@ -178,7 +178,9 @@ def _changes_block(
         name="",
         title="What each change does",
         note=joined_note(
-            *dict.fromkeys([*meanings, *stopped, hidden_intervals(arrays.plan, by_label)])
+            *dict.fromkeys(
+                [*meanings, *stopped, hidden_intervals(arrays.plan, by_label, arrays.detail)]
+            )
         ),
         contrasts=method.contrasts,
         lines=tuple(lines),
@@ -277,7 +279,7 @@ def _effects(
         kind=heading.kind,
         name=heading.name,
         title=heading.title,
-        note=joined_note(heading.meaning, hidden_intervals(plan, gains)),
+        note=joined_note(heading.meaning, hidden_intervals(plan, gains, arrays.detail)),
         contrasts=method.contrasts,
         lines=tuple(lines),
         basis=joined_note(
@@ -309,10 +311,11 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     return joined_note(*reasons)
 
 
-def hidden_intervals(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
-    """Name the effects whose interval is too wide to be shown; "" where there is none."""
+def hidden_intervals(plan: Plan, gains: Mapping[str, stats.RowGain], detail: Detail) -> str:
+    """Name the effects whose interval is too wide to be shown; "" where there is none, or where
+    `detail` has no interval."""
     wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
-    if not wide:
+    if not wide or detail < Detail.INTERVALS:
         return ""
     most = plan.metric.most
     limit = amount_text(f"{most:g}", plan.metric.points) if most is not None else ""

@@ -47,7 +47,7 @@ def contrast_blocks(
             title="Contrasts between rows",
             note=joined_note(
                 "the first row minus the second, among the comparisons of the gains above",
-                hidden_intervals(plan, gains),
+                hidden_intervals(plan, gains, detail),
             ),
             contrasts=comparisons,
             lines=tuple(lines),

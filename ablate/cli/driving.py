@@ -321,6 +321,8 @@ def _check_options(
         raise UserError("--spread: needs --detect or --until")
     if detect is not None and plan.analysis.target is not None:
         raise UserError("--detect: forecasts gains, and analysis.target judges means; leave it out")
+    if detect is not None and plan.smoke:
+        raise UserError("--detect: forecasts gains, and a smoke test judges none; leave it out")
     if detect is not None and plan.design.grows:
         raise UserError(
             "--detect: forecasts a fixed number of seeds, which a sweep with looks has not; leave "

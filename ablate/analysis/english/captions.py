@@ -65,8 +65,8 @@ def reading(
         gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
     return (
         f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; {difference} in "
-        f"{metric['points']}{_direction(metric)}{gain_interval}."
+        f"[{confidence_level(alpha)} interval]; {difference}{_in_units(metric, ' ')}"
+        f"{_direction(metric)}{gain_interval}."
     )
 
 
@@ -81,6 +81,11 @@ def _together(interval: Values) -> str:
     scope_words = "a column" if scope == "column" else "the table"
     looks_words = " and at every look" if looks else ""
     return f"{level}, joint for {number} of {scope_words}{looks_words}"
+
+
+def _in_units(metric: Values, separator: str) -> str:
+    """Name the units of a difference, after the separator; "" for a plain number, as of a ratio."""
+    return "" if metric["points"] == "units" else f"{separator}in {metric['points']}"
 
 
 def _direction(metric: Values) -> str:
@@ -112,8 +117,8 @@ def reading_target(
     target_text = amount_text(f"{target:.10g}", metric["unit"])
     return (
         f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; mean minus the target, {target_text}, in "
-        f"{metric['points']}{_direction(metric)}{difference_interval}."
+        f"[{confidence_level(alpha)} interval]; mean minus the target, {target_text}"
+        f"{_in_units(metric, ', ')}{_direction(metric)}{difference_interval}."
     )
 
 
