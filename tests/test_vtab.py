@@ -18,6 +18,7 @@ from support.images import folders, noise, png, write_parquet, write_plain
 
 from ablate.data import bundled_sets, cache, source, stored_set
 from ablate.planning.compose import resolve_data, resolve_run
+from ablate.run.build import build_run
 from ablate.run.schema import field_types
 from ablate.run.sections import Data
 
@@ -188,10 +189,6 @@ def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
     folders(tmp_path / "images", "abcdef", 10)
     slices = {"train": "train[:40]", "validation": "train[40:50]", "test": "train[50:]"}
     common = {"path": tmp_path / "images", "classes": 6, **slices}
-    with refused(r"^data\.train: folders are .* lacks 2 of the classes .*, or data\.order=keyed$"):
-        cache.prepare_cache(describe(**common), tmp_path / "cache")
-    enough = describe(**common | {"train": "train[:51]", "validation": "train[51:]", "test": 2})
-    assert cache.prepare_cache(enough, tmp_path / "cache").counts["train"] == 49
     cached = cache.prepare_cache(describe(order="keyed", **common), tmp_path / "cache")
     assert cached.counts == {"train": 40, "validation": 10, "test": 10}
     assert len(set(cached.split("train").labels.tolist())) == 6
@@ -199,6 +196,22 @@ def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
     few = {"train": "train[:4]", "validation": "train[4:50]"}
     cached = cache.prepare_cache(describe(order="keyed", **common | few), tmp_path / "cache")
     assert len(set(cached.split("train").labels.tolist())) <= 4
+
+
+@pytest.mark.parametrize("folder", ["val", "validation"])
+def test_the_usual_folder_of_imagenet_is_read_as_it_is(tmp_path, folder):
+    """Tests on `val`, and slices of `train` that have all classes."""
+    for split, number in (("train", 40), (folder, 2)):
+        folders(tmp_path / "images" / split, "abcdef", number)
+    words = ["data=imagenet1k", f"data.path={tmp_path / 'images'}", "data.classes=6"]
+    tree, _ = resolve_run([*words, "recipe=augreg", "model.arch=Ti/16"], tmp_path / "runs")
+    data = build_run(tree).data
+    assert (data.train, data.validation) == ("train[:99%]", "train[99%:]")
+    assert (data.test, data.order) == (folder, "keyed")
+    cached = cache.prepare_cache(data, tmp_path / "cache")
+    assert cached.counts == {"train": 238, "validation": 2, "test": 12}
+    assert set(cached.split("train").labels.tolist()) == {*range(6)}
+    assert np.bincount(cached.split("test").labels).tolist() == [2] * 6
 
 
 @real

@@ -25,6 +25,7 @@ HABITS = {
     ("--cfg", "-c"): "`ablate config KEY=VALUE` shows the whole configuration of a run",
     ("--config-name", "-cn"): "a sweep file is named without it: `ablate sweep NAME`",
     ("--seeds", "--seed"): "settings have no dashes: seeds=3, or seeds=[0,1,2]",
+    ("--rows", "--columns"): "a part of a sweep has no dashes: rows=A,B or columns=A,B",
     ("--resume",): "leave it out; the same `ablate sweep` goes on where it stopped",
     ("--name",): "--as NAME names a sweep",
 }

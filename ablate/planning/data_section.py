@@ -94,6 +94,8 @@ def complete(
             if present is None:
                 _folder(data, listing, key)  # says why it can't be
             data[key] = key if key in (present or ()) else 0.1
+    if listing is not None and listing.kind == "folder":
+        data |= _folder_settings(data, listing, present or ())
     splits = {
         key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
@@ -117,6 +119,28 @@ def complete(
     for line in () if listing is None else _folder_lines(data, listing, present or ()):
         _say(notes, line)
     return {**data, "fingerprint": data_fingerprint(data, memo, listing, is_missing)}
+
+
+def _folder_settings(
+    data: Mapping[str, Any], listing: Listing, present: Sequence[str]
+) -> dict[str, Any]:
+    """Return the settings with which a data group fits a folder: `val` is what many call the
+    folder of `validation`, and slices of class folders, which are read class by class, are taken
+    of a permutation."""
+    settings: dict[str, Any] = {}
+    slices = {
+        key: parse_slice(key, data[key])
+        for key in ("train", "validation", "test")
+        if isinstance(data[key], str)
+    }
+    for key, part in slices.items():
+        is_missing = part.split == "validation" and part.split not in present
+        if is_missing and "val" in present:
+            settings[key] = "val" + part.text.removeprefix(part.split)
+    is_cut = any(part.text != part.split for part in slices.values())
+    if is_cut and not (listing.path / MASKS).is_dir():
+        settings["order"] = "keyed"
+    return settings
 
 
 def _with_classes(
