@@ -119,7 +119,13 @@ class LauncherContract:
 
     def test_a_mistake_and_a_failure_are_told_apart_in_a_line(self, launcher, cache, tmp_path):
         spec, _ = resolve_run([*TINY, "train.batch=1198"], tmp_path)
-        question = {"specs": {"a": spec}, "calibrate": [], "cache": str(cache), "device": "cpu"}
+        question = {
+            "specs": {"a": spec},
+            "calibrate": [],
+            "peaks": [],
+            "cache": str(cache),
+            "device": "cpu",
+        }
         with pytest.raises(UserError, match=r"^train.batch: 1198 is more than the 1197 .*$"):
             launcher.ask("describe", question)
         with pytest.raises(Failure, match=r"^worker nonsense: KeyError: 'nonsense'$"):

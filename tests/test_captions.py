@@ -250,7 +250,13 @@ def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path):
 
 def described(run) -> dict:
     specs = {"it": run.spec.tree}
-    question = {"specs": specs, "calibrate": [], "cache": Path("cache"), "device": "cpu"}
+    question = {
+        "specs": specs,
+        "calibrate": [],
+        "peaks": [],
+        "cache": Path("cache"),
+        "device": "cpu",
+    }
     return answers.answer_describe(question, print)["it"]
 
 

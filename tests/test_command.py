@@ -844,7 +844,7 @@ def test_a_program_that_is_no_application(app):
     (app / "app.py").write_text("print(1)")
     with pytest.raises(UserError) as error:
         ids("trainer=app", "trainer.steps=1,2")
-    assert "app.py --cfg all" in str(error.value)
+    assert "app.py --help" in str(error.value)
 
 
 # --- From the words of a command ----------------------------------------------------------------

@@ -332,7 +332,13 @@ def test_nothing_is_trained_under_an_old_id(folder, new):
     tree, run = resolve(new)
     again = json.loads(json.dumps(tree))
     assert validated_run(RunSpec.of(again)).spec.id == run
-    question = {"specs": {"": again}, "calibrate": [], "cache": "cache", "device": "cpu"}
+    question = {
+        "specs": {"": again},
+        "calibrate": [],
+        "peaks": [],
+        "cache": "cache",
+        "device": "cpu",
+    }
     assert answer_describe(question, print)
     (folder / "helper.py").write_text("ONE = 1  # edited\n")
     said = rf"^{KINDS[new].key}: own_{new}:Part: was planned as version \w{{12}} and is \w{{12}} by"

@@ -173,6 +173,7 @@ def test_every_rule_is_used():
     changes = [
         {"model.rep": True, "model.cls_posemb": True},
         {"stem": "conv", "model.depth": 2},
+        {"stem": "hmlp"},
         {"model.act": "swiglu", "model.registers": 1, "model.pool": "map"},
         {"task": "segment", **masks},
         {"task": "contrastive", "text": tiny.TEXT},

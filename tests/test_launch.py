@@ -258,7 +258,13 @@ def server():
 def described(norm: str, folder: Path) -> tuple[str, dict]:
     """The question what a model with that norm is."""
     spec, _ = resolve_run([f"norm={norm}"], folder)
-    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(folder), "device": "cpu"}
+    question = {
+        "specs": {"a": spec},
+        "calibrate": [],
+        "peaks": [],
+        "cache": str(folder),
+        "device": "cpu",
+    }
     return "describe", question
 
 

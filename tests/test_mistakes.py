@@ -192,7 +192,7 @@ def configure(folder: Path, **files: object) -> None:
 def test_what_the_application_can_not_compose_is_told_by_its_own_command(app, defaults, value):
     configure(app.folder, config={"defaults": defaults, "width": 8})
     done = app("plan", "trainer=p", "trainer.width=8,9", code=2)
-    mistake(done, "trainer.keys: hydra: python app.py --cfg all: ", value)
+    mistake(done, "trainer.keys: hydra: python app.py --help: ", value)
 
 
 @pytest.mark.whole

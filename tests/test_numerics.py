@@ -130,7 +130,7 @@ def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
     with pytest.raises(UserError, match=needs + r"this one has 7\.5; give"):
         choose(run, GPU)
     assert choose(tiny.run(), GPU).kernel == "efficient"
-    question = {"specs": {"a": run.spec.tree}, "calibrate": [], "cache": str(tmp_path)}
+    question = {"specs": {"a": run.spec.tree}, "calibrate": [], "peaks": [], "cache": str(tmp_path)}
     with pytest.raises(UserError, match="a CPU has none"):  # before anything is trained
         answers.answer("describe", question | {"device": "cpu"}, lambda done, total: None)
     # reckoned for hardware that is not here

@@ -388,7 +388,7 @@ def long(shell):
     folder.log.write_text("begun\n")
     assert store.driver.acquire()
     store.driver.note(pid=os.getpid(), sweep="long")
-    with planned(store, plan("long", [""], post=["feed"])) as ledger:
+    with planned(store, plan("long", [""], pre=["base"], post=["feed"])) as ledger:
         ledger.record("feed", "started", step=50)
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder.path)])
     until(lambda: (folder.lock.notes().step or 0) > 50)

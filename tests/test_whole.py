@@ -103,7 +103,7 @@ def own(name: str, *words: str, seed: int = 0) -> Run:
 
 def told(run: Run, tmp_path: Path) -> dict[str, Any]:
     """What a plan is told of it."""
-    question = {"specs": {"it": run.spec.tree}, "calibrate": [], "initial": True}
+    question = {"specs": {"it": run.spec.tree}, "calibrate": [], "peaks": [], "initial": True}
     question |= {"cache": str(tmp_path / "cache"), "device": "cpu"}
     return answers.answer_describe(question, lambda done, total: None)["it"]
 

@@ -36,8 +36,9 @@ STATEMENTS = {
     "can't tell": ("can't tell for {rows}", "can't tell for {rows}"),
     "unstable": ("{rows} is unstable", "{rows} are unstable"),
 }
+TARGET_VERDICTS = ("above the target", "below the target")
 BOUNDED = ("same within", "no worse than")  # by the margin
-EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower", *stats.TARGET)
+EFFECT_VERDICTS = ("helps", "hurts", "better", "worse", "higher", "lower", *TARGET_VERDICTS)
 
 
 def table_headline(table: Table) -> str:

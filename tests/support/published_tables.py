@@ -60,6 +60,10 @@ def published(name, **settings):
     return replace(table, notes=(*table.notes, *remarks))
 
 
+# ViT-Base: Dosovitskiy et al. 2021 (arXiv 2010.11929), Table 1.
+BASE = {"width": 768, "depth": 12, "heads": 12, "mlp_ratio": 4.0}
+
+
 def planted(ours, table, **mapped):
     """Make a plan that maps to a published table. `ours`: label -> (arch, data)."""
     plan = make_plan(["vit", "dpn"], tuple(ours))
@@ -68,7 +72,10 @@ def planted(ours, table, **mapped):
         arch, data = ours[cell.column]
         data = {**cell.spec.tree["data"], "name": data, "order": "keyed"}
         parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
-        cells.append(with_sections(cell, data=data, model={"arch": arch}, parent=parent))
+        model = {"arch": arch}
+        if arch.startswith("B/"):
+            model |= {**BASE, "patch": int(arch.removeprefix("B/"))}
+        cells.append(with_sections(cell, data=data, model=model, parent=parent))
     return replace(
         plan,
         cells=tuple(cells),

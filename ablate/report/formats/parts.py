@@ -265,8 +265,14 @@ def paper_apart(table: Table) -> Iterator[ShownPart]:
 
 def _direction(against: Against) -> str:
     if not against.published.same_subject:
-        return OTHER_SUBJECT
+        return _silence(against)
     return (against.agreement or "").removesuffix(" direction")
+
+
+def _silence(against: Against) -> str:
+    """Return what stands in place of a comparison; "" for a row without a published gain, such as
+    the baseline."""
+    return "" if against.published.gain is None else OTHER_SUBJECT
 
 
 def _comparison(entry: Entry, table: Table) -> str:
@@ -274,7 +280,7 @@ def _comparison(entry: Entry, table: Table) -> str:
     if (against := entry.against) is None:
         return ""
     if not against.published.same_subject:
-        return OTHER_SUBJECT
+        return _silence(against)
     parts = []
     if against.value is not None:
         parts.append(table.metric_of().text(against.value, True))
