@@ -254,6 +254,6 @@ def gain_label(table: Table, entry: Entry) -> str:
 def _gain_text(table: Table, gain: stats.Estimate) -> str:
     """Return "+1.20 points [+0.70, +1.70]", or the mean alone where there is no interval."""
     metric = table.metric_of()
-    mean = f"{metric.text(gain.mean, sign=True)} {metric.points}"
+    mean = amount_text(metric.text(gain.mean, sign=True), metric.points)
     interval = metric.interval(gain.low, gain.high, sign=True)
     return f"{mean} {interval}" if interval else mean

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 # Units that are words: those of metrics that ship, and of costs. A unit of the user's own stays as
 # written.
-PLURAL_UNITS = ("points", "nats", "units", "grid units", "doublings", "epochs", "device-hours")
+PLURAL_UNITS = ("points", "nats", "grid units", "doublings", "epochs", "device-hours")
+NO_UNIT = "units"  # the unit of a plain number, such as a ratio or a loss: no text needs it
 
 
 def count_text(count: int, noun: str) -> str:
@@ -19,7 +20,9 @@ def count_text(count: int, noun: str) -> str:
 def amount_text(number: str, unit: str) -> str:
     """Write a number, as it is printed, with its unit: "1 point", "1.0 points", "2 points".
 
-    `unit`: of a metric, in its plural; "" for none.
+    `unit`: of a metric, in its plural; "" or `NO_UNIT` for none.
     """
+    if unit == NO_UNIT:
+        return number
     is_single = number == "1" and unit in PLURAL_UNITS
     return f"{number} {unit.removesuffix('s') if is_single else unit}".rstrip()

@@ -19,7 +19,7 @@ from ablate.analysis.english.words import (
     prefixed,
     significant,
 )
-from ablate.shared import amount_text, count_text
+from ablate.shared import NO_UNIT, amount_text, count_text
 
 Values = Mapping[str, Any]
 
@@ -85,7 +85,7 @@ def _together(interval: Values) -> str:
 
 def _in_units(metric: Values, separator: str) -> str:
     """Name the units of a difference, after the separator; "" for a plain number, as of a ratio."""
-    return "" if metric["points"] == "units" else f"{separator}in {metric['points']}"
+    return "" if metric["points"] == NO_UNIT else f"{separator}in {metric['points']}"
 
 
 def _direction(metric: Values) -> str:
@@ -364,9 +364,12 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
         size = f"±{amount_text(significant(halves[0]), points)}"
     elif len(columns) <= NAMED_COLUMNS:
         size_texts = [f"±{significant(c['half'])} in {c['heading']}" for c in columns]
-        size = f"{', '.join(size_texts)} ({points})"
+        size = ", ".join(size_texts)
+        if points != NO_UNIT:
+            size += f" ({points})"
     else:
-        size = f"±{significant(min(halves))} to ±{significant(max(halves))} {points}, by column"
+        most = amount_text(significant(max(halves)), points)
+        size = f"±{significant(min(halves))} to ±{most}, by column"
     with_seeds = f"With {count_text(seeds, 'seed')}, gains" if seeds is not None else "Gains"
     text = f"{with_seeds} are known to about {size}"
     if len(columns) > 1:
