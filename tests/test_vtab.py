@@ -189,6 +189,10 @@ def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
     folders(tmp_path / "images", "abcdef", 10)
     slices = {"train": "train[:40]", "validation": "train[40:50]", "test": "train[50:]"}
     common = {"path": tmp_path / "images", "classes": 6, **slices}
+    with refused(r"^data\.train: folders are .* lacks 2 of the classes .*, or data\.order=keyed$"):
+        cache.prepare_cache(describe(**common), tmp_path / "cache")
+    enough = describe(**common | {"train": "train[:51]", "validation": "train[51:]", "test": 2})
+    assert cache.prepare_cache(enough, tmp_path / "cache").counts["train"] == 49
     cached = cache.prepare_cache(describe(order="keyed", **common), tmp_path / "cache")
     assert cached.counts == {"train": 40, "validation": 10, "test": 10}
     assert len(set(cached.split("train").labels.tolist())) == 6
@@ -208,6 +212,8 @@ def test_the_usual_folder_of_imagenet_is_read_as_it_is(tmp_path, folder):
     data = build_run(tree).data
     assert (data.train, data.validation) == ("train[:99%]", "train[99%:]")
     assert (data.test, data.order) == (folder, "keyed")
+    stored = [*words, "recipe=augreg", "model.arch=Ti/16", "data.order=stored"]
+    assert build_run(resolve_run(stored, tmp_path / "runs")[0]).data.order == "stored"
     cached = cache.prepare_cache(data, tmp_path / "cache")
     assert cached.counts == {"train": 238, "validation": 2, "test": 12}
     assert set(cached.split("train").labels.tolist()) == {*range(6)}

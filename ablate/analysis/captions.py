@@ -132,7 +132,8 @@ def _metric(
     effects = gain_alpha(plan.analysis) if has_effects else None
     counts = [{entry.n for entry in column.entries if entry.n} for column in columns]
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
-    reading = sentence("reading", **values, effects=effects, uneven=uneven)
+    reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
+    reading = sentence("reading", **reading_values, effects=effects, uneven=uneven)
     return reading, sentence("metric", **values, test=test)
 
 
@@ -157,7 +158,8 @@ def _target(
     if has_intervals:
         family = _family(plan, columns)
         values["interval"] = {"alpha": gain_alpha(plan.analysis), "family": family, "looks": []}
-    return sentence("reading.target", **values), sentence("metric.target", **values)
+    reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
+    return sentence("reading.target", **reading_values), sentence("metric.target", **values)
 
 
 def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence]:

@@ -73,20 +73,28 @@ def _sequence_clauses(table: Table) -> list[str]:
     """Say from which column on each row is on the better side of the target; [] for a table whose
     columns have no order."""
     lines = [line for block in table.blocks if block.kind == "sequence" for line in block.lines]
+    judged = [row.label for row in table.rows if table.is_judged(row.label)]
     groups: dict[tuple[str, str], list[SummaryLine]] = {}
     for line in lines:
         groups.setdefault((line.verdict or "", line.column), []).append(line)
     clauses = []
     for (verdict, column), alike in groups.items():
         several = len(alike) > 1
-        rows = f"{len(alike)} of {len(lines)}"
-        if len(alike) <= NAMED_ROWS:
-            rows = join_words([line.label for line in alike])
+        rows = _rows_text([line.label for line in alike], len(judged))
         if alike[0].is_good_from:
             clauses.append(f"{rows} {'are' if several else 'is'} {verdict}")
         else:
             clauses.append(f"{_statement(table, verdict, rows, several)} at {column}, the last")
+    unjudged = [row for row in judged if row not in {line.label for line in lines}]
+    if clauses and unjudged:
+        verb = "have" if len(unjudged) > 1 else "has"
+        clauses.append(f"{_rows_text(unjudged, len(judged))} {verb} no mean in the last column")
     return clauses
+
+
+def _rows_text(rows: Sequence[str], total: int) -> str:
+    """Name these rows of `total`, or say how many they are."""
+    return join_words(rows) if len(rows) <= NAMED_ROWS else f"{len(rows)} of {total}"
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:

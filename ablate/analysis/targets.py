@@ -58,8 +58,8 @@ def sequence_block(
             kind="sequence",
             name="target",
             title=f"From which {_column_noun(plan)} on?",
-            note=f"the first of which it and all later ones are {good}; tested from the last one "
-            f"backwards, so the columns need no correction",
+            note=f"the first column from which on a row is {good} in every column; tested from the "
+            f"last column backwards, so no correction for their number is needed",
             contrasts=max(column.contrasts for column in sequence),
             lines=tuple(lines),
         ),
@@ -68,7 +68,9 @@ def sequence_block(
 
 def _ordered_labels(plan: Plan) -> list[str]:
     """Return the labels of columns in the order of their numbers, such as steps; [] unless there
-    are two or more, each with a number of its own."""
+    are two or more, each with a number of its own, of one key."""
+    if len({key for column in plan.columns for key in column.settings}) > 1:
+        return []
     numbers = {column.label: column.number for column in plan.columns}
     by_number = {number: label for label, number in numbers.items() if number is not None}
     if len(plan.columns) < 2 or len(by_number) < len(plan.columns):
@@ -81,7 +83,7 @@ def _column_noun(plan: Plan) -> str:
     if isinstance(plan.design, Imported):
         return plan.design.sources[0].read.column or "column"
     keys = {key for column in plan.columns for key in column.settings}
-    return keys.pop().rpartition(".")[2] if len(keys) == 1 else "column"
+    return keys.pop().rpartition(".")[2] if keys else "column"
 
 
 def _lines(plan: Plan, sequence: Sequence[TableColumn], good: str) -> Iterator[SummaryLine]:

@@ -304,19 +304,31 @@ class Work:
         for split, (stored, rows) in self.stored_rows.items():
             labels[split] = numbers[stored][rows]
         if self.data.train is not None:
-            self._check_classes(self.data.train, labels["train"])
+            self._check_classes(opened, self.data.train, labels)
         for split, array in zip(self.splits, self.labels, strict=True):
             array.put(0, labels[split])
         return max(int(array.max()) for array in labels.values())
 
-    def _check_classes(self, train_slice: str, labels: np.ndarray) -> None:
-        """Raise UserError where there is nothing to learn. `train_slice`: `data.train`; `labels`:
-        of its images, (N,)."""
-        classes = np.unique(labels)
+    def _check_classes(
+        self, opened: Source, train_slice: str, labels: dict[str, np.ndarray]
+    ) -> None:
+        """Raise UserError where there is nothing to learn, and for a slice that lacks classes
+        because of the order in which folders are read. `train_slice`: `data.train`."""
+        train = labels["train"]
+        classes = np.unique(train)
         if len(classes) == 1:
             raise UserError(
-                f"data.train: all {len(labels):,} images of {train_slice!r} of "
+                f"data.train: all {len(train):,} images of {train_slice!r} of "
                 f"data={self.data.name} are of one class ({classes[0]}): nothing can be learnt"
+            )
+        lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
+        in_order = opened.by_class and self.data.order == "stored"
+        if in_order and "[" in train_slice and len(lacking):
+            raise UserError(
+                f"data.train: folders are read class by class, so {train_slice!r} lacks "
+                f"{len(lacking)} of the classes to test on; give data.train="
+                f"{self.stored_rows['train'][0]} and shares, such as data.validation=0.01, or "
+                f"data.order=keyed"
             )
 
     def chunks(

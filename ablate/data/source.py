@@ -262,7 +262,7 @@ def open_folder(data: Data, listing: Listing) -> Source:
                 )
             images.append((file, numbers[folder]))
         parts[split] = part_of(images, _file)
-    return Source(parts, names)
+    return Source(parts, names, by_class=True)
 
 
 def _file(place: tuple[str, int]) -> Example:

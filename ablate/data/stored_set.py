@@ -72,6 +72,7 @@ class Source:
 
     parts: dict[str, Part]
     class_names: list[str] | None
+    by_class: bool = False  # in the order of the classes?
 
 
 def few(names: Sequence[str], limit: int = 10) -> str:

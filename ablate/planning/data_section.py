@@ -96,11 +96,7 @@ def complete(
             data[key] = key if key in (present or ()) else 0.1
     if listing is not None and listing.kind == "folder":
         data |= _folder_settings(data, listing, present or ())
-    splits = {
-        key: parse_slice(key, data[key]).split
-        for key in ("train", "validation", "test")
-        if isinstance(data[key], str)
-    }
+    splits = {key: part.split for key, part in _slices(data).items()}
     if data["path"] is not None and data["hub"] is not None and present is not None:
         missing = sorted(set(splits.values()) - set(present))
         # Slices of a permutation have their paper's sizes, which cutting anew would change.
@@ -121,24 +117,29 @@ def complete(
     return {**data, "fingerprint": data_fingerprint(data, memo, listing, is_missing)}
 
 
+def _slices(data: Mapping[str, Any]) -> dict[str, dataset.Slice]:
+    """Return the stored splits, or parts of them, that the section names."""
+    return {
+        key: parse_slice(key, data[key])
+        for key in ("train", "validation", "test")
+        if isinstance(data[key], str)
+    }
+
+
 def _folder_settings(
     data: Mapping[str, Any], listing: Listing, present: Sequence[str]
 ) -> dict[str, Any]:
     """Return the settings with which a data group fits a folder: `val` is what many call the
     folder of `validation`, and slices of class folders, which are read class by class, are taken
-    of a permutation."""
+    of a permutation unless the section has an order."""
     settings: dict[str, Any] = {}
-    slices = {
-        key: parse_slice(key, data[key])
-        for key in ("train", "validation", "test")
-        if isinstance(data[key], str)
-    }
+    slices = _slices(data)
     for key, part in slices.items():
         is_missing = part.split == "validation" and part.split not in present
         if is_missing and "val" in present:
             settings[key] = "val" + part.text.removeprefix(part.split)
     is_cut = any(part.text != part.split for part in slices.values())
-    if is_cut and not (listing.path / MASKS).is_dir():
+    if is_cut and "order" not in data and not (listing.path / MASKS).is_dir():
         settings["order"] = "keyed"
     return settings
 

@@ -97,8 +97,10 @@ def part_of(plan: Plan, line: Declared) -> Plan:
         counts.append(f"{len(rows)} of {len(plan.rows)} rows")
     if len(columns) < len(plan.columns):
         counts.append(f"{len(columns)} of {len(plan.columns)} columns")
-    note = f"a part of {line.file}: {', '.join(counts)}"
-    part = replace(plan, rows=rows, columns=columns, cells=cells, notes=(*plan.notes, note))
+    notes = plan.notes
+    if counts:  # rows that are chosen may be all, under other names
+        notes = (*notes, f"a part of {line.file}: {', '.join(counts)}")
+    part = replace(plan, rows=rows, columns=columns, cells=cells, notes=notes)
     return replace(part, groups=_groups(part), analysis=_analysis(part))
 
 

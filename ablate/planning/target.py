@@ -25,8 +25,8 @@ def check_target(
     if target is None:
         if lacking:
             raise UserError(
-                f"{PLACE}: null: {lacking[0]!r} has no run of the first row, so it has no gains; "
-                f"give a number, or import the sheet as another sweep with --baseline"
+                f"{PLACE}=null: column {lacking[0]!r} has no run of the baseline, so it has no "
+                f"gains; give a number, or import the sheet as another sweep with --baseline"
             )
         return
     if not math.isfinite(target):

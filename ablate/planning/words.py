@@ -100,10 +100,10 @@ def read_line(
 
 
 def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
-    """Read one word. Labels without quotes stay one text, which `part.with_labels` splits: a label
-    may have commas, and 1e-3 is no number."""
+    """Read one word. Labels that begin with no quote stay one text, which `part.with_labels`
+    splits: a label may have commas and apostrophes, and 1e-3 is no number."""
     key, _, labels = text.partition("=")
-    if key in PART_KEYS and not re.search("['\"]", labels):
+    if key in PART_KEYS and not re.search(r"(^|,)\s*['\"]", labels):
         return Word(key, (labels.strip(),))
     return parse_word(text, groups)
 

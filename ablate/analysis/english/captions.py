@@ -45,16 +45,16 @@ METHODS_WITHOUT_SEEDS = {
 @writes("reading")
 def reading(
     metric: Values,
-    alpha: float,
+    alpha: float | None,
     seeds: bool,
     interval: Values | None,
     effects: float | None,
     uneven: bool,
 ) -> str:
-    """Say what the numbers of a table are. The values are those of `metric`, which is exact, and
-    `effects`: the alpha of the intervals of effects of changes, None without such intervals;
-    `uneven`: whether rows of a column differ in their number of seeds, so that a gain is no
-    difference of the means."""
+    """Say what the numbers of a table are. The values are those of `metric`, which is exact, but
+    for `alpha`, None where means have no intervals; and `effects`: the alpha of the intervals of
+    effects of changes, None without such intervals; `uneven`: whether rows of a column differ in
+    their number of seeds, so that a gain is no difference of the means."""
     difference, gain_interval = metric["contrast"], ""
     if uneven:
         difference += ", on the seeds that both have,"
@@ -64,8 +64,8 @@ def reading(
         difference = "effects"
         gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
     return (
-        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; {difference}{_in_units(metric, ' ')}"
+        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'}"
+        f"{_interval_words(alpha)}; {difference}{_in_units(metric, ' ')}"
         f"{_direction(metric)}{gain_interval}."
     )
 
@@ -81,6 +81,11 @@ def _together(interval: Values) -> str:
     scope_words = "a column" if scope == "column" else "the table"
     looks_words = " and at every look" if looks else ""
     return f"{level}, joint for {number} of {scope_words}{looks_words}"
+
+
+def _interval_words(alpha: float | None) -> str:
+    """Say that a mean has an interval: " [95 % interval]"; "" without one."""
+    return "" if alpha is None else f" [{confidence_level(alpha)} interval]"
 
 
 def _in_units(metric: Values, separator: str) -> str:
@@ -109,15 +114,16 @@ def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Va
 
 @writes("reading.target")
 def reading_target(
-    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
+    target: float, metric: Values, alpha: float | None, seeds: bool, interval: Values | None
 ) -> str:
     """Say what the numbers of a table with a target are. `metric`: its name, units and direction;
-    `interval`: the alpha and the family of the differences' intervals, None without intervals."""
+    `alpha`: of the means' intervals, None without intervals, as `interval`: the alpha and the
+    family of those of the differences."""
     difference_interval = f" [{_together(interval)}]" if interval is not None else ""
     target_text = amount_text(f"{target:.10g}", metric["unit"])
     return (
-        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'} "
-        f"[{confidence_level(alpha)} interval]; mean minus the target, {target_text}"
+        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'}"
+        f"{_interval_words(alpha)}; mean minus the target, {target_text}"
         f"{_in_units(metric, ', ')}{_direction(metric)}{difference_interval}."
     )
 
@@ -149,8 +155,13 @@ def verdicts_target(better: str, unused: Sequence[str]) -> str:
         f"{word}{' (bold)' * (word == better)} = interval of the difference {place} 0"
         for word, place in (("above the target", "above"), ("below the target", "below"))
     ]
-    verb = "are" if len(unused) > 1 else "is"
-    exception = f" {join_words(unused)} {verb} of gains, and not used here." if unused else ""
+    exception = ""
+    if unused:
+        several = len(unused) > 1
+        exception = (
+            f" {join_words(unused)} {'apply' if several else 'applies'} to gains only, so "
+            f"{'they are' if several else 'it is'} not used here."
+        )
     return f"Verdict: {', '.join(rules)}; else can't tell.{exception}"
 
 
@@ -508,9 +519,8 @@ def condition(factor: str) -> str:
             "are no verdicts; tune.repeats=3 compares methods."
         ),
         "parent": (
-            "Intervals are over draws of one parent a row, so they hold for its weights only, and "
-            "there is no verdict on training seeds; without from.seed each seed has a parent of "
-            "its own."
+            "Each row starts from one parent, so its interval holds for that parent's weights "
+            "only, and there are no verdicts; without from.seed each seed has a parent of its own."
         ),
     }[factor]
 

@@ -406,9 +406,9 @@ def target_difference(values: Floats, target: float, method: Method) -> RowGain 
     middle = estimate.mean - target
     if estimate.n < 2:
         return RowGain(Estimate(middle, None, None, estimate.n))
-    if estimate.low is None or estimate.high is None or not estimate.sd:  # equal values
+    half = estimate.half
+    if half is None or not estimate.sd:  # equal values
         return RowGain(Estimate(middle, middle, middle, estimate.n, 0.0))
-    half = (estimate.high - estimate.low) / 2
     difference = Estimate(middle, middle - half, middle + half, estimate.n, estimate.sd)
     df = estimate.n - 1.0
     raw = float(raw_p(np.array(middle), np.array(estimate.sd**2), np.array(df), estimate.n))

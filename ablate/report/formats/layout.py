@@ -28,6 +28,7 @@ from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     DEFAULT_SHOW,
     IMPROVED,
+    INTERVALS,
     OTHERS_HEADING,
     ShownPart,
     bracket,
@@ -86,6 +87,9 @@ def sheet(
         table = table.without_exact_notes()
     elif notes == NO_NOTES:
         table = dataclasses.replace(table, notes=())
+    is_smoke = bool(whole_table.texts("smoke"))
+    if is_smoke:  # whose means have no intervals
+        show = [part for part in show if part not in INTERVALS]
     blocks = [_block(table, block, interval_form(show), notes) for block in table.blocks]
     if tuple(show) == DEFAULT_SHOW and table.is_of_changes:
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
@@ -115,7 +119,7 @@ def sheet(
         footnotes=(*table.footnotes,),
         exact=tuple(dict.fromkeys(note.text for note in table.notes if note.is_exact)),
         headline=table_headline(whole_table),
-        is_smoke=bool(whole_table.texts("smoke")),
+        is_smoke=is_smoke,
         is_of_changes=table.is_of_changes,
     )
 
