@@ -574,6 +574,8 @@ def test_columns_that_hold_a_run_each_become_runs(run):
     frame.loc[1, "seed_3"] = np.nan  # a run that was not made
     frame.to_csv("gap.csv", index=False)
     assert "; 7 runs" in run("import", "gap.csv", *OF, "--wide", "seed_*")
+    filtered = (*OF, "--as", "filtered", "--wide", "seed_*", "--where", "seed_3!=")
+    assert "seed_3" in run("import", "gap.csv", *filtered, code=2)  # no run is lost by its name
 
 
 def test_a_chart_of_weights_and_biases_is_wide_with_a_line_for_each_step(run):

@@ -281,6 +281,7 @@ JOINED = {
     "epoch,loss,val\n0,1,\n0,,1\n1,3,\n1,,2\n2,4,\n": "2",
     "epoch,val\n0,1\n1,2\n2,\n": None,
     "epoch,loss,val\n0,9,1\n1,9,2\n2,8,\n": None,
+    "epoch,val,lr\n0,1,1\n1,2,1\n1,,0.5\n": "2",
 }
 
 

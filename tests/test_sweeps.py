@@ -1,4 +1,4 @@
-"""The shipped sweeps at their digits scale run through and print their tables: one seed and a few
+"""The shipped sweeps at their scale smoke run through and print their tables: one seed and a few
 steps here, whole in `make soak`."""
 
 import io
@@ -12,9 +12,8 @@ from ablate.planning.expand import plan_from_words as make_plan
 
 pytestmark = pytest.mark.whole
 
-# name -> (rows, columns) at the digits scale
-# name -> (rows, columns) at the digits scale
-DIGITS = {
+# name -> (rows, columns) at the scale smoke
+SMOKE = {
     **{"table6": (8, 1), "dtn_table2": (8, 1), "bnffn_depth": (2, 4), "dnn_bn": (2, 2)},
     **{"stems": (13, 1), "dtn_table1": (2, 2), "table1": (2, 2), "table1_384": (2, 1)},
     **{"table2": (2, 2), "table3": (2, 6), "table7": (2, 3), "table1_fewshot": (2, 2)},
@@ -56,13 +55,13 @@ SMALL_PARENT = (
     [*((name, ()) for name in QUICK), ("table1_384", FROM), ("table2", SMALL_PARENT)],
 )
 def test_a_published_table_runs_through_on_digits(shell, name, words):
-    assert through(shell, name, "seeds=1", "train.steps=5", *words) == DIGITS[name]
+    assert through(shell, name, "seeds=1", "train.steps=5", *words) == SMOKE[name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in DIGITS if name not in STARTED])
+@pytest.mark.parametrize("name", [name for name in SMOKE if name not in STARTED])
 def test_the_whole_digits_scale(shell, name):
-    assert through(shell, name) == DIGITS[name]
+    assert through(shell, name) == SMOKE[name]
 
 
 def cpu_s(since: os.times_result) -> float:
@@ -82,7 +81,7 @@ def test_every_small_scale_that_starts_from_a_run_has_learnt(shell):
     """All but Tables 4 and 5, whole, in less than 15 minutes of two cores. `pytest -s`: tables."""
     began = os.times()
     for name, least in STARTED.items():
-        assert through(shell, name) == DIGITS[name]
+        assert through(shell, name) == SMOKE[name]
         print(shell("table").out)
         margins = above_chance(shell, "fewshot25" if name == "table1_fewshot" else "top1")
         print(f"{name}: points above chance: {margins}")

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -407,6 +408,23 @@ def test_columns_without_an_order_have_no_sequence():
     table = tabulate(plan, plant(plan, {"a": [95, 95.1, 95.3]}))
     assert {entry.verdict for entry in table.entries} == {ABOVE}
     assert block_lines(table) == []
+    mixed = [Column("d", {"model.depth": 2}), Column("e", {"train.epochs": 3})]
+    plan = dataclasses.replace(make_plan(["a"], ("d", "e"), target=90.0), columns=tuple(mixed))
+    assert block_lines(tabulate(plan, plant(plan, {"a": [95, 95.1, 95.3]}))) == []
+
+
+def test_a_row_without_a_mean_in_the_last_column_is_named_in_the_first_sentence(run, here):
+    """The best row, too: what is not there is no verdict."""
+    lines = ["method,step,seed,loss"]
+    for method, losses in {"A": (3.30, 3.25, 3.24), "B": (3.2, 3.1), "C": (3.3, 3.2, 3.1)}.items():
+        for step, loss in zip((400, 500, 600), losses, strict=False):
+            for seed in range(4):
+                value = "nan" if (method, step, seed) == ("C", 600, 3) else loss + seed / 1000
+                lines.append(f"{method},{step},{seed},{value}")
+    (here / "s.csv").write_text("\n".join(lines) + "\n")
+    run("import", "s.csv", *WORDS, "--target", "3.28")
+    headline = run("table", "s").splitlines()[2]
+    assert {*re.findall(r"\b[ABC]\b", headline)} == {*"ABC"}
 
 
 # --- Looks --------------------------------------------------------------------------------------

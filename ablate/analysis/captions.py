@@ -65,12 +65,8 @@ def caption(
         words, between_rows = verdict_words(plan), None
         if any(block.kind == "row_contrast" for block in blocks) and words == stats.BETTER:
             between_rows = [*stats.COMPARED]
-        yield sentence(
-            "verdicts",
-            words=[*words],
-            margin=plan.analysis.margin,
-            between_rows=between_rows,
-        )
+        margin = plan.analysis.margin
+        yield sentence("verdicts", words=[*words], margin=margin, between_rows=between_rows)
     if has_intervals:
         yield from _resolution(plan, columns)
     yield computation

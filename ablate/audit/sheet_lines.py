@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.audit.sheet_forms import FOLDER, RUN, Line
@@ -133,11 +133,13 @@ def _run_columns(
 ) -> dict[str, _RunColumn]:
     """Return the columns that hold a run each. The n-th pattern is that of the n-th metric.
 
-    A column that `keys` names for something else holds none.
+    A column that `keys` names for something else holds none; one that `where` alone names does, if
+    its pattern is for seeds.
     """
     metric_columns = list(keys.metrics.values())
     if len(keys.wide) > len(metric_columns):
         raise UserError(f"--wide {keys.wide[-1]}: give a --metric for each --wide, in their order")
+    filtered_columns = named_columns(keys) - named_columns(replace(keys, where=()))
     declared_columns = {*reader_columns, *named_columns(keys)} - {*metric_columns}
     run_columns: dict[str, _RunColumn] = {}
     for text, metric_column in zip(keys.wide, metric_columns, strict=False):
@@ -145,7 +147,8 @@ def _run_columns(
         fitting_columns = {}
         for column in columns:
             match = pattern.fullmatch(column)
-            if match is None or column in declared_columns:
+            holds_run = "*" in text and column in filtered_columns
+            if match is None or (column in declared_columns and not holds_run):
                 continue
             if column in run_columns:
                 raise UserError(

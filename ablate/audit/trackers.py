@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ablate.audit.sheet_forms import (
     with_run_column,
     with_settings,
 )
-from ablate.run import read_events
+from ablate.run import Events, read_events
 from ablate.shared import UserError, install_command
 
 RUN_NAME = "run_name"  # the column of the name of MLflow's run, which need not be unique
@@ -141,14 +140,6 @@ def _file_store_allowed() -> Iterator[None]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _EventRun:
-    """A run of TensorBoard: its settings, and the scalars of each step by tag."""
-
-    settings: dict[str, Any]
-    scalars: dict[int, dict[str, float]]
-
-
 def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[list[Line], str]:
     """Return a line for each step of each run, with the scalars of this step by tag, and the name
     of the column of their runs. A run without scalars has one line.
@@ -157,18 +148,17 @@ def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[lis
     columns of the lines. `option_columns`: the columns that the user's options name. Raises
     UserError where tensorboard is not installed, and for a setting with the name of such a tag.
     """
-    event_runs: dict[Path, _EventRun] = {}
-    for path in sorted({file.parent for file in folder.rglob(EVENTS)}):
-        events = read_events(sorted(path.glob(EVENTS)), str(folder))
-        scalars_by_step = {step: dict(scalars) for step, scalars in events.by_step.items()}
-        event_runs[path] = _EventRun(dict(events.settings), scalars_by_step)
+    event_runs = {
+        path: read_events(sorted(path.glob(EVENTS)), str(folder))
+        for path in sorted({file.parent for file in folder.rglob(EVENTS)})
+    }
     _join_settings_folders(event_runs)
     lines_by_run: dict[str, list[Line]] = {}
     for path, event_run in event_runs.items():
         run = path.relative_to(folder).as_posix()
         place = f"run {run}"
         lines: list[Line] = []
-        for step, scalars in sorted(event_run.scalars.items()):
+        for step, scalars in event_run.by_step.items():
             results = {"step": step, **scalars}
             joined = with_settings(
                 event_run.settings, results, option_columns, f"{folder}: {place}", "its scalars"
@@ -178,26 +168,29 @@ def read_tensorboard(folder: Path, option_columns: Collection[str]) -> tuple[lis
     return with_run_column(lines_by_run)
 
 
-def _join_settings_folders(event_runs: dict[Path, _EventRun]) -> None:
+def _join_settings_folders(event_runs: dict[Path, Events]) -> None:
     """Give each run what `add_hparams` wrote into a folder below that of the run.
 
     torch names that folder by the time unless the caller names it. It is no run of its own then;
     nor is one that has settings only. A run that has settings, or several such folders, stays as it
-    is; of the writer of several that logged nothing itself no run stays.
+    is. A folder without scalars that has several such folders is no run.
     """
+    children: dict[Path, list[Path]] = defaultdict(list)
+    for path in event_runs:
+        children[path.parent].append(path)
     for path, event_run in list(event_runs.items()):
-        below = [child for child in event_runs if child.parent == path != child]
+        below = [child for child in children[path] if child in event_runs and child != path]
         with_own_settings = [child for child in below if event_runs[child].settings]
         if event_run.settings:
             continue
         if len(with_own_settings) != 1:
-            if with_own_settings and not event_run.scalars:
+            if with_own_settings and not event_run.by_step:
                 del event_runs[path]
             continue
         [child] = with_own_settings
-        if event_runs[child].scalars and not _TIME.fullmatch(child.name):
+        if event_runs[child].by_step and not _TIME.fullmatch(child.name):
             continue
         child_run = event_runs.pop(child)
         event_run.settings.update(child_run.settings)
-        for step, scalars in child_run.scalars.items():
-            event_run.scalars.setdefault(step, {}).update(scalars)
+        for step, scalars in child_run.by_step.items():
+            event_run.by_step.setdefault(step, {}).update(scalars)

@@ -96,7 +96,7 @@ def complete(
             data[key] = key if key in (present or ()) else 0.1
     if listing is not None and listing.kind == "folder":
         data |= _folder_settings(data, listing, present or ())
-    splits = {key: part.split for key, part in _slices(data).items()}
+    splits = _split_names(data)
     if data["path"] is not None and data["hub"] is not None and present is not None:
         missing = sorted(set(splits.values()) - set(present))
         # Slices of a permutation have their paper's sizes, which cutting anew would change.
@@ -117,10 +117,10 @@ def complete(
     return {**data, "fingerprint": data_fingerprint(data, memo, listing, is_missing)}
 
 
-def _slices(data: Mapping[str, Any]) -> dict[str, dataset.Slice]:
-    """Return the stored splits, or parts of them, that the section names."""
+def _split_names(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stored splits that the section names, whole or in part."""
     return {
-        key: parse_slice(key, data[key])
+        key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
         if isinstance(data[key], str)
     }
@@ -133,12 +133,11 @@ def _folder_settings(
     folder of `validation`, and slices of class folders, which are read class by class, are taken
     of a permutation unless the section has an order."""
     settings: dict[str, Any] = {}
-    slices = _slices(data)
-    for key, part in slices.items():
-        is_missing = part.split == "validation" and part.split not in present
-        if is_missing and "val" in present:
-            settings[key] = "val" + part.text.removeprefix(part.split)
-    is_cut = any(part.text != part.split for part in slices.values())
+    splits = _split_names(data)
+    for key, split in splits.items():
+        if split == "validation" and split not in present and "val" in present:
+            settings[key] = "val" + data[key].removeprefix(split)
+    is_cut = any(data[key] != split for key, split in splits.items())
     if is_cut and "order" not in data and not (listing.path / MASKS).is_dir():
         settings["order"] = "keyed"
     return settings

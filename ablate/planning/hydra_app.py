@@ -1,9 +1,10 @@
 """The keys of another Hydra application, as it composes them itself: `keys: hydra`.
 
-Its command is started with Hydra's own `--help`, whose text here has all that was composed, and
-which runs nothing. So its plugins, its ConfigStore and its interpreter are those of its runs. What
-it composed is remembered in the store, until what decides it changes: its files of configuration,
-its code, the variables that these name, PATH, PYTHONPATH, or the packages of its interpreter.
+Its command is started with `--help`, which runs nothing, and with a template of ours that prints
+all that was composed. So its plugins, its ConfigStore and its interpreter are those of its runs.
+What it composed is remembered in the store, until what decides it changes: its files of
+configuration, its code, the variables that these name, PATH, PYTHONPATH, or the packages of its
+interpreter.
 
 Used by `planning/compose.py` for runs of such a trainer, and by `planning/program_yaml.py` for
 `ablate new trainer "COMMAND"`.
@@ -182,7 +183,8 @@ class HydraApp:
     @functools.cached_property
     def _variables(self) -> set[bytes]:
         """The variables that its command and its code name in interpolations."""
-        texts = [" ".join(self.words).encode(), *(read_file(Path(name)) for name in self.files)]
+        command = " ".join(self._filled([])).encode()  # {{ }} are braces by then
+        texts = [command, *(read_file(Path(name)) for name in self.files)]
         return {name for text in texts for name in _VARIABLE.findall(text)}
 
     def _is_unchanged(self, answer: Mapping[str, Any], began_ns: int) -> bool:

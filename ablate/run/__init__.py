@@ -160,6 +160,7 @@ __all__ = [
     "check_shares",  # refuse percents declared as shares
     "last_validation",  # the last values on validation
     "code_file_hash",  # the hash of a file of code
+    "Events",  # the scalars and settings of a run in event files
     "read_events",  # the scalars of TensorBoard's event files
     "data_hashes",  # the hashes of data files, remembered
     "Program",  # what a yaml declares of a program
@@ -238,7 +239,7 @@ if TYPE_CHECKING:
         decoding_words,
         first_of_lines,
     )
-    from ablate.run.event_files import read_events
+    from ablate.run.event_files import Events, read_events
     from ablate.run.fingerprint import FINGERPRINTS_FILE, data_fingerprint
     from ablate.run.idle import (
         LENGTH_KEYS,

@@ -308,8 +308,8 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
         )
     if optim.name == "lamb" and optim.wd == 0:
         raise UserError(
-            "optim.wd: lamb fits the steps of weights that decay, so without decay it is adamw; "
-            "give more than 0, or optim.name=adamw"
+            "optim.wd: lamb rescales only the steps of weights that decay; without decay it is "
+            "adamw; give more than 0, or optim.name=adamw"
         )
     for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
@@ -528,7 +528,7 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
 
 def batch_divisors(batch: int, at_most: int | None = None) -> Iterator[int]:
     """Yield the batch size, then repeatedly the largest of its divisors that is at most half the
-    one before, down to 1: those of them that are at most `at_most`, where it is given, and 1."""
+    one before, down to 1: with `at_most`, sizes above it are left out; 1 always stays."""
     size = batch
     while size > 1:
         if at_most is None or size <= at_most:

@@ -251,8 +251,8 @@ STEMS: dict[str, Choice] = {
         saves_blocks=1,
     ),
     "hmlp": Choice(
-        "each patch by itself: dense on 4x4 pixels, and twice on 2x2 of what that gives, each with "
-        "BatchNorm, GELU between them",
+        "each patch by itself: dense on squares of a quarter of its side, then twice on 2x2 of "
+        "what that gives, each with BatchNorm, GELU between them",
         "Touvron et al. 2022 (arXiv 2203.09795), deit/models_v2.py hMLP_stem",
         "ablate.training.model.stem:HierarchicalMLP",
     ),
@@ -409,8 +409,8 @@ OPTIMIZERS: dict[str, Moves] = {
         ("b1", "b2", "eps"),
     ),
     "lamb": Moves(
-        "adamw's step, as long for each weight as a share of the weight; what doesn't decay moves "
-        "as by adamw",
+        "adamw's step, rescaled for each weight to lr times the weight's length; what doesn't "
+        "decay moves as by adamw",
         "You et al. 2020 (arXiv 1904.00962), Algorithm 2, as in apex's FusedLAMB",
         ("b1", "b2", "eps"),
     ),

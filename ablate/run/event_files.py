@@ -8,7 +8,7 @@ Used by training/own/result_table.py and audit/trackers.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ class Events:
     by_step: the scalars of each step, by tag, the steps in order; settings: those of `add_hparams`.
     """
 
-    by_step: Mapping[int, Mapping[str, float]]
-    settings: Mapping[str, Any]
+    by_step: dict[int, dict[str, float]]
+    settings: dict[str, Any]
 
 
 def read_events(files: Iterable[Path], place: str) -> Events:

@@ -51,7 +51,7 @@ def decoding_lines(works: Sequence[CellWork], cores: float | None = None) -> lis
     if cores is not None and cores < high_cores:
         slower = high_cores / cores
         line += (
-            f"; this machine has {cores:g} for each, so a run is forecast to take up to "
-            f"{slower:.1f} times as long as its GPU computes"
+            f"; this machine has {cores:g} for each, so decoding makes a run up to {slower:.1f} "
+            f"times as long"
         )
     return [line]

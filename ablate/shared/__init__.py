@@ -24,7 +24,6 @@ __all__ = [
     "printable",  # a text without what a terminal would obey
     "spelling",  # a value as a command line spells it
     "count_text",  # a count with its noun: "1 run", "1,200 runs"
-    "NO_UNIT",  # the unit of a plain number, which no text needs
     "amount_text",  # a number with its unit: "1 point"
     "short_error",  # an exception in one line of bounded length
     "other_format_error",  # the error for a store or bundle of another format
@@ -62,7 +61,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.shared import system as system
-    from ablate.shared.counts import NO_UNIT, amount_text, count_text
+    from ablate.shared.counts import amount_text, count_text
     from ablate.shared.errors import (
         Failure,
         NoRoom,

@@ -1,4 +1,4 @@
-"""LAMB: AdamW's step, as long for each weight as a share of the weight itself.
+"""LAMB: AdamW's step, rescaled for each weight to lr times the weight's length.
 
 Used by `make_optimizer` (training/optim.py) for `optim.name=lamb`.
 """

@@ -1,9 +1,10 @@
 """The GPU memory of a training step, counted on the meta device: no weights, data or arithmetic.
 
-A step takes most at one of three points. Where the micro-batch that has the most sums of gradients
-before it turns from its forward to its backward pass, all that autograd keeps for the backward pass
-is there; it is counted tensor by tensor. Where the backward pass has ended, every gradient is. And
-some optimisers need room to update.
+A step takes most at one of three points. Between the forward and the backward pass of the
+micro-batch before which most sums of gradients are kept, all that autograd keeps is there; it is
+counted tensor by tensor. Where the backward pass has ended, every gradient is. And some optimisers
+need room to update. What torch's allocator reserves beyond that is not counted: for the inputs of
+the next step (training/inputs_ahead.py) up to an eighth of the GPU's memory.
 
 Used by training/answers.py for `ablate plan` on GPUs. tests/test_step_memory.py has peaks that
 torch counted.

@@ -19,7 +19,7 @@ from ablate.analysis.english.words import (
     prefixed,
     significant,
 )
-from ablate.shared import NO_UNIT, amount_text, count_text
+from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
 
@@ -90,7 +90,8 @@ def _interval_words(alpha: float | None) -> str:
 
 def _in_units(metric: Values, separator: str) -> str:
     """Name the units of a difference, after the separator; "" for a plain number, as of a ratio."""
-    return "" if metric["points"] == NO_UNIT else f"{separator}in {metric['points']}"
+    unit = amount_text("", metric["points"]).strip()
+    return f"{separator}in {unit}" if unit else ""
 
 
 def _direction(metric: Values) -> str:
@@ -376,8 +377,8 @@ def noise_resolution(columns: Sequence[Values], points: str, seeds: int | None) 
     elif len(columns) <= NAMED_COLUMNS:
         size_texts = [f"±{significant(c['half'])} in {c['heading']}" for c in columns]
         size = ", ".join(size_texts)
-        if points != NO_UNIT:
-            size += f" ({points})"
+        if unit := amount_text("", points).strip():
+            size += f" ({unit})"
     else:
         most = amount_text(significant(max(halves)), points)
         size = f"±{significant(min(halves))} to ±{most}, by column"

@@ -212,8 +212,8 @@ class Command:
         look_at = note_at = 0.0
         deadline = math.inf
         signs: tuple[float, ...] = ()
+        child = self._start(words, program, environment)
         try:
-            child = self._start(words, program, environment)
             while (code := child.poll()) is None:
                 clock_s = time.monotonic()
                 if self.stopping() and deadline == math.inf:
@@ -238,6 +238,7 @@ class Command:
             return code
         finally:
             self.processes.end()
+            child.poll()  # it is known to have ended, whatever was raised meanwhile
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(

@@ -121,10 +121,15 @@ def check_last_rows(rows: Sequence[ResultRow], key: str, step: str | None, place
     a nan, written as nothing.
 
     step: the column by which the rows are joined. Then rows with other columns than those before,
-    such as that of the test, lack nothing.
+    such as that of the test, lack nothing, nor do rows of a step that has the value in another row.
     """
     places = [n for n, row in enumerate(rows) if value_at(row.cells, key) not in ABSENT]
     end = places[-1] + 1 if places else 0
+    if step is not None and places:
+        last_step = rows[places[-1]].cells.get(step)
+        while end < len(rows) and rows[end].cells.get(step) == last_step:
+            end += 1
+            places.append(end - 1)
     if not 1 < len(places) == end < len(rows):
         return
     remedy = "write nan where it diverged"
