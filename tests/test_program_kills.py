@@ -55,7 +55,9 @@ def of_program(folder: Path) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills", [8, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 def test_kills_of_driver_worker_and_program_and_stops_in_between(shell, kills):
     seeds = kills // 4
     (shell.folder / "train.py").write_text(f"{FORKER}LAST = {seeds - 1}\n{PROGRAM}")
@@ -96,7 +98,7 @@ def test_kills_of_driver_worker_and_program_and_stops_in_between(shell, kills):
     )
     for run in found:
         lines = (shell.folder / "runs" / "runs" / run / "metrics.jsonl").read_text().splitlines()
-        steps = [line["step"] for line in map(json.loads, lines) if "loss" in line]
+        steps = [line["step"] for line in map(json.loads, lines) if "train_loss" in line]
         assert steps == [*range(1, STEPS + 1)]
     with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
         events = ledger.execute("SELECT run, kind FROM event").fetchall()

@@ -126,7 +126,13 @@ class ProgramCurves:
         if step is None or not math.isfinite(step) or step < 0 or not numbers:
             return
         values = {}
-        for key, number in numbers.items():
+        for column, number in numbers.items():
+            # Values of a metric `acc` are those on validation: a column val_acc has the same.
+            metric = column.removeprefix("val_")
+            is_validation = metric not in (column, "train_loss") and self._handle.judges(metric)
+            if is_validation and metric in numbers:
+                continue
+            key = metric if is_validation else column
             if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
                 values[key] = number
         if step <= self._handle.step:
