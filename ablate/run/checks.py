@@ -28,7 +28,8 @@ from ablate.shared import UserError, count_text, unknown_value
 
 GELUS = ("gelu", "geglu")  # the activations to which `model.gelu` applies
 
-WHOLE_PROBES = ("gradnorm", "fewshot")  # need no knowledge of the parts of a model
+FEATURE_PROBES = ("fewshot", "knn")  # read what the head reads
+WHOLE_PROBES = ("gradnorm", *FEATURE_PROBES)  # need no knowledge of the parts of a model
 
 # The keys on the class token, as they are in a model without one.
 CLASS_TOKEN_OFF = {"cls": "include", "cls_at": None, "cls_posemb": False}

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ablate.run import (
+    FEATURE_PROBES,
     TASKS,
     Run,
     ShippedRun,
@@ -182,7 +183,7 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
     with of_timm(model, run.data), torch.no_grad():
         with math, _Counter({}) as counter:
             check_outputs(net, net(images), (len(images), outputs))
-        if run.task == "fewshot" or "fewshot" in run.probe:
+        if not TASKS[run.task].trains or not {*FEATURE_PROBES}.isdisjoint(run.probe):
             features(net, images)
     return {
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
