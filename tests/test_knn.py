@@ -10,13 +10,15 @@ from conftest import Shell
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
-from test_fewshot import PARENT, folder
 
 from ablate.data.batches import evaluation_batches
 from ablate.data.image_changes import ImageView
 from ablate.data.splits import open_cached
 from ablate.run.build import build_run
-from ablate.run.metrics.knn import KNN_NEIGHBOURS, knn_scores
+from ablate.run.metrics.frozen import KNN_NEIGHBOURS
+from ablate.run.metrics.knn import knn_scores
+from ablate.run.rundir import RunDir
+from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.task import knn
 from ablate.training.task.knn import classify
@@ -76,11 +78,19 @@ def test_scores_are_shares_of_the_images():
 # --- Runs ---------------------------------------------------------------------------------------
 
 
+PARENT = ("from.data=digits", "from.train.steps=60", "from.optim.warmup_epochs=1")
+
+
+def folder(shell, sweep: str, label: str) -> RunDir:
+    store = Store(shell.folder / "runs")
+    return next(store.rundir(r.id) for r in store.read_plan(sweep).runs() if r.label == label)
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("knn"))
     words = ("stem=none,dpn", "task=knn", "data=mnist5k", "data.size=8", *PARENT)
-    shell("sweep", *words, "from.data=digits", "seeds=2", "--as", "near", "launcher=inline")
+    shell("sweep", *words, "seeds=2", "--as", "near", "launcher=inline")
     return shell
 
 

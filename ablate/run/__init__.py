@@ -92,7 +92,6 @@ __all__ = [
     "WORLD_SIZES",  # the numbers of ranks
     "LEAST_MICRO_BATCHES",  # the fewest micro-batches where the machine decides
     "ORDERED_FROM",  # micro-batches from which statistics keep an order
-    "FEATURE_PROBES",  # the probes that read what the head reads
     "SHOWN_KEYS",  # the keys that decide what is shown of an image
     # Tasks and metrics
     "TASKS",  # the tasks, by name
@@ -105,11 +104,9 @@ __all__ = [
     "Excerpt",  # what a lean bundle keeps of predictions
     "classification_scores",  # loss and accuracies from predictions
     "contrastive_scores",  # zero-shot scores from predictions
-    "fewshot_scores",  # few-shot accuracies from predictions
     "segmentation_scores",  # mean IoU and pixel accuracy
     "FEWSHOT_SEEDS",  # the draws of a few-shot test
     "FEWSHOT_SHOTS",  # the numbers of shots
-    "knn_scores",  # k-NN accuracies from predictions
     "KNN_NEIGHBOURS",  # the numbers of neighbours
     "PROBE_METRICS",  # the metrics of each probe
     "probe_name",  # the name of a probe in files and metrics
@@ -212,7 +209,6 @@ if TYPE_CHECKING:
     from ablate.run import trainer as trainer
     from ablate.run.build import build_run, is_whole, none_chosen, validated_run
     from ablate.run.checks import (
-        FEATURE_PROBES,
         LEAST_MICRO_BATCHES,
         ORDERED_FROM,
         SHOWN_KEYS,
@@ -261,8 +257,7 @@ if TYPE_CHECKING:
     )
     from ablate.run.metrics.classify import classification_scores
     from ablate.run.metrics.contrastive import contrastive_scores
-    from ablate.run.metrics.fewshot import FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
-    from ablate.run.metrics.knn import KNN_NEIGHBOURS, knn_scores
+    from ablate.run.metrics.frozen import FEWSHOT_SEEDS, FEWSHOT_SHOTS, KNN_NEIGHBOURS
     from ablate.run.metrics.metric import CROSSING, Excerpt
     from ablate.run.metrics.probed import (
         FIRST_SCALE,

@@ -2,8 +2,7 @@
 and how many images a run of it is shown.
 
 Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the workers of
-the task and the probe (training/task/knn.py, training/probes/knn.py); `KNN_NEIGHBOURS` also by
-run/metrics/probed.py.
+the task and the probe (training/task/knn.py, training/probes/knn.py).
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ablate.run.metrics.frozen import KNN_NEIGHBOURS
 from ablate.run.metrics.metric import Metric, TaskChoice, share
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
-
-KNN_NEIGHBOURS = (10, 20)  # the first two of DINO's eval_knn.py, whose tables are of 20
 
 
 def knn_scores(table: np.ndarray, classes: int) -> dict[str, float]:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.run.metrics.fewshot import FEWSHOT_SHOTS
-from ablate.run.metrics.knn import KNN_NEIGHBOURS
+from ablate.run.metrics.frozen import FEWSHOT_SHOTS, KNN_NEIGHBOURS
 from ablate.run.metrics.metric import Metric, share
 
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name

@@ -21,8 +21,8 @@ from ablate.data import draw_key
 from ablate.run import (
     FEWSHOT_SEEDS,
     FEWSHOT_SHOTS,
+    TASKS,
     Run,
-    fewshot_scores,
 )
 from ablate.training.task import Predictor, Task
 from ablate.training.task.frozen_features import features_and_labels, train_features
@@ -52,20 +52,20 @@ class FewShot(Task):
             for draw_number, seed in enumerate(FEWSHOT_SEEDS):
                 drawn_rows[n, draw_number] = rows[draw(labels[rows], count, seed)]
         used = np.unique(np.concatenate(list(drawn_rows.values())))
-        known = train_features(predict, used, torch.float64)
+        shot_pool = train_features(predict, used, torch.float64)
         features, test_labels = features_and_labels(predict, batches, torch.float64)
 
         kind = np.min_scalar_type(self._classes - 1)
         draws_shape = len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)
         table = np.empty(len(features), [("label", kind), ("class", kind, draws_shape)])
         table["label"] = test_labels.numpy()
-        device = known.device
+        device = shot_pool.device
         for (n, draw_number), draw_rows in drawn_rows.items():
             places = torch.from_numpy(np.searchsorted(used, draw_rows)).to(device)
             target = torch.from_numpy(labels[draw_rows]).to(device)
-            classes = classify(known[places], target, features, self._classes)
+            classes = classify(shot_pool[places], target, features, self._classes)
             table["class"][:, n, draw_number] = classes.cpu().numpy()
-        return fewshot_scores(table, self._classes), table
+        return TASKS["fewshot"].score(table, self._classes), table
 
 
 def pool(rows: int, classes: int) -> np.ndarray:

@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.run import KNN_NEIGHBOURS, Run, knn_scores
+from ablate.run import KNN_NEIGHBOURS, TASKS, Run
 from ablate.training.task import Predictor, Task
 from ablate.training.task.frozen_features import features_and_labels, train_features
 
 TEMPERATURE = 0.07  # a neighbour of cosine s votes with exp(s / 0.07)
 BLOCK = 1 << 16  # training images that are compared at once, with
-CHUNK = 512  # so many others: 0.3 GB of cosines
+CHUNK = 512  # so many images to predict: 0.3 GB of cosines
 
 
 class KNN(Task):
@@ -38,25 +38,25 @@ class KNN(Task):
         """Return the metrics and predictions of every number of neighbours. Predictions: `label`,
         and `class` (neighbours,), in the smallest integer type that holds them."""
         labels = predict.train.labels.cpu()
-        known = train_features(predict, np.arange(len(labels)), torch.float32)
+        references = train_features(predict, np.arange(len(labels)), torch.float32)
         features, test_labels = features_and_labels(predict, batches, torch.float32)
         kind = np.min_scalar_type(self._classes - 1)
         fields = [("label", kind), ("class", kind, (len(KNN_NEIGHBOURS),))]
         table = np.empty(len(features), fields)
         table["label"] = test_labels.numpy()
-        labels = labels.to(known.device, torch.int64)
-        table["class"] = classify(known, labels, features, self._classes).cpu().numpy()
-        return knn_scores(table, self._classes), table
+        labels = labels.to(references.device, torch.int64)
+        table["class"] = classify(references, labels, features, self._classes).cpu().numpy()
+        return TASKS["knn"].score(table, self._classes), table
 
 
-def classify(known: Tensor, labels: Tensor, features: Tensor, classes: int) -> Tensor:
-    """Return the class of each row of `features` (N, D) by its nearest rows of `known` (M, D) with
-    `labels` (M,): int64 (N, neighbours), a column for each of KNN_NEIGHBOURS. Of fewer rows all
-    vote; of equal votes the first class counts."""
-    known, features = (F.normalize(rows, dim=1) for rows in (known, features))
+def classify(references: Tensor, labels: Tensor, features: Tensor, classes: int) -> Tensor:
+    """Return the class of each row of `features` (N, D) by the rows of `references` (M, D), with
+    `labels` (M,), that are nearest to it: int64 (N, neighbours), a column for each of
+    KNN_NEIGHBOURS. Of fewer rows all vote; of equal votes the first class counts."""
+    references, features = (F.normalize(rows, dim=1) for rows in (references, features))
     predicted = []
     for chunk in features.split(CHUNK):
-        cosines, rows = nearest(known, chunk.double(), max(KNN_NEIGHBOURS))
+        cosines, rows = nearest(references, chunk.double(), max(KNN_NEIGHBOURS))
         weights = (cosines / TEMPERATURE).exp()
         votes = weights.new_zeros(len(chunk), classes)
         winners = {}
@@ -64,21 +64,22 @@ def classify(known: Tensor, labels: Tensor, features: Tensor, classes: int) -> T
         for number, place in enumerate(rows.T):
             votes.scatter_add_(1, labels[place][:, None], weights[:, number, None])
             winners[number + 1] = votes.argmax(1)
-        least = len(winners)
-        predicted.append(torch.stack([winners[min(k, least)] for k in KNN_NEIGHBOURS], 1))
+        voters = len(winners)
+        predicted.append(torch.stack([winners[min(k, voters)] for k in KNN_NEIGHBOURS], 1))
     return torch.cat(predicted)
 
 
-def nearest(known: Tensor, others: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return (cosines, rows), both (N, number), of the rows of `known` (M, D) nearest to each of
-    `others` (N, D), the nearest first; fewer where M is less. All rows have length 1."""
-    cosines = others.new_empty(len(others), 0)
-    rows = torch.empty(len(others), 0, dtype=torch.int64, device=others.device)
-    for first in range(0, len(known), BLOCK):
-        block = known[first : first + BLOCK].to(others.dtype)
-        places = torch.arange(first, first + len(block), device=others.device)
-        rows = torch.cat([rows, places.expand(len(others), -1)], 1)
-        cosines = torch.cat([cosines, others @ block.T], 1)
+def nearest(references: Tensor, queries: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Return (cosines, rows), both (N, number), of the rows of `references` (M, D) that are nearest
+    to each of `queries` (N, D), the nearest first; fewer where M is less. All rows have length 1.
+    """
+    cosines = queries.new_empty(len(queries), 0)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for first in range(0, len(references), BLOCK):
+        block = references[first : first + BLOCK].to(queries.dtype)
+        places = torch.arange(first, first + len(block), device=queries.device)
+        rows = torch.cat([rows, places.expand(len(queries), -1)], 1)
+        cosines = torch.cat([cosines, queries @ block.T], 1)
         cosines, best = cosines.topk(min(number, cosines.shape[1]))
         rows = rows.gather(1, best)
     return cosines, rows
