@@ -273,20 +273,25 @@ def class_number(data: Data, split: str, place: str, label: Any) -> int:
 
 
 def open_folder(data: Data, listing: Listing) -> Source:
-    """Open class folders, or splits with class folders in them. The class names are those of
-    train."""
+    """Open class folders, or splits with class folders in them, or with a table of classes. The
+    class names are those of train."""
     names = class_folders(listing.path)
     numbers = {name: number for number, name in enumerate(names)}
     _check_filled(split_folder(listing.path, "train"), names, listing.files)
     parts = {}
     for split in wanted_splits(data, local_splits(listing)):
         images = []
+        annotated = listing.annotated_classes(split)
         prefix = f"{split_folder(listing.path, split)}{os.sep}"
         for file in listing.files:
             if not file.startswith(prefix):
                 continue
             folder, *rest = file.removeprefix(prefix).split(os.sep)
-            if not rest:
+            if annotated is not None:
+                folder = annotated.get(os.path.basename(file), "")
+                if not folder:
+                    raise UserError(f"data.path: {file}: has no line in {split}_annotations.txt")
+            elif not rest:
                 raise UserError(f"data.path: {file}: lies in no class folder")
             if folder not in numbers:
                 raise UserError(

@@ -55,7 +55,7 @@ def data_fingerprint(
     `fingerprint`.
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that planning again does
-    not read gigabytes. `listing`: the files at `data.path`, where they have just been listed.
+    not read gigabytes. `listing`: the files at `data.path`, where they have just been paths.
     `is_absent`: whether the set is not here, so that it is planned without its files. Raise
     UserError where `data.path` does not exist or holds no images.
     """
@@ -71,9 +71,10 @@ def data_fingerprint(
         return _digest([name, data["hub"], data["revision"]], data)
     listing = listing or list_local(Path(path).expanduser(), name, data.get("text") is not None)
     file_hashes = FileHashes(memo)
-    hashes = file_hashes.hashes(listing.files, name)
+    paths = [*listing.files, *map(str, listing.annotations().values())]
+    hashes = file_hashes.hashes(paths, name)
     prefix = os.path.join(listing.path, "")
-    names = [file.removeprefix(prefix) for file in listing.files]
+    names = [file.removeprefix(prefix) for file in paths]
     content = [*zip(names, hashes, strict=True)]
     is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
     if is_by_class and data.get("order", "stored") == "keyed":
@@ -111,7 +112,7 @@ class FileHashes:
     def hashes(self, files: list[str], name: str) -> list[str]:
         """Return the sha256 of each file's content. Raise UserError for a file that can't be
         read."""
-        self.stamps = [_stamp(file) for file in files]
+        self.stamps = [_stamp(file) for file in paths]
         keys = _keys(files)
         remembered = map(self._entries.get, keys)
         digests = [*map(_remembered, remembered, self.stamps)]
@@ -171,7 +172,7 @@ def _keys(files: list[str]) -> list[str]:
     Links are resolved: of parquet files throughout, of others in the path of their folder only.
     """
     if files[0].endswith(".parquet"):
-        return [os.path.realpath(file) for file in files]
+        return [os.path.realpath(file) for file in paths]
     folders: dict[str, str] = {}
     keys = []
     for file in files:
