@@ -112,7 +112,7 @@ class FileHashes:
     def hashes(self, files: list[str], name: str) -> list[str]:
         """Return the sha256 of each file's content. Raise UserError for a file that can't be
         read."""
-        self.stamps = [_stamp(file) for file in paths]
+        self.stamps = [_stamp(file) for file in files]
         keys = _keys(files)
         remembered = map(self._entries.get, keys)
         digests = [*map(_remembered, remembered, self.stamps)]
@@ -172,7 +172,7 @@ def _keys(files: list[str]) -> list[str]:
     Links are resolved: of parquet files throughout, of others in the path of their folder only.
     """
     if files[0].endswith(".parquet"):
-        return [os.path.realpath(file) for file in paths]
+        return [os.path.realpath(file) for file in files]
     folders: dict[str, str] = {}
     keys = []
     for file in files:
