@@ -42,6 +42,8 @@ _READING = ("source", "image", "label", "size", "channels", "train", "validation
 # More such keys, which count only where they differ from their defaults.
 _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
+WITHIN_CLASSES = "within classes"  # how `data.order=keyed` cuts class folders
+
 
 def data_fingerprint(
     data: dict[str, Any],
@@ -72,7 +74,11 @@ def data_fingerprint(
     hashes = file_hashes.hashes(listing.files, name)
     prefix = os.path.join(listing.path, "")
     names = [file.removeprefix(prefix) for file in listing.files]
-    return _digest([*zip(names, hashes, strict=True)], data)
+    content = [*zip(names, hashes, strict=True)]
+    is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
+    if is_by_class and data.get("order", "stored") == "keyed":
+        return _digest([WITHIN_CLASSES, content], data)
+    return _digest(content, data)
 
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
