@@ -174,12 +174,10 @@ class FileEngine:
         raise Failure(f"{where}: {program}: {reason}{asked}; {self._remedy()}")
 
     def _remedy(self) -> str:
+        remedy = "change the setting that it refuses, or try again later"
         if not self._file.takes_options:
-            return "change the setting that it refuses, or try again later"
-        return (
-            f"change the setting that it refuses, leave an option out by "
-            f"launcher.{self._file.program}=OPTION=null, or try again later"
-        )
+            return remedy
+        return f"launcher.{self._file.program}=OPTION=null leaves an option out; {remedy}"
 
     def _job_id(self, output: str) -> str:
         match = re.search(self._file.id, output)
