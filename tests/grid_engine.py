@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -201,6 +202,13 @@ class GridEngine:
         except subprocess.TimeoutExpired:
             return ""
         return done.stdout if done.returncode == 0 else ""
+
+    def jobs(self, name: str) -> list[str]:
+        """The jobs of this name that wait or run."""
+        listing = self.told("qstat", "-r", "-u", "*")
+        return re.findall(
+            rf"^ *(\d+) .*\n +Full jobname: +{re.escape(name)}$", listing, re.MULTILINE
+        )
 
     def state(self) -> str:
         """Of its jobs, for people."""
