@@ -96,6 +96,11 @@ class Job:
             (self.folder / "exit").write_text(str(128 + number))
             (self.folder / "cancelled").touch()
 
+    def output(self) -> str:
+        """What it printed where the engine kept it."""
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
     @property
     def was_cancelled(self) -> bool:
         return (self.folder / "cancelled").exists()

@@ -7,16 +7,13 @@ Both are this host's own: see `grid_engine` and `workstations`.
 import os
 import random
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from conftest import Shell, wait_for
-from support.far_sweeps import OFTEN, ROWS, SELDOM, beats, check, share_data, train, train_here
+from support.far_sweeps import SELDOM, beats, check, train, train_here
 from support.sites import SITES, Site
-
-from ablate.store.pilots import store_token
 
 pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("ABLATE_TEST_KILLS", "4"))  # at random, on each site
@@ -38,38 +35,16 @@ def calm(tmp_path_factory) -> Shell:
 
 
 @pytest.fixture
-def sweep(shell, site, calm) -> Iterator[Callable[..., subprocess.Popen]]:
+def sweep(shell, site, calm) -> Iterator[FarSweeps]:
     """Starts the sweep, of four runs; in the end its jobs are gone."""
-    started = []
-
-    def begin(*words: str, sleep: float = 0.06, limits=OFTEN) -> subprocess.Popen:
-        share_data(shell, calm)
-        setup = f"launcher.setup=export OMP_NUM_THREADS=1 SLEEP={sleep}"
-        words = ("sweep", *ROWS, *limits, *site.words, setup, "seeds=2", *words)
-        started.append(shell.start(*words, **site.environment))
-        return started[-1]
-
-    yield begin
-    print(site.state())  # which is shown where the test failed
-    for path in sorted(shell.folder.glob("*.out")):
-        print(path.read_text()[-4000:])
-    for process in started:
-        process.kill()
-        process.wait()
-    for job in jobs(site, shell):
-        site.cancel(job)
-    wait_for(lambda: not jobs(site, shell))
-
-
-def jobs(site: Site, shell: Shell) -> list[str]:
-    """The jobs of a store that wait or run."""
-    token = store_token(shell.folder / "runs")
-    return site.jobs(f"ablate-{token}") if token else []
+    sweeps = FarSweeps(shell, site, calm)
+    yield sweeps
+    sweeps.end()
 
 
 def test_a_sweep_has_the_bytes_of_the_local_one(shell, sweep, calm, site):
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
-    wait_for(lambda: not jobs(site, shell))  # pilots end by themselves
+    wait_for(lambda: not sweep.jobs())  # pilots end by themselves
 
 
 def test_a_killed_pilot(shell, sweep, calm, site):
@@ -128,5 +103,5 @@ def test_stop_leaves_checkpoints_and_no_job(shell, sweep, calm, site):
     assert "stopped s after 0 of 4" in shell("stop").out
     assert shell.end(process).code == 128 + signal.SIGTERM
     assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
-    wait_for(lambda: not jobs(site, shell))
+    wait_for(lambda: not sweep.jobs())
     check(shell, sweep(sleep=0), calm)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,66 @@ def ssh_site() -> Iterator[SshSite]:
         shutil.rmtree(base, ignore_errors=True)
 
 
+class ProcessSite(Site):
+    """An engine whose clients are `fake_site`'s."""
+
+    def __init__(self, engine: str, fakes: FakeSite) -> None:
+        self.fakes, self.environment = fakes, fakes.environment
+        self.words = (f"launcher={engine}", *CPU, "launcher.jobs=2", *FAKE_ENGINES[engine])
+
+    def kill_pilot(self, beat: dict[str, Any]) -> None:
+        os.kill(beat["pid"], signal.SIGKILL)
+
+    def cancel(self, job: str) -> None:
+        by_id = {job.number: job for job in self.fakes.jobs()}
+        by_id[int(job)].kill()
+
+    def jobs(self, name: str) -> list[str]:
+        listed = [job for job in self.fakes.jobs() if job.code is None]
+        return [str(job.number) for job in listed if job.facts["name"].startswith(name)]
+
+    def state(self) -> str:
+        jobs = self.fakes.jobs()
+        return "\n".join(f"{job.number} {job.code} {job.facts} {job.output()}" for job in jobs)
+
+
+# name -> what else a sweep there needs
+FAKE_ENGINES: dict[str, tuple[str, ...]] = {"pbs": (), "lsf": (), "kubernetes": (), "skypilot": ()}
 # name -> why it can't be had here, and how it is
 SITES: dict[str, tuple[Callable[[], str], Callable[[], Any]]] = {
     "sge": (grid_engine.lacks, grid_engine_site),
     "ssh": (workstations.lacks, ssh_site),
 }
+
+
+class FarSweeps:
+    """Starts the sweep of `far_sweeps` on a site, and leaves nothing there."""
+
+    def __init__(self, shell: Shell, site: Site, calm: Shell) -> None:
+        self._shell, self._site, self._calm = shell, site, calm
+        self._started: list[subprocess.Popen] = []
+
+    def __call__(
+        self, *words: str, sleep: float = 0.06, limits: Sequence[str] = OFTEN
+    ) -> subprocess.Popen:
+        share_data(self._shell, self._calm)
+        setup = f"launcher.setup=export OMP_NUM_THREADS=1 SLEEP={sleep}"
+        words = ("sweep", *ROWS, *limits, *self._site.words, setup, "seeds=2", *words)
+        self._started.append(self._shell.start(*words, **self._site.environment))
+        return self._started[-1]
+
+    def jobs(self) -> list[str]:
+        """The jobs of the store that wait or run."""
+        token = store_token(self._shell.folder / "runs")
+        return self._site.jobs(f"ablate-{token}") if token else []
+
+    def end(self) -> None:
+        print(self._site.state())  # which is shown where the test failed
+        for path in sorted(self._shell.folder.glob("*.out")):
+            print(path.read_text()[-4000:])
+        for process in self._started:
+            process.kill()
+            process.wait()
+        for job in self.jobs():
+            self._site.cancel(job)
+        wait_for(lambda: not self.jobs())
