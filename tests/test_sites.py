@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Shell, wait_for
 from support.far_sweeps import SELDOM, beats, check, train, train_here
-from support.sites import SITES, Site
+from support.sites import SITES, FarSweeps, Site
 
 pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("ABLATE_TEST_KILLS", "4"))  # at random, on each site

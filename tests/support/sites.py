@@ -14,10 +14,13 @@ from typing import Any
 
 import grid_engine
 import workstations
+from conftest import Shell, wait_for
+from fake_site import FakeSite
 from grid_engine import GridEngine
 from workstations import Workstations
 
-from support.far_sweeps import CPU
+from ablate.store.pilots import store_token
+from support.far_sweeps import CPU, OFTEN, ROWS, share_data
 
 
 class Site:
