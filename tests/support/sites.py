@@ -78,7 +78,7 @@ class SshSite(Site):
     def __init__(self, hosts: Workstations) -> None:
         self.hosts, self.environment = hosts, hosts.environment
         names = ",".join(hosts.names)
-        self.words = ("launcher=ssh", *CPU, f"launcher.hosts={names}", "launcher.jobs=2")
+        self.words = ("launcher=ssh", *CPU, f"launcher.hosts=[{names}]", "launcher.jobs=2")
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
         self.hosts.kill(beat["host"], beat["pid"])
@@ -167,7 +167,7 @@ class FarSweeps:
         self, *words: str, sleep: float = 0.06, limits: Sequence[str] = OFTEN
     ) -> subprocess.Popen:
         share_data(self._shell, self._calm)
-        setup = f"launcher.setup=export OMP_NUM_THREADS=1 SLEEP={sleep}"
+        setup = f"launcher.setup='export OMP_NUM_THREADS=1 SLEEP={sleep}'"
         words = ("sweep", *ROWS, *limits, *self._site.words, setup, "seeds=2", *words)
         self._started.append(self._shell.start(*words, **self._site.environment))
         return self._started[-1]
