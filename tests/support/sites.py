@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -57,7 +58,8 @@ class GridEngineSite(Site):
         self.cluster, self.environment = cluster, cluster.environment
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
-        os.kill(beat["pid"], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has gone this moment
+            os.kill(beat["pid"], signal.SIGKILL)
 
     def kill_daemon(self, beat: dict[str, Any]) -> None:
         self.cluster.kill("execd")
@@ -132,7 +134,8 @@ class ProcessSite(Site):
         self.words = (f"launcher={engine}", *CPU, "launcher.jobs=2", *FAKE_ENGINES[engine])
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
-        os.kill(beat["pid"], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has gone this moment
+            os.kill(beat["pid"], signal.SIGKILL)
 
     def cancel(self, job: str) -> None:
         by_id = {job.number: job for job in self.fakes.jobs()}
