@@ -5,8 +5,9 @@ for the workers that it started. The folder of a run outlives the launcher: thro
 `Store.liveness` answers a later driver, which adopts the workers, and every reader.
 
 Used by `ablate sweep` and `ablate plan` (api/training.py) and by `ablate doctor` and `verify
---rerun` (cli/keeping.py). A new launcher also needs its entry in planning/launcher.py `LAUNCHERS`,
-and has to pass tests/launcher_contract.py; a new worker option is read in training/worker.py.
+--rerun` (cli/keeping.py). The launcher of a cluster is a file, conf/launcher/NAME.yaml
+(planning/engine.py). One that is code needs its entry in planning/launcher.py `LAUNCHERS`. Both
+have to pass tests/launcher_contract.py; a new worker option is read in training/worker.py.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
 
+ENGINE_LAUNCHER = "ablate.running.launchers.engine:engine_launcher"  # of all files
 MOST_SHARING = 8  # runs on a GPU; beyond it even the smallest model gains little
 
 
@@ -156,9 +158,10 @@ def make_launcher(settings: Tree, cache: Path) -> Launcher:
     `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
     """
     name = settings["name"]
-    if name not in LAUNCHERS:
+    if name not in LAUNCHERS and "engine" not in settings:
         raise unknown_value("launcher", name, LAUNCHERS)
-    module, _, attribute = LAUNCHERS[name].path.partition(":")
+    path = LAUNCHERS[name].path if name in LAUNCHERS else ENGINE_LAUNCHER
+    module, _, attribute = path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
     return launcher
 

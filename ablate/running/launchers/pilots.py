@@ -1,11 +1,11 @@
 """Trains on other hosts: an engine places pilots, and the driver gives each its runs through files.
 
 This is the driver's side; `pilot` is the side of a node, and `store.pilots` has the files between
-them. An engine has to do little (`Engine`). Every promise to a run is kept here and in
+them. An engine has to do little (`jobs.Engine`). Every promise to a run is kept here and in
 `ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
 
-Used by `ablate sweep launcher=slurm` (running/launchers/slurm.py). A new message also needs
-store/pilots.py and launchers/pilot.py, the side of a node.
+Used by `ablate sweep` with the launcher of a cluster (launchers/engine.py). A new message also
+needs store/pilots.py and launchers/pilot.py, the side of a node.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
+from ablate.running.launchers.jobs import Engine, JobEnd, Jobs
 from ablate.running.launchers.local import CPU, check_groups, fixed_runs
 from ablate.shared import (
     DISK_FULL_ERRORS,
-    Failure,
     Notes,
     make_folder,
 )
@@ -46,7 +45,6 @@ from ablate.store import (
 # How long a pilot may be silent once the engine no longer lists its job, which the engine may just
 # have forgotten.
 GONE_S = 10.0
-SILENT = "no sign of life"
 
 
 @dataclass
@@ -122,7 +120,9 @@ class PilotLauncher:
         """The number of slots in one job, for the least of `worlds`."""
         settings = self._settings
         groups = settings["gpus"] // self.worlds[0] * fixed_runs(settings["runs_per_gpu"])
-        return int(settings["nodes"] * (groups if self.device == "cuda" else settings["cpus"]))
+        return int(
+            settings.get("nodes", 1) * (groups if self.device == "cuda" else settings["cpus"])
+        )
 
     def warm(self) -> None:
         self._server.warm()
@@ -277,19 +277,19 @@ class PilotLauncher:
             return EXIT_AWAY
         silent_s = now - pilot.heard_at
         forgotten = self._jobs.running is not None and pilot.job not in self._jobs.running
-        stale, ending = silent_s > STALE_S, SILENT
+        stale, end = silent_s > STALE_S, JobEnd()
         if not (stale or (forgotten and silent_s > GONE_S)):
             return None
         if forgotten:
             answer = self._jobs.ended(pilot.job)
             if answer is None and not stale:
                 return None
-            ending = answer or ""
+            end = answer or end
         else:
             self._jobs.cancel([pilot.job])
-        self._jobs.lines.append(_farewell(pilot, ending))
+        self._jobs.lines.append(_farewell(pilot, end if forgotten else None))
         # What takes a job down with it is a death of its runs; what takes the host away is none.
-        return -int(signal.SIGKILL) if ending.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
+        return -int(signal.SIGKILL) if end.kind == "failed" else EXIT_AWAY
 
     # --- The engine -----------------------------------------------------------------------------
 
@@ -348,154 +348,9 @@ def _run_of(attempt: str) -> str:
     return attempt.rpartition("/")[2]
 
 
-def _farewell(pilot: _Pilot, how: str) -> str:
-    """Return the line on a pilot that is given up. `how`: how its job ended, in the engine's
-    words."""
-    ending = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
-    return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else ending}"
-
-
-# --- The jobs of an engine ------------------------------------------------------------------------
-
-# Requests to the engine and its answers, in threads: the driver waits for no answer.
-
-AT_ONCE = 4  # questions how a job ended
-ASK_S = 5.0  # between two questions to the engine
-AGAIN_S = 60.0  # after it refused a job
-LEAVES_S = 30.0  # between a pilot's last word and the end of its job
-UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
-UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
-_TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
-
-
-class Engine(Protocol):
-    """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
-
-    def submit(self, count: int, without: Collection[str]) -> list[str]:
-        """Request `count` jobs, on none of the hosts `without`, each of which starts pilots.
-        Returns their ids. Raises Failure with a line that says why there are none."""
-
-    def states(self) -> Mapping[str, bool] | None:
-        """Map every job of this store that has not ended to whether it runs; None where there is no
-        answer now."""
-
-    def ended(self, job: str) -> str:
-        """Return how a job ended, in the engine's words; "" where it does not know."""
-
-    def cancel(self, jobs: Collection[str]) -> None:
-        """End the jobs."""
-
-    def log(self, job: str) -> str:
-        """Return the place of a job's output, in words."""
-
-
-class Jobs:
-    """The jobs of a store. `name`: the launcher's; `now`, in all methods: seconds of a monotonic
-    clock."""
-
-    def __init__(self, name: str, engine: Engine) -> None:
-        self.running: Mapping[str, bool] | None = None  # job -> does it run? The engine's last word
-        self.unseen: dict[str, None] = {}  # jobs without a pilot so far
-        self.failures: list[str] = []  # why jobs in a row were of no use
-        self.lines: list[str] = []  # to be said
-        self.not_before = -math.inf  # no job is requested until then
-        self._name, self._engine = name, engine
-        self._thread = ThreadPoolExecutor(1)  # one after the other, as they were asked
-        self._ends = ThreadPoolExecutor(AT_ONCE)
-        self._ended: dict[str, Future[str]] = {}
-        self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
-        self._asked: Future[Mapping[str, bool] | None] | None = None
-        self._asked_at = -math.inf
-        self._submitted: Future[list[str]] | None = None
-        self._answered = False  # has it ever?
-        self._unanswered = 0  # questions in a row
-
-    def hear(self, piloted: Collection[str], used: bool, now: float) -> None:
-        """Take the engine's answers that have come, and ask again. `piloted`: jobs whose pilots
-        are known; `used`: there are slots.
-
-        Raises Failure where no job can be had, or none is of use.
-        """
-        if self._asked is not None and self._asked.done():
-            self.running, self._asked = self._asked.result(), None
-            self._unanswered = 0 if self.running is not None else self._unanswered + 1
-            if self.running is not None:
-                self._answered = True
-                self._count_unseen(self.running, piloted, used, now)
-            elif self._unanswered == UNANSWERED:
-                if not (self._answered or piloted):
-                    raise Failure(
-                        f"launcher={self._name}: the cluster gives no answer; start ablate on a "
-                        f"host that can ask for jobs"
-                    )
-                self.lines.append("the cluster gives no answer; runs that train go on")
-        if self._asked is None and now - self._asked_at > ASK_S:
-            self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
-        if self._submitted is not None and self._submitted.done():
-            submitted, self._submitted = self._submitted, None
-            self.not_before = now + ASK_S
-            try:
-                self.unseen |= dict.fromkeys(submitted.result())
-            except Failure as error:
-                if not (piloted or self.unseen):
-                    raise
-                self.lines.append(f"{error}; asking again in a minute")
-                self.not_before = now + AGAIN_S
-            self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
-
-    def _count_unseen(
-        self, running: Mapping[str, bool], piloted: Collection[str], used: bool, now: float
-    ) -> None:
-        """Note the jobs whose pilots have not been seen yet, and those that ended before they were.
-        Raises Failure where too many ended so."""
-        for job in [job for job in self.unseen if job not in running]:
-            ending = self.ended(job)
-            if ending is None:
-                continue
-            del self.unseen[job]
-            if job not in self._left and not ending.startswith(_TAKEN_AWAY):
-                report = f"ended before its pilot was seen ({ending or 'nobody knows how'})"
-                self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
-                self.lines.append(self.failures[-1])
-        for job, runs in running.items():
-            ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
-            if job not in piloted and not ends:  # one that was requeued comes again
-                self.unseen[job] = None
-        if len(self.failures) >= UNSEEN and not used:
-            raise Failure(f"no node can be used: {self.failures[-1]}")
-
-    def leave(self, job: str, now: float) -> None:
-        """Note that a pilot of this job is gone."""
-        self._left[job] = now
-
-    def ended(self, job: str) -> str | None:
-        """Return how a job ended, once the engine has answered; None until then. Each answer is
-        used once: the next one may know more."""
-        if job not in self._ended:
-            self._ended[job] = self._ends.submit(self._engine.ended, job)
-        return self._ended.pop(job).result() if self._ended[job].done() else None
-
-    def may_submit(self, now: float) -> bool:
-        """Return whether jobs may be requested now; not before it is known which there are."""
-        return self.running is not None and self._submitted is None and now > self.not_before
-
-    def submit(self, count: int, without: Collection[str]) -> None:
-        self._submitted = self._thread.submit(self._engine.submit, count, without)
-
-    def cancel(self, jobs: Collection[str]) -> Future[None]:
-        return self._thread.submit(self._engine.cancel, jobs)
-
-    def cancel_unseen(self, now: float) -> None:
-        """End the jobs that wait in the engine's queue, since no run waits for them."""
-        queued = [job for job in self.unseen if not (self.running or {}).get(job, True)]
-        if queued:
-            self.cancel(queued)
-            self.not_before = now + ASK_S
-
-    def end(self, cancel: bool) -> None:
-        """Stop asking the engine. `cancel`: first end the jobs that wait in its queue."""
-        queued = [job for job, runs in (self.running or {}).items() if not runs]
-        if queued and cancel:
-            self.cancel(queued).result()
-        self._thread.shutdown(cancel_futures=True)
-        self._ends.shutdown(wait=False, cancel_futures=True)
+def _farewell(pilot: _Pilot, end: JobEnd | None) -> str:
+    """Return the line on a pilot that is given up. `end`: its job's; None: it is only silent."""
+    if end is None:
+        return f"pilot {pilot.folder.id} is gone: no sign of life"
+    how = f" ({end.words})" if end.words else ""
+    return f"pilot {pilot.folder.id} is gone: its job {pilot.job} has ended{how}"
