@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("ABLATE_TEST_KILLS", "4"))  # at random, on each site
 
 
-@pytest.fixture(scope="module", params=SITES)
+@pytest.fixture(scope="module", params=("sge", "ssh"))
 def site(request) -> Iterator[Site]:
     lacks, started = SITES[request.param]
     if lacks():
@@ -105,3 +105,29 @@ def test_stop_leaves_checkpoints_and_no_job(shell, sweep, calm, site):
     assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
     wait_for(lambda: not sweep.jobs())
     check(shell, sweep(sleep=0), calm)
+
+
+def test_a_queue_that_never_starts_is_left_empty(shell, site, calm):
+    """A job that waits is seen as one, and goes when the sweep is stopped."""
+    if site.engine != "sge":
+        pytest.skip("hosts have no queue")
+    site.cluster.told("qmod", "-d", "all.q")
+    sweep = FarSweeps(shell, site, calm)
+    try:
+        process = sweep()
+        wait_for(sweep.jobs)
+        assert "stopped s after 0 of 4" in wait_for(lambda: shell("stop").out)
+        assert shell.end(process).code == 128 + signal.SIGTERM
+        wait_for(lambda: not sweep.jobs())
+    finally:
+        site.cluster.told("qmod", "-e", "all.q")
+        sweep.end()
+
+
+def test_what_the_site_refuses_is_one_line_in_its_own_words(shell, sweep, site):
+    wrong = {"sge": "launcher.queue=nowhere", "ssh": "launcher.hosts=[nowhere]"}[site.engine]
+    done = shell.end(sweep(wrong))
+    assert done.code == 1
+    [line] = done.err.splitlines()
+    assert line.startswith(f"ablate: launcher={site.engine}: ")
+    assert {"sge": '"nowhere"', "ssh": "no answer"}[site.engine] in line

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import grid_engine
+import slurm_cluster
 import workstations
 from conftest import Shell, wait_for
 from fake_site import FakeSite
 from grid_engine import GridEngine
+from slurm_cluster import SlurmCluster
 from workstations import Workstations
 
 from ablate.store.pilots import store_token
@@ -25,8 +27,11 @@ from support.far_sweeps import CPU, OFTEN, ROWS, share_data
 
 
 class Site:
-    """A real engine on this host. `words`: of a sweep there; `environment`: of who asks it."""
+    """An engine on this host. `settings`: of its launcher; `words`: of a sweep there;
+    `environment`: of who asks it."""
 
+    engine: str
+    settings: Mapping[str, Any] = {}
     words: tuple[str, ...]
     environment: Mapping[str, str]
 
@@ -46,12 +51,28 @@ class Site:
         """The jobs of this name that wait or run."""
         raise NotImplementedError
 
+    def jobs_of(self, root: Path) -> list[str]:
+        """The jobs of a store that wait or run."""
+        token = store_token(root)
+        return self.jobs(f"ablate-{token}") if token else []
+
     def state(self) -> str:
         """Of its jobs and hosts, for people."""
         raise NotImplementedError
 
 
+class SlurmSite(Site):
+    engine = "slurm"
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster, self.environment = cluster, cluster.environment
+
+    def jobs(self, name: str) -> list[str]:
+        return self.cluster.told("squeue", "-h", "-r", "-n", name, "-o", "%i").split()
+
+
 class GridEngineSite(Site):
+    engine = "sge"
     words = ("launcher=sge", *CPU, "launcher.jobs=2")
 
     def __init__(self, cluster: GridEngine) -> None:
@@ -77,9 +98,12 @@ class GridEngineSite(Site):
 
 
 class SshSite(Site):
+    engine = "ssh"
+
     def __init__(self, hosts: Workstations) -> None:
         self.hosts, self.environment = hosts, hosts.environment
         names = ",".join(hosts.names)
+        self.settings = {"hosts": names}
         self.words = ("launcher=ssh", *CPU, f"launcher.hosts=[{names}]", "launcher.jobs=2")
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
@@ -102,6 +126,17 @@ class SshSite(Site):
 
     def state(self) -> str:
         return self.hosts.state()
+
+
+@contextmanager
+def slurm_site() -> Iterator[SlurmSite]:
+    base = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
+    try:
+        cluster = SlurmCluster(base, nodes=1)
+        yield SlurmSite(cluster)
+        cluster.end()
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
 
 
 @contextmanager
@@ -130,7 +165,7 @@ class ProcessSite(Site):
     """An engine whose clients are `fake_site`'s."""
 
     def __init__(self, engine: str, fakes: FakeSite) -> None:
-        self.fakes, self.environment = fakes, fakes.environment
+        self.engine, self.fakes, self.environment = engine, fakes, fakes.environment
         self.words = (f"launcher={engine}", *CPU, "launcher.jobs=2", *FAKE_ENGINES[engine])
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
@@ -154,6 +189,7 @@ class ProcessSite(Site):
 FAKE_ENGINES: dict[str, tuple[str, ...]] = {"pbs": (), "lsf": (), "kubernetes": (), "skypilot": ()}
 # name -> why it can't be had here, and how it is
 SITES: dict[str, tuple[Callable[[], str], Callable[[], Any]]] = {
+    "slurm": (slurm_cluster.lacks, slurm_site),
     "sge": (grid_engine.lacks, grid_engine_site),
     "ssh": (workstations.lacks, ssh_site),
 }
@@ -177,8 +213,7 @@ class FarSweeps:
 
     def jobs(self) -> list[str]:
         """The jobs of the store that wait or run."""
-        token = store_token(self._shell.folder / "runs")
-        return self._site.jobs(f"ablate-{token}") if token else []
+        return self._site.jobs_of(self._shell.folder / "runs")
 
     def end(self) -> None:
         print(self._site.state())  # which is shown where the test failed
