@@ -17,8 +17,8 @@ import nvidia
 import process_engine
 import pytest
 from conftest import contents
-from launcher_contract import BesideContract, end, settings, until
-from support.pilots import CPUS, offer_slots
+from launcher_contract import end, settings, until
+from support.pilots import CPUS, PilotContract, offer_slots
 from support.plans import small_plan
 
 from ablate.run import decoded
@@ -57,17 +57,8 @@ def flown(root: Path, given: dict[str, Any], jobs: int | None = 1) -> Iterator[P
     assert ended == [0] * (len(ended) if jobs is None else jobs)
 
 
-class TestPilots(BesideContract):
+class TestPilots(PilotContract):
     name = "slurm"
-    numbers = itertools.count(1)
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def store(cls, tmp_path_factory, cache) -> Store:
-        root = tmp_path_factory.mktemp("shared")
-        cache.mkdir(exist_ok=True)
-        (root / "cache").symlink_to(cache)
-        return Store(root)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -76,23 +67,6 @@ class TestPilots(BesideContract):
         yield offer_slots(made)
         made.free()
         assert [job.wait(60) for job in engine.jobs.values()] == [0]
-
-    @pytest.fixture(autouse=True)
-    def _root(self, store) -> None:
-        self.store = store
-
-    def prepared(self, root: Path, run: str, tree: dict[str, Any]) -> RunDir:
-        """An attempt's own folder in the launcher's store, as new as the run."""
-        number = next(self.numbers)
-        created = attempts.attempt_folder(self.store, run, number)
-        created.create(tree)
-        attempts.appoint(self.store, run, number)
-        return created
-
-    def again(self, run: RunDir) -> RunDir:
-        forked, number = attempts.fork(self.store, run.id, next(self.numbers))
-        attempts.appoint(self.store, run.id, number)
-        return forked
 
     def test_a_worker_that_was_given_up_writes_where_nobody_reads(self, launcher, folder):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
