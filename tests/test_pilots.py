@@ -24,7 +24,7 @@ from support.plans import small_plan
 from ablate.run import decoded
 from ablate.run.rundir import RunDir
 from ablate.running import attempts
-from ablate.running.launchers import jobs, pilots
+from ablate.running.launchers import jobs, pilot_steps, pilots
 from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure, UserError
@@ -42,7 +42,7 @@ def quick():
         for name in ("BEAT_S", "LOOK_S"):
             patch.setattr(pilots, name, 0.1)
         patch.setattr(jobs, "ASK_S", 0.1)
-        patch.setattr(pilots, "GONE_S", 0.5)
+        patch.setattr(pilot_steps, "GONE_S", 0.5)
         yield
 
 

@@ -23,7 +23,7 @@ from support.processes import family
 from ablate.planning.compose import resolve_run
 from ablate.run.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.running import attempts
-from ablate.running.launchers import jobs, pilots
+from ablate.running.launchers import jobs, pilot_steps, pilots
 from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
@@ -41,7 +41,7 @@ def quick(monkeypatch):
     for name in ("BEAT_S", "LOOK_S"):
         monkeypatch.setattr(pilots, name, 0.05)
     monkeypatch.setattr(jobs, "ASK_S", 0.05)
-    monkeypatch.setattr(pilots, "GONE_S", 0.3)
+    monkeypatch.setattr(pilot_steps, "GONE_S", 0.3)
 
 
 class Silent:
@@ -179,7 +179,7 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeyp
         return made._jobs.running is not None
 
     until(lives)  # the engine lacks its job by now, and it beats
-    for _ in range(int(2 * pilots.GONE_S / pilots.LOOK_S)):
+    for _ in range(int(2 * pilot_steps.GONE_S / pilots.LOOK_S)):
         lives()
     exits, lines = told(made)
     assert exits == {"x0": code}
@@ -218,7 +218,7 @@ def test_a_slow_answer_on_a_jobs_end_holds_nobody_up(shared):
     engine.ended = lambda job: answered.wait(60) and JobEnd("FAILED", "failed")
     made = PilotLauncher(CPUS, store.cache, engine)
     since = time.monotonic()
-    while time.monotonic() - since < 4 * pilots.GONE_S:
+    while time.monotonic() - since < 4 * pilot_steps.GONE_S:
         asked = time.monotonic()
         assert not made.offer(0, ())
         assert made.poll(0.02) == {}
@@ -341,7 +341,7 @@ def test_a_pilot_that_was_cut_off_kills_its_workers_when_it_is_back(store, launc
     monkeypatch.setattr(engine, "cancel", cancelled.extend)
     run, job = training(made, store), engine.jobs["0"]
     os.kill(job.pid, signal.SIGSTOP)
-    monkeypatch.setattr(pilots, "STALE_S", 0.5)
+    monkeypatch.setattr(pilot_steps, "STALE_S", 0.5)
     exits, (line,) = told(made)
     assert exits == {run.id: EXIT_AWAY}
     assert line.endswith("is gone: no sign of life")

@@ -137,6 +137,13 @@ class Jobs:
         if len(self.failures) >= UNSEEN and not used:
             raise Failure(f"no node can be used: {self.failures[-1]}")
 
+    def meet(self, job: str, remarks: Collection[str], is_of_use: bool) -> None:
+        """Note that a pilot of this job is seen. `remarks`: what it says of its host at first;
+        `is_of_use`: it offers slots, so that earlier failures no longer count."""
+        self.unseen.pop(job, None)
+        self.lines += remarks
+        self.failures = [] if is_of_use else [*self.failures, *remarks]
+
     def leave(self, job: str, now: float) -> None:
         """Note that a pilot of this job is gone."""
         self._left[job] = now

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 import secrets
-import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
-from ablate.running.launchers.jobs import Engine, JobEnd, Jobs
+from ablate.running.launchers.jobs import Engine, Jobs
 from ablate.running.launchers.local import CPU, check_groups, fixed_runs
+from ablate.running.launchers.pilot_steps import Fleet, Orders, PilotBeat, PilotState, pilot_step
 from ablate.shared import (
     DISK_FULL_ERRORS,
     Notes,
@@ -42,38 +42,6 @@ from ablate.store import (
     write_proof,
 )
 
-# How long a pilot may be silent once the engine no longer lists its job, which the engine may just
-# have forgotten.
-GONE_S = 10.0
-
-
-@dataclass
-class _Pilot:
-    """A pilot, as its driver knows it."""
-
-    folder: PilotDir
-    slot_names: dict[str, str]  # by attempt, as ordered
-    beat: Mapping[str, Any] = field(default_factory=dict)
-    heard_at: float = field(default_factory=time.monotonic)
-    stops: dict[str, bool] = field(default_factory=dict)
-    close: bool = False
-    late: bool = False  # its newest orders are not written: the disk is full
-    slots: Sequence[Slot] = ()
-
-    @property
-    def job(self) -> str:
-        return str(self.beat.get("job", ""))
-
-    @property
-    def held(self) -> int:
-        """The number of devices that its runs have."""
-        ranks = {slot.name: slot.ranks for slot in self.slots}
-        return sum(ranks.get(slot, 1) for slot in self.slot_names.values())
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.beat.get("open")) and not self.close
-
 
 class PilotLauncher:
     """The launcher of an engine's pilots."""
@@ -86,19 +54,15 @@ class PilotLauncher:
         gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
         supply = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
         check_groups(fixed_runs(settings["runs_per_gpu"]), settings["gpus_per_run"], gpus, supply)
-        self.slots: Sequence[Slot] = ()
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
-        self._all = Pilots(self._root / "pilots")
-        self._token = store_token(self._root) or secrets.token_hex(8)
-        self._jobs = Jobs(settings["name"], engine(self._token))
+        self._fleet = Fleet(store_token(self._root) or secrets.token_hex(8))
+        self._jobs = Jobs(settings["name"], engine(self._fleet.token))
         self._server = ForkServer(CPU)  # for questions, which this host answers
-        self._pilots: dict[str, _Pilot] = {}
-        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
-        self._exit_codes: dict[str, int] = {}
-        self._looked_at = -math.inf
         self._beat = DriverBeat(self._root, BEAT_S)
-        self._proven = False
-        self._drives = False  # or somebody only asks what a sweep would cost
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        return self._fleet.slots
 
     @property
     def device(self) -> str:
@@ -137,67 +101,60 @@ class PilotLauncher:
     # --- Runs -----------------------------------------------------------------------------------
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
-        pilot = next((p for p in self._pilots.values() if slot in p.slots), None)
+        pilot = next((p for p in self._fleet.pilots.values() if slot in p.slots), None)
         if pilot is None or run.attempt is None:  # it went away this moment
-            self._exit_codes[run.id] = EXIT_AWAY
+            exit_codes = {**self._fleet.exit_codes, run.id: EXIT_AWAY}
+            self._fleet = replace(self._fleet, exit_codes=exit_codes)
             return
-        pilot.slot_names[run.attempt] = slot.name
-        self._given[run.attempt] = pilot
-        self._order(pilot)
+        orders = pilot.orders
+        self._order(pilot, replace(orders, runs={**orders.runs, run.attempt: slot.name}))
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         until = time.monotonic() + wait_s
         while True:
-            if time.monotonic() - self._looked_at >= LOOK_S:
+            if time.monotonic() - self._fleet.looked_at >= LOOK_S:
                 self._look()
             remaining_s = until - time.monotonic()
-            if self._exit_codes or remaining_s <= 0:
+            if self._fleet.exit_codes or remaining_s <= 0:
                 break
             time.sleep(min(remaining_s, 0.05))
-        exit_codes, self._exit_codes = self._exit_codes, {}
+        exit_codes = dict(self._fleet.exit_codes)
+        if exit_codes:
+            self._fleet = replace(self._fleet, exit_codes={})
         return exit_codes
 
     def alive(self, run: RunDir) -> bool:
         if run.attempt is None:
             return HostLock().alive(run)  # trained here by another launcher
-        return self._holder(run) is not None
+        return run.attempt in self._fleet.holders
 
     def notes(self, run: RunDir) -> Notes:
-        pilot = self._holder(run)
+        pilot = self._fleet.holders.get(run.attempt or "")
         worker_notes = {} if pilot is None else pilot.beat.get("runs", {})
         return Notes.from_tree(worker_notes.get(run.attempt)) or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        pilot = self._holder(run)
+        pilot = self._fleet.holders.get(run.attempt or "")
         if run.attempt is None:
             HostLock().stop(run, now)
-        elif pilot is not None and pilot.stops.get(run.attempt) is not now:
-            pilot.stops[run.attempt] = now
-            self._order(pilot)
+        elif pilot is not None and pilot.orders.stop.get(run.attempt) is not now:
+            orders = pilot.orders
+            self._order(pilot, replace(orders, stop={**orders.stop, run.attempt: now}))
 
-    def _holder(self, run: RunDir) -> _Pilot | None:
-        pilot = self._given.get(run.attempt or "")
-        return pilot if pilot is not None and run.attempt in pilot.slot_names else None
-
-    def _order(self, pilot: _Pilot) -> None:
-        pilot.stops = {
-            attempt: at_once
-            for attempt, at_once in pilot.stops.items()
-            if attempt in pilot.slot_names
-        }
-        orders = {
-            "runs": pilot.slot_names,
-            "stop": pilot.stops,
-            "close": pilot.close,
-            "settings": {key: self._settings.get(key) for key in ("checkpoint_s", "origin")},
-        }
+    def _order(self, pilot: PilotState, orders: Orders) -> None:
+        """Write the orders of a pilot; while the disk is full, each look tries again."""
+        settings = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
+        is_late = False
         try:
-            pilot.folder.write_orders(orders)
-            pilot.late = False
+            self._folder(pilot).write_orders({**orders.tree(), "settings": settings})
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
-            pilot.late = True  # the next look tries again
+            is_late = True
+        self._fleet = self._fleet.put(replace(pilot, orders=orders, is_late=is_late))
+
+    def _folder(self, pilot: PilotState) -> PilotDir:
+        return PilotDir(self._root / "pilots" / pilot.id)
 
     # --- Pilots ---------------------------------------------------------------------------------
 
@@ -207,116 +164,81 @@ class PilotLauncher:
         Only the process that drives does so: before that another driver gives the orders, and the
         files may be old by the time it ends.
         """
-        if not self._drives:
+        if not self._fleet.is_driven:
             return
-        self._looked_at = moment = time.monotonic()
+        moment = time.monotonic()
+        self._fleet = replace(self._fleet, looked_at=moment)
         self._beat.check()
         if self._beat.full is not None:  # while the disk is full nobody can write beats
-            for pilot in self._pilots.values():
-                pilot.heard_at = moment
-        self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), moment)
-        for folder in self._all.pilots():
-            if folder.id not in self._pilots:
-                orders = folder.orders()  # of a driver that is dead
-                pilot = _Pilot(
-                    folder,
-                    slot_names=orders.get("runs", {}),
-                    heard_at=moment if folder.is_fresh() else moment - STALE_S,
-                    stops=orders.get("stop", {}),
-                    close=bool(orders.get("close")),
-                )
-                self._pilots[folder.id] = pilot
-                self._given |= dict.fromkeys(pilot.slot_names, pilot)
-        for pilot in list(self._pilots.values()):
-            beat = pilot.folder.beat()
-            if beat and beat != pilot.beat:
-                self._heard(pilot, beat, moment)
-            if pilot.late:
-                self._order(pilot)
-            exit_code = self._gone(pilot, moment)
-            if exit_code is not None:
-                for attempt in pilot.slot_names:
-                    self._exit_codes[_run_of(attempt)] = exit_code
-                pilot.slot_names = {}
-                self._jobs.leave(pilot.job, moment)
-                del self._pilots[pilot.folder.id]
-                pilot.folder.remove()
-        self.slots = [slot for pilot in self._open_pilots for slot in pilot.slots]
+            for pilot in self._fleet.pilots.values():
+                self._fleet = self._fleet.put(replace(pilot, heard_at=moment))
+        self._jobs.hear(self._fleet.jobs, bool(self.slots), moment)
+        for folder in Pilots(self._root / "pilots").pilots():
+            if folder.id not in self._fleet.pilots:
+                orders = Orders.of(folder.orders())  # of a driver that is dead
+                heard_at = moment if folder.is_fresh() else moment - STALE_S
+                self._fleet = self._fleet.put(PilotState(folder.id, orders, heard_at))
+        for pilot in list(self._fleet.pilots.values()):
+            self._step(self._hear(pilot, moment), moment)
 
-    @property
-    def _open_pilots(self) -> list[_Pilot]:
-        """The pilots that take more runs."""
-        return [pilot for pilot in self._pilots.values() if pilot.is_open]
+    def _hear(self, pilot: PilotState, now: float) -> PilotState:
+        """Read the beat of a pilot, and count its job among those that were seen."""
+        folder = self._folder(pilot)
+        beat = folder.beat()
+        is_first = not pilot.beat
+        newer = pilot.hear(beat, not is_first or folder.is_fresh(), now)
+        if newer is not pilot:
+            remarks = beat.get("remarks", ()) if is_first else ()
+            self._jobs.meet(newer.job, remarks, is_first and bool(newer.slots))
+            self._fleet = self._fleet.put(newer)
+        return newer
 
-    def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
-        if not pilot.beat:  # the first time
-            remarks = [*beat.get("remarks", ())]
-            self._jobs.lines += remarks
-            if beat.get("slots"):
-                self._jobs.failures = []
-            else:
-                self._jobs.failures += remarks
-        if beat.get("beat") != pilot.beat.get("beat") and (pilot.beat or pilot.folder.is_fresh()):
-            pilot.heard_at = now
-        pilot.beat = beat
-        self._jobs.unseen.pop(pilot.job, None)
-        pilot.slots = [Slot(**slot) for slot in beat.get("slots", ())]
-        has_ended = False
-        for attempt, exit_code in beat.get("ended", {}).items():
-            if attempt in pilot.slot_names:
-                del pilot.slot_names[attempt]
-                self._exit_codes[_run_of(attempt)] = exit_code
-                has_ended = True
-        if has_ended:
-            self._order(pilot)
-
-    def _gone(self, pilot: _Pilot, now: float) -> int | None:
-        """Return the exit code for the workers of a pilot that has ended, or is given up for dead;
-        None for other pilots."""
-        if pilot.beat.get("over"):
-            return EXIT_AWAY
-        silent_s = now - pilot.heard_at
-        forgotten = self._jobs.running is not None and pilot.job not in self._jobs.running
-        stale, end = silent_s > STALE_S, JobEnd()
-        if not (stale or (forgotten and silent_s > GONE_S)):
-            return None
-        if forgotten:
-            answer = self._jobs.ended(pilot.job)
-            if answer is None and not stale:
-                return None
-            end = answer or end
-        else:
+    def _step(self, pilot: PilotState, now: float) -> None:
+        """Carry out what follows from what is heard of a pilot."""
+        running = self._jobs.running
+        beat = PilotBeat(
+            pilot.beat, pilot.heard_at, None if running is None else pilot.job in running
+        )
+        step = pilot_step(beat, pilot.orders, now)
+        if step.asks and (end := self._jobs.ended(pilot.job)) is not None:
+            step = pilot_step(replace(beat, end=end), pilot.orders, now)
+        if step.cancels:
             self._jobs.cancel([pilot.job])
-        self._jobs.lines.append(_farewell(pilot, end if forgotten else None))
-        # What takes a job down with it is a death of its runs; what takes the host away is none.
-        return -int(signal.SIGKILL) if end.kind == "failed" else EXIT_AWAY
+        if step.reason:
+            self._jobs.lines.append(f"pilot {pilot.id} is gone: {step.reason}")
+        if step.is_gone or step.exit_codes:
+            self._fleet = self._fleet.after(pilot, step)
+        if step.is_gone:
+            self._jobs.leave(pilot.job, now)
+            self._folder(pilot).remove()
+        elif step.exit_codes or pilot.is_late:
+            self._order(pilot, step.orders)
 
     # --- The engine -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Take the pilots over from the previous driver, who may have begun after this launcher was
         made."""
-        make_folder(self._all.path)
-        token = store_token(self._root)
-        if token not in (None, self._token):
-            self._token, self._jobs = token, Jobs(self._settings["name"], self._engine(token))
-        write_proof(self._root, self._token)
+        make_folder(self._root / "pilots")
+        token = store_token(self._root) or self._fleet.token
+        if token != self._fleet.token:
+            self._jobs = Jobs(self._settings["name"], self._engine(token))
+        write_proof(self._root, token)
         self._beat.begin()
-        self._drives = True
+        self._fleet = replace(self._fleet, token=token, is_driven=True)
         self._look()
-        for pilot in self._pilots.values():
-            self._order(pilot)  # with this driver's settings
+        for pilot in self._fleet.pilots.values():
+            self._order(pilot, pilot.orders)  # with this driver's settings
 
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
-        if not self._drives:
+        if not self._fleet.is_driven:
             self._begin()
         self._beat.waiting = waiting
         if self._beat.full is not None:
             raise self._beat.full
-        for pilot in self._pilots.values():
-            if pilot.slots and not usable(pilot.slots, without) and not pilot.close:
-                pilot.close = True
-                self._order(pilot)
+        for pilot in self._fleet.pilots.values():
+            if pilot.slots and not usable(pilot.slots, without) and not pilot.orders.close:
+                self._order(pilot, replace(pilot.orders, close=True))
         if self._jobs.may_submit(time.monotonic()):
             self._fit(without)
         lines, self._jobs.lines = self._jobs.lines, []
@@ -325,32 +247,19 @@ class PilotLauncher:
     def _fit(self, without: Collection[str]) -> None:
         """Request as many jobs as the runs need, `jobs` at most."""
         waiting = self._beat.waiting
-        held_count = sum(pilot.held for pilot in self._open_pilots) // self.worlds[0]
+        held_count = sum(pilot.held for pilot in self._fleet.open_pilots) // self.worlds[0]
         needed_count = math.ceil((waiting + held_count) / self._a_job)
-        jobs = {pilot.job for pilot in self._open_pilots} | self._jobs.unseen.keys()
+        jobs = {pilot.job for pilot in self._fleet.open_pilots} | self._jobs.unseen.keys()
         lacking = min(self._settings["jobs"], needed_count) - len(jobs)
         if waiting and lacking > 0:
-            if not self._proven:  # once the data is decoded: a node that doesn't see it is refused
-                write_proof(self._root, self._token)
-                self._proven = True
+            if not self._fleet.is_proven:  # once the data is decoded: a node has to see it
+                write_proof(self._root, self._fleet.token)
+                self._fleet = replace(self._fleet, is_proven=True)
             self._jobs.submit(lacking, {place.partition("/")[0] for place in without})
         if not waiting:
             self._jobs.cancel_unseen(time.monotonic())
 
     def free(self) -> None:
         """Cancel the jobs that still wait. Pilots end by themselves when they hold no run."""
-        self._jobs.end(cancel=self._drives and self._beat.end())
+        self._jobs.end(cancel=self._fleet.is_driven and self._beat.end())
         self._server.free()
-
-
-def _run_of(attempt: str) -> str:
-    """Return the id of an attempt's run: attempts are named NUMBER/ID."""
-    return attempt.rpartition("/")[2]
-
-
-def _farewell(pilot: _Pilot, end: JobEnd | None) -> str:
-    """Return the line on a pilot that is given up. `end`: its job's; None: it is only silent."""
-    if end is None:
-        return f"pilot {pilot.folder.id} is gone: no sign of life"
-    how = f" ({end.words})" if end.words else ""
-    return f"pilot {pilot.folder.id} is gone: its job {pilot.job} has ended{how}"
