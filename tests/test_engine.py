@@ -12,7 +12,7 @@ import pytest
 from launcher_contract import settings
 
 from ablate.planning.compose import Composer
-from ablate.planning.engine import fill, fill_words
+from ablate.planning.engine import EngineFile
 from ablate.running.launchers.engine import FileEngine, meaning, read_states, refusal, seconds
 from ablate.running.launchers.jobs import AGAIN_S, JobEnd, Jobs
 from ablate.shared.errors import Failure, UserError
@@ -53,12 +53,12 @@ def programs(tmp_path, monkeypatch):
     ],
 )
 def test_a_template_is_filled_and_leaves_out_what_is_empty(template, values, text):
-    assert fill(template, values) == text
+    assert EngineFile.fill(template, values) == text
 
 
 def test_a_place_is_one_word_and_a_list_of_them_several():
     values = {"jobs": ["1", "2 3"], "name": "a b", "queue": ""}
-    words = fill_words("kill {*jobs} --name={name} [-q {queue}]", values)
+    words = EngineFile.words("kill {*jobs} --name={name} [-q {queue}]", values)
     assert words == ["kill", "1", "2 3", "--name=a b"]
 
 
@@ -190,7 +190,7 @@ def test_the_states_of_slurm_mean_what_the_file_says(tmp_path):
 
 def test_slurms_answers_are_read(tmp_path, programs):
     slurm = engine("slurm", tmp_path)
-    programs(sbatch="cat >script; echo '7;cluster'", squeue='echo "7 RUNNING"', sacct="exit 1")
+    programs(sbatch="cat >/dev/null; echo '7;cluster'", squeue='echo "7 RUNNING"', sacct="exit 1")
     assert slurm.submit(1, ()) == ["7"]
     assert slurm.submit(2, ()) == ["7_0", "7_1"]
     assert slurm.states() == {"7": True}

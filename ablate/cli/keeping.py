@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,12 +68,13 @@ def doctor(
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
-    """Check machine, store and bit-exact resume.
+    """Check machine, store and bit-exact resume; or, with the launcher of a cluster, a job there.
 
     The resume check trains a short run: the baseline of the named sweep, or a run with the given
     settings.
     """
     from ablate.audit import (
+        check_site,
         check_store,
         findings_tree,
         null_tables,
@@ -81,7 +82,6 @@ def doctor(
         run_checks,
         write_constraints,
     )
-    from ablate.running import ForkServer, make_local_launcher, unfit_slots, worker_environment
 
     if constraints:
         if words or scale or statistics or repair:
@@ -104,14 +104,12 @@ def doctor(
         findings = tell(null_tables(place, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
-        launcher = make_local_launcher(settings, place.cache)
-        slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
         try:
-            # not of an inline launcher: another process shall resume what one has begun
-            with ForkServer(worker_environment(slots)) as server:
-                ask = functools.partial(server.ask, environment=slots[0].environment)
-                tried = functools.partial(unfit_slots, server)
-                findings = tell(run_checks(place, settings, slots, label, specs, ask, tried))
+            if "engine" in settings:  # of a cluster
+                findings = tell(check_site(place, settings))
+            else:
+                with _host(settings, place) as (slots, *asks):
+                    findings = tell(run_checks(place, settings, slots, label, specs, *asks))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -121,6 +119,20 @@ def doctor(
     if problems:
         names = ", ".join(dict.fromkeys(problems))
         raise Failure(f"doctor: {count_text(len(problems), 'problem')} ({names})")
+
+
+@contextlib.contextmanager
+def _host(settings: Mapping[str, Any], store: Store) -> Iterator[tuple[Any, ...]]:
+    """Open a process of the training half on this host: the slots, and the functions `ask` and
+    `unfit` of `run_checks`."""
+    from ablate.running import ForkServer, make_local_launcher, unfit_slots, worker_environment
+
+    launcher = make_local_launcher(settings, store.cache)
+    slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
+    # not of an inline launcher: another process shall resume what one has begun
+    with ForkServer(worker_environment(slots)) as server:
+        ask = functools.partial(server.ask, environment=slots[0].environment)
+        yield slots, ask, functools.partial(unfit_slots, server)
 
 
 def _repair(store: Store) -> list[str]:

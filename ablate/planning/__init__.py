@@ -97,9 +97,6 @@ __all__ = [
     "LAUNCHERS",  # the launchers, by name
     "DRIVER_KEYS",  # the keys that every launcher has
     "EngineFile",  # how a cluster is asked for jobs, as a file says it
-    "read_engine",  # read the content of such a file
-    "fill",  # a template with its places filled
-    "fill_words",  # the words of a command with its places filled
     "launcher_line",  # a launcher's name and changed settings
     "LOGGERS",  # the loggers, by name
     "SHARED_LOGGER_KEYS",  # the keys that every logger has
@@ -144,7 +141,7 @@ if TYPE_CHECKING:
         Standing,
         with_seeds,
     )
-    from ablate.planning.engine import EngineFile, fill, fill_words, read_engine
+    from ablate.planning.engine import EngineFile
     from ablate.planning.expand import (
         find_cell,
         first_run,

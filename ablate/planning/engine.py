@@ -115,8 +115,9 @@ class EngineFile:
     its own; time_left: a command that prints the time until the job's limit, by default the limit
     itself at the start.
 
-    Answers. states: lists the jobs of `{name}`; state: one match a job, groups `job` and `state`;
-    empty: what `states` prints, whatever its exit code, where there are none; running, ended,
+    Answers. states: lists the jobs of `{name}`; state: one match a job, groups `job` and `state`,
+    and `name` where other jobs are listed, too; empty: what `states` prints, whatever its exit
+    code, where there are none; running, ended,
     failed, lost: patterns of whole states. Any other state is waiting, and the first that fits
     counts. A job that failed has taken its runs down with it; one that is lost was taken away, by
     hand or with its host. endings: asked in turn how a job ended that `states` no longer lists
@@ -152,6 +153,30 @@ class EngineFile:
     endings: tuple[Question, ...] = ()
     log: str = "{logs}"
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(tree: Mapping[str, Any]) -> EngineFile:
+        """Read the keys of a file. Raises UserError, one line."""
+        engine: EngineFile = read_section(EngineFile, tree, "launcher")
+        engine._check_syntax()
+        return engine
+
+    @staticmethod
+    def fill(template: str, values: Mapping[str, Any]) -> str:
+        """Return a template with its places filled. What `[...]` has around an empty place is left
+        out. Places in capitals stay."""
+        return _optional(template, values).format_map(_Places(values))
+
+    @staticmethod
+    def words(command: str, values: Mapping[str, Any]) -> list[str]:
+        """Return the words of a command with their places filled."""
+        words: list[str] = []
+        for word in shlex.split(_optional(command, values)):
+            if word.startswith("{*") and word.endswith("}"):
+                words += values[word[2:-1]]
+            else:
+                words.append(word.format_map(_Places(values)))
+        return words
 
     @property
     def program(self) -> str:
@@ -197,7 +222,7 @@ class EngineFile:
         for number, question in enumerate(self.endings):
             yield f"endings[{number}].command", question.command
 
-    def patterns(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    def _patterns(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Yield (key, pattern, the groups that it must have)."""
         yield "id", self.id, ("job",)
         yield "state", self.state, ("job", "state")
@@ -214,7 +239,7 @@ class EngineFile:
                 if place not in names and place not in PLACES and not place.isupper():
                     raise unknown_value(f"launcher.{key}: {{{place}}}", place, [*names, *PLACES])
 
-    def check_syntax(self) -> None:
+    def _check_syntax(self) -> None:
         """Raise UserError for braces that are no place, a command that can't be split, and a
         pattern that is none."""
         for key, text in self._templates():
@@ -224,7 +249,7 @@ class EngineFile:
                     shlex.split(text)
             except ValueError as error:
                 raise UserError(f"launcher.{key}: {text}: {error}") from error
-        for key, pattern, groups in self.patterns():
+        for key, pattern, groups in self._patterns():
             try:
                 compiled = re.compile(pattern)
             except re.error as error:
@@ -239,30 +264,6 @@ class EngineFile:
 
 
 ENGINE_FIELDS = tuple(each.name for each in dataclasses.fields(EngineFile))
-
-
-def read_engine(tree: Mapping[str, Any]) -> EngineFile:
-    """Read an engine from the keys of its file, or from settings. Raise UserError, one line."""
-    engine: EngineFile = read_section(EngineFile, tree, "launcher")
-    engine.check_syntax()
-    return engine
-
-
-def fill(template: str, values: Mapping[str, Any]) -> str:
-    """Return a template with its places filled. What `[...]` has around an empty place is left out.
-    Places in capitals stay."""
-    return _optional(template, values).format_map(_Places(values))
-
-
-def fill_words(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command with their places filled."""
-    words: list[str] = []
-    for word in shlex.split(_optional(command, values)):
-        if word.startswith("{*") and word.endswith("}"):
-            words += values[word[2:-1]]
-        else:
-            words.append(word.format_map(_Places(values)))
-    return words
 
 
 class _Places(dict[str, Any]):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ablate.planning.engine import ENGINE_FIELDS, EngineFile, read_engine
+from ablate.planning.engine import ENGINE_FIELDS, EngineFile
 from ablate.run import (
     Choice,
     Param,
@@ -110,7 +110,7 @@ def launcher_choice(name: str, tree: Mapping[str, Any]) -> Choice:
     choice = LAUNCHERS.get(tree.get("name", name))
     if choice is not None:
         return choice
-    engine = read_engine({key: tree[key] for key in ENGINE_FIELDS if key in tree})
+    engine = EngineFile.of({key: tree[key] for key in ENGINE_FIELDS if key in tree})
     params = {
         key: replace(param, default=tree.get(key, param.default))
         for key, param in engine_params(engine).items()
@@ -187,6 +187,6 @@ def launcher_line(settings: Mapping[str, Any]) -> str:
     if name in LAUNCHERS:
         params = launcher_params(name)
     else:
-        params = {**DRIVER_KEYS, **engine_params(read_engine(settings["engine"]))}
+        params = {**DRIVER_KEYS, **engine_params(EngineFile.of(settings["engine"]))}
     changed = [f"{k}={settings[k]}" for k, param in params.items() if settings[k] != param.default]
     return ", ".join([name, *changed])

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,7 +187,17 @@ class ProcessSite(Site):
 
 
 # name -> what else a sweep there needs
-FAKE_ENGINES: dict[str, tuple[str, ...]] = {"pbs": (), "lsf": (), "kubernetes": (), "skypilot": ()}
+FAKE_ENGINES: dict[str, tuple[str, ...]] = {
+    "pbs": (),
+    "lsf": (),
+    "kubernetes": (
+        "launcher.image=lab/ablate",
+        "launcher.claim=store",
+        "launcher.mount=/",
+        f"launcher.python={sys.executable}",
+    ),
+    "skypilot": ("launcher.volume=store", "launcher.mount=/"),
+}
 # name -> why it can't be had here, and how it is
 SITES: dict[str, tuple[Callable[[], str], Callable[[], Any]]] = {
     "slurm": (slurm_cluster.lacks, slurm_site),

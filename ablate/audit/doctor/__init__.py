@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 from ablate.audit.doctor import machine, resume_check, stored
+from ablate.audit.doctor import site as cluster
 from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
@@ -23,7 +24,15 @@ from ablate.running import Ask, Slot
 from ablate.shared import Failure, UserError
 from ablate.store import Store
 
-__all__ = ["Finding", "run_checks", "check_store", "null_tables", "print_findings", "findings_tree"]
+__all__ = [
+    "Finding",
+    "run_checks",
+    "check_store",
+    "check_site",
+    "null_tables",
+    "print_findings",
+    "findings_tree",
+]
 
 
 def run_checks(
@@ -64,6 +73,12 @@ def check_store(store: Store) -> Findings:
         yield from _safely("ledger", lambda: stored.content(store))
     else:
         yield Finding("ok", "store", f"{store.root} does not exist yet; `ablate sweep` makes it")
+
+
+def check_site(store: Store, settings: Mapping[str, Any]) -> Findings:
+    """Make the checks of a cluster, by one job of its launcher, and those of the store."""
+    yield from _safely("submit", lambda: cluster.site(store, settings))
+    yield from check_store(store)
 
 
 def _safely(name: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:

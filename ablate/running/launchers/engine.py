@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.planning import EngineFile, fill, fill_words, read_engine
+from ablate.planning import EngineFile
 from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared import Failure, UserError, make_folder, write_whole
@@ -55,15 +55,14 @@ class FileEngine:
     """The engine of a file: see `jobs.Engine`. The jobs of a store have its token in their name,
     whoever asked for them."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], root: Path, token: str, task: str = "fly"
-    ) -> None:
-        """`task`: what the jobs do, see `pilot.TASKS`."""
-        self._settings, self._root, self._token, self._task = settings, root, token, task
-        self._file = read_engine(settings["engine"])
+    def __init__(self, settings: Mapping[str, Any], root: Path, token: str, look: str = "") -> None:
+        """`look`: the name of jobs that only look (see `pilot.look`); "" for pilots."""
+        self._settings, self._root, self._token, self._look = settings, root, token, look
+        self._file = EngineFile.of(settings["engine"])
         self._place = f"launcher={settings['name']}"
         self._folder = root / "pilots" / "jobs"
-        self._script = self._folder / f"script-{os.getpid()}"
+        # SkyPilot knows a task by the end of its file's name.
+        self._script = self._folder / f"script-{os.getpid()}.yaml"
         self._hosts = re.split(r"[\s,]+", settings.get("hosts", "").strip(" ,"))
         self._known: dict[str, dict[str, State]] = {}  # the last answer of each host
         self._unreachable: set[str] = set()
@@ -115,7 +114,9 @@ class FileEngine:
             return [f"{host}:{job}" if host else job]
         array = self._file.array
         assert array is not None
-        return [fill(array.id, {"job": job, "number": number}) for number in range(count)]
+        return [
+            EngineFile.fill(array.id, {"job": job, "number": number}) for number in range(count)
+        ]
 
     def request(self, count: int, without: Collection[str] = (), host: str = "") -> Request:
         """Return a request for `count` jobs, on none of the hosts `without`, each with pilots."""
@@ -126,15 +127,15 @@ class FileEngine:
             "final": count - 1,
             "label": file.label if several is None else several.label,
             "exclude": file.exclude_joined.join(
-                fill(file.exclude, {"host": each}) for each in sorted(without)
+                EngineFile.fill(file.exclude, {"host": each}) for each in sorted(without)
             ),
         }
         options = {**file.options, **({} if several is None else several.options)}
         job = file.job if several is None else several.job
         values["options"] = option_words(file, filled(options, values) | self._site_options())
-        values["pilot"] = shlex.join(self._pilot(fill(job, values), values))
+        values["pilot"] = shlex.join(self._pilot(EngineFile.fill(job, values), values))
         script = fill_lines(file.script, _quoted(values))
-        return Request(fill_words(file.submit, values), script)
+        return Request(EngineFile.words(file.submit, values), script)
 
     def submit_driver(self, command: Sequence[str], log: Path) -> str:
         """Submit a driver's command as a job that needs no GPU, and gets a signal before its limit,
@@ -149,7 +150,7 @@ class FileEngine:
         # `exec`: the signal is for the driver itself.
         lines = ["#!/bin/bash", f"cd {shlex.quote(os.getcwd())}", self._settings["setup"]]
         script = "\n".join([*lines, f"exec {shlex.join(command)}", ""])
-        request = Request(fill_words(self._file.submit, values), script)
+        request = Request(EngineFile.words(self._file.submit, values), script)
         own = given(self._settings, without=("nodes", "gpus", "cpus"))
         return self._job_id(self._ask_for(request, own, "--detach job"))
 
@@ -202,7 +203,7 @@ class FileEngine:
         limit_s = seconds(settings.get("time", "")) or 0.0
         return {
             **{key: settings[key] for key in settings if key != "engine"},
-            "name": f"ablate-{self._token}",
+            "name": f"ablate-{self._look or self._token}",
             "python": settings["python"] or sys.executable,
             "folder": os.getcwd(),
             "root": str(self._root),
@@ -229,9 +230,9 @@ class FileEngine:
             "root": str(self._root),
             "settings": {**settings, "token": self._token},
             "job": job,
-            "host": fill(file.host, values),
-            "time_left": fill_words(file.time_left, values),
-            "task": self._task,
+            "host": EngineFile.fill(file.host, values),
+            "time_left": EngineFile.words(file.time_left, values),
+            "look": self._look,
         }
         # -P: import no module from the working directory
         return [str(values["python"]), "-P", "-u", "-m", PILOT, json.dumps(tree)]
@@ -280,29 +281,30 @@ class FileEngine:
         return {job: state for jobs in self._known.values() for job, state in jobs.items()}
 
     def _states_at(self, host: str) -> dict[str, State] | None:
-        output = output_of(fill_words(self._file.states, self._values(host)), self._file.empty)
+        values = self._values(host)
+        output = output_of(EngineFile.words(self._file.states, values), self._file.empty)
         if output is None:
             return None
         prefix = f"{host}:" if host else ""
-        return {f"{prefix}{job}": state for job, state in read_states(self._file, output)}
+        states = read_states(self._file, output, str(values["name"]))
+        return {f"{prefix}{job}": state for job, state in states}
 
     def ended(self, job: str) -> JobEnd:
         for question in self._file.endings:
-            output = output_of(fill_words(question.command, self._of_job(job))) or ""
-            words = [
-                " ".join(match["state"].split()) for match in re.finditer(question.pattern, output)
-            ]
-            if words:
-                kind = meaning(self._file, words[-1])
-                return JobEnd(words[-1], "ended" if kind in ("waiting", "running") else kind)
+            output = output_of(EngineFile.words(question.command, self._of_job(job))) or ""
+            endings = [*re.finditer(question.pattern, output, re.MULTILINE)]
+            if endings:
+                words = " ".join(endings[-1]["state"].split())
+                kind = meaning(self._file, words)
+                return JobEnd(words, "ended" if is_there(kind) else kind)
         return JobEnd()
 
     def cancel(self, jobs: Collection[str]) -> None:
         if "{*jobs}" in self._file.cancel:
-            output_of(fill_words(self._file.cancel, self._values() | {"jobs": [*jobs]}))
+            output_of(EngineFile.words(self._file.cancel, self._values() | {"jobs": [*jobs]}))
             return
         for job in jobs:
-            output_of(fill_words(self._file.cancel, self._of_job(job)))
+            output_of(EngineFile.words(self._file.cancel, self._of_job(job)))
 
     def _of_job(self, job: str) -> dict[str, Any]:
         """Return the values of places in a command on one job."""
@@ -310,7 +312,7 @@ class FileEngine:
         return self._values(host) | {"job": number}
 
     def log(self, job: str) -> str:
-        return fill(self._file.log, self._of_job(job))
+        return EngineFile.fill(self._file.log, self._of_job(job))
 
 
 # --- Rendering and reading ------------------------------------------------------------------------
@@ -321,7 +323,7 @@ def fill_lines(template: str, values: Mapping[str, Any]) -> str:
     lines = []
     for line in template.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        lines.append(fill(line, values).replace("\n", f"\n{indent}"))
+        lines.append(EngineFile.fill(line, values).replace("\n", f"\n{indent}"))
     return "\n".join([*lines, ""])
 
 
@@ -339,7 +341,7 @@ def _quoted(values: Mapping[str, Any]) -> dict[str, Any]:
 def filled(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with the places in their values filled."""
     return {
-        key: fill(value, values) if isinstance(value, str) else value
+        key: EngineFile.fill(value, values) if isinstance(value, str) else value
         for key, value in options.items()
     }
 
@@ -373,7 +375,7 @@ def site_options(place: str, text: str) -> dict[str, Any]:
 
 def given(settings: Mapping[str, Any], without: Collection[str] = ()) -> list[str]:
     """Return `launcher.KEY=VALUE` for the settings behind a request, except for empty ones."""
-    file = read_engine(settings["engine"])
+    file = EngineFile.of(settings["engine"])
     names = [*file.settings, "time", file.program, "nodes", "gpus", "cpus"]
     return [
         shlex.quote(f"launcher.{key}={settings[key]}")
@@ -396,9 +398,12 @@ def refusal(file: EngineFile, output: str) -> str:
     return "; ".join(errors or own_lines or lines[-1:])
 
 
-def read_states(file: EngineFile, output: str) -> Iterator[tuple[str, State]]:
-    """Yield (job, its state) of what `states` prints."""
+def read_states(file: EngineFile, output: str, name: str = "") -> Iterator[tuple[str, State]]:
+    """Yield (job, its state) of what `states` prints. `name`: that of the store's jobs, where the
+    pattern has a group of this name."""
     for match in re.finditer(file.state, output, re.MULTILINE):
+        if match.groupdict().get("name", name) != name:
+            continue
         yield match["job"], meaning(file, " ".join(match["state"].split()))
 
 

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ from ablate.shared import (
     UserError,
     make_folder,
     noted_signals,
+    to_json,
+    write_whole,
 )
 from ablate.store import BEAT_S, STALE_S, PilotDir, check_proof, read_beat
+from ablate.version import __version__
 
 IDLE_S = 30.0  # without a run, while none waits, before its devices are handed back
 
@@ -63,6 +67,33 @@ def fly(root: Path, settings: Mapping[str, Any], job: str, host: str, left_s: fl
         check_proof(root, settings["token"])
         name = f"{host}-{job}-{secrets.token_hex(2)}"
         _Pilot(root, name, {**settings}, job, host, left_s).work(heard)
+
+
+def look(root: Path, settings: Mapping[str, Any], job: str, host: str, name: str) -> None:
+    """Write what a pilot would see on this host, for `SiteJob.facts`, to NAME.json. Raises Failure
+    where it does not see the store."""
+    check_proof(root, settings["token"])
+    pilot = _Pilot(root, f"{host}-{job}", {**settings}, job, host, None)
+    pilot.local = pilot._local()
+    try:
+        pilot._find_slots()
+    finally:
+        pilot.local.free()
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
+    facts = {
+        "host": host,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "ablate": __version__,
+        "torch": torch,
+        "clock": time.time(),
+        "slots": [slot.place for slot in pilot.own.values()],
+        "remarks": pilot.remarks,
+    }
+    write_whole(root / "pilots" / "jobs" / f"{name}.json", to_json(facts))
 
 
 @dataclass
@@ -309,7 +340,11 @@ def main(tree: Mapping[str, Any]) -> None:
     settings = tree["settings"]
     answer = output_of(words) if words else None
     limit = settings.get("time", "") if answer is None else answer.strip()
-    fly(Path(tree["root"]), settings, job, host or platform.node(), seconds(limit))
+    host = host or platform.node()
+    if tree["look"]:
+        look(Path(tree["root"]), settings, job, host, tree["look"])
+    else:
+        fly(Path(tree["root"]), settings, job, host, seconds(limit))
 
 
 if __name__ == "__main__":
