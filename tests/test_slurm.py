@@ -307,7 +307,7 @@ def test_what_sbatch_refuses_is_one_line_with_the_setting(shell, sweep, where):
     assert done.code == 1
     [line] = done.err.splitlines()
     place = " ".join(where) or "launcher=slurm"
-    assert line.startswith(f"ablate: {place}: sbatch: invalid partition")
+    assert line.startswith(f"ablate: {place}: sbatch: invalid")
     assert "(asked with launcher.partition=nowhere " in line
     assert "launcher.sbatch=OPTION=null" in line
 
