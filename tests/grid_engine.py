@@ -143,7 +143,7 @@ class GridEngine:
         self._change("-Ae", f"hostname {self.host}\ncomplex_values {values}\n{host}")
         queue = self.told("qconf", "-sq")  # a template of the program's own
         own = {"qname": "all.q", "hostlist": self.host, "slots": str(slots), "pe_list": "smp"}
-        own |= {"shell": "/bin/bash", "rerun": "TRUE", "load_thresholds": "NONE"}
+        own |= {"shell": "/bin/bash", "rerun": "TRUE", "load_thresholds": "NONE", "notify": "0:0:5"}
         lines = []
         for key, value in (line.split(None, 1) for line in queue.splitlines()):
             lines.append(f"{key} {own.get(key, value)}")

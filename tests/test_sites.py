@@ -100,7 +100,7 @@ def test_kills_at_random(shell, sweep, calm, site):
 def test_stop_leaves_checkpoints_and_no_job(shell, sweep, calm, site):
     process = sweep(sleep=1, limits=SELDOM)
     train(shell)
-    assert "stopped s after 0 of 4" in shell("stop").out
+    assert "stopped s" in shell("stop").out
     assert shell.end(process).code == 128 + signal.SIGTERM
     assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
     wait_for(lambda: not sweep.jobs())
@@ -116,7 +116,7 @@ def test_a_queue_that_never_starts_is_left_empty(shell, site, calm):
     try:
         process = sweep()
         wait_for(sweep.jobs)
-        assert "stopped s after 0 of 4" in wait_for(lambda: shell("stop").out)
+        assert "stopped s" in wait_for(lambda: shell("stop").out)
         assert shell.end(process).code == 128 + signal.SIGTERM
         wait_for(lambda: not sweep.jobs())
     finally:

@@ -307,9 +307,38 @@ def test_what_sbatch_refuses_is_one_line_with_the_setting(shell, sweep, where):
     assert done.code == 1
     [line] = done.err.splitlines()
     place = " ".join(where) or "launcher=slurm"
-    assert line.startswith(f"ablate: {place}: sbatch: invalid partition specified: nowhere; ")
+    assert line.startswith(f"ablate: {place}: sbatch: invalid")
     assert "(asked with launcher.partition=nowhere " in line
-    assert line.endswith("; change the setting that it refuses, or try again later")
+    assert "launcher.sbatch=OPTION=null" in line
+
+
+STRICT = """\
+#!/bin/sh
+for word in "$@"; do
+  case "$word" in
+    --gpus-per-node*|--mem=*)
+      echo "sbatch: error: ${word%%=*} is not allowed here, use --gres and --mem-per-cpu" >&2
+      exit 1;;
+  esac
+done
+exec SBATCH "$@"
+"""
+
+
+def test_a_site_that_takes_only_its_own_options_is_served_by_keys(shell, cluster, calm, tmp_path):
+    strict = tmp_path / "bin" / "sbatch"
+    strict.parent.mkdir()
+    strict.write_text(STRICT.replace("SBATCH", str(shutil.which("sbatch"))))
+    strict.chmod(0o755)
+    share_data(shell, calm)
+    environment = {**cluster.environment, "PATH": f"{strict.parent}:{os.environ['PATH']}"}
+    words = ("sweep", *ROWS, *OFTEN, *SLURM, "seeds=2", "launcher.time=10")
+    done = shell.process(*words, code=1, **environment)
+    [line] = done.err.splitlines()
+    assert "--gpus-per-node is not" in line
+    assert "launcher.sbatch=" in line
+    keys = "launcher.sbatch='gpus-per-node=null gres=gpu:1 mem-per-cpu=100M'"
+    assert check(shell, shell.start(*words, keys, **environment), calm) == [1, 1, 1, 1]
 
 
 def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):

@@ -200,7 +200,9 @@ class EngineFile:
         )
 
     def needs(self, place: str) -> bool:
-        """Return whether a command or the script has this place outside `[...]`."""
+        """Return whether a command or the script has this place outside `[...]`; for `hosts`, that
+        of one of them."""
+        place = "host" if place == "hosts" else place
         texts = (self.submit, self.states, self.cancel, self.script)
         return any(place in _places(_OPTIONAL.sub("", text)) for text in texts)
 

@@ -12,6 +12,7 @@ Used by `planning/compose.py` and `running/launchers/__init__.py` for `ablate sw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from ablate.planning.engine import ENGINE_FIELDS, EngineFile
@@ -104,13 +105,17 @@ def engine_params(engine: EngineFile) -> dict[str, Param]:
 
 
 def launcher_choice(name: str, tree: Mapping[str, Any]) -> Choice:
-    """Return a launcher with the settings of its own. `tree`: its section. Raises UserError for a
-    mistake in its file."""
+    """Return a launcher with the settings of its own. `tree`: its section, which has their defaults
+    where its file gives some. Raises UserError for a mistake in its file."""
     choice = LAUNCHERS.get(tree.get("name", name))
     if choice is not None:
         return choice
     engine = EngineFile.of({key: tree[key] for key in ENGINE_FIELDS if key in tree})
-    choice = Choice("", "-", "", engine_params(engine))
+    params = {
+        key: replace(param, default=tree.get(key, param.default))
+        for key, param in engine_params(engine).items()
+    }
+    choice = Choice("", "-", "", params)
     engine.check_places(choice.params)
     return choice
 

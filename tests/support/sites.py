@@ -218,7 +218,9 @@ class FarSweeps:
     ) -> subprocess.Popen:
         share_data(self._shell, self._calm)
         setup = f"launcher.setup='export OMP_NUM_THREADS=1 SLEEP={sleep}'"
-        words = ("sweep", *ROWS, *limits, *self._site.words, setup, "seeds=2", *words)
+        given = {word.partition("=")[0] for word in words}
+        site_words = [word for word in self._site.words if word.partition("=")[0] not in given]
+        words = ("sweep", *ROWS, *limits, *site_words, setup, "seeds=2", *words)
         self._started.append(self._shell.start(*words, **self._site.environment))
         return self._started[-1]
 
