@@ -357,7 +357,10 @@ def _matching(
     names: set[str] = set()
     for pattern in patterns:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise UserError(f"{TRAINER}.{key}: {pattern}: expected files within {folder}")
+            raise UserError(
+                f"{TRAINER}.{key}: {pattern}: expected files within {folder}; work in a folder "
+                f"above them, with `cwd: {folder.name}` in the yaml"
+            )
         check_pattern(pattern, key)
         if (folder / pattern).is_dir():  # all that lies in it
             pattern = f"{pattern.rstrip('/')}/**/*"
