@@ -95,14 +95,17 @@ def test_a_key_of_sbatch_takes_the_place_of_ours_and_null_leaves_it_out(tmp_path
 
 
 def test_keys_of_sbatch_whose_quotes_do_not_match_are_refused(tmp_path):
-    line = r"^launcher.sbatch: comment='a: .* give keys as in [^\n]*$"
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(UserError) as refused:
         engine("slurm", tmp_path, sbatch="comment='a").request(1)
+    assert str(refused.value).startswith("launcher.sbatch: comment='a: ")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_limit_without_time_to_train_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"launcher.time: 1 is not more than launcher.grace_s=90"):
+    with pytest.raises(UserError) as refused:
         engine("slurm", tmp_path, time="1")
+    assert str(refused.value).startswith("launcher.time: 1 ")
+    assert "launcher.grace_s=90" in str(refused.value)
 
 
 SRUN = """
@@ -217,7 +220,8 @@ def test_a_site_that_refuses_an_option_is_served_by_keys(tmp_path, programs):
     with pytest.raises(Failure) as refused:
         engine("slurm", tmp_path).submit(1, ())
     line = str(refused.value)
-    assert line.startswith("launcher=slurm: sbatch: lab: --gpus-per-node=1: not here, ")
+    assert line.startswith("launcher=slurm: sbatch: ")
+    assert "--gpus-per-node=1" in line
     assert "launcher.sbatch=OPTION=null" in line
     keys = "gres=gpu:a100:1 gpus-per-node=null"
     assert engine("slurm", tmp_path, sbatch=keys).submit(1, ()) == ["7"]

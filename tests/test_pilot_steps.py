@@ -141,7 +141,7 @@ def test_every_attempt_ends_once_whatever_happens(events):
         if now - pilot.heard_at <= GONE_S and not pilot.beat.get("over"):
             assert not step.is_gone
         exit_codes |= step.exit_codes
-        fleet = fleet.after(pilot, step)
+        fleet = fleet.advance(pilot, step)
         assert fleet.holders.keys() == set(ordered) - exit_codes.keys()
         if step.is_gone:
             assert exit_codes.keys() == set(ordered)

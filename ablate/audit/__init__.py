@@ -12,7 +12,6 @@ __all__ = [
     # Checks
     "run_checks",  # check the machine, the store and bit-exact resume
     "check_store",  # check the store alone
-    "check_site",  # check a cluster by one job
     "null_tables",  # how often tables of this store's noise show an effect
     "print_findings",  # print each finding as it comes
     "findings_tree",  # findings as a plain tree, for JSON
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle, open_sweep
     from ablate.audit.bundle_check import check_bundle
     from ablate.audit.doctor import (
-        check_site,
         check_store,
         findings_tree,
         null_tables,

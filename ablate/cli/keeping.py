@@ -74,7 +74,6 @@ def doctor(
     settings.
     """
     from ablate.audit import (
-        check_site,
         check_store,
         findings_tree,
         null_tables,
@@ -106,7 +105,7 @@ def doctor(
         label, specs, settings = _config(words, scale, store)
         try:
             if "engine" in settings:  # of a cluster
-                findings = tell(check_site(place, settings))
+                findings = tell(check_store(place, settings))
             else:
                 with _host(settings, place) as (slots, *asks):
                     findings = tell(run_checks(place, settings, slots, label, specs, *asks))
@@ -125,14 +124,14 @@ def doctor(
 def _host(settings: Mapping[str, Any], store: Store) -> Iterator[tuple[Any, ...]]:
     """Open a process of the training half on this host: the slots, and the functions `ask` and
     `unfit` of `run_checks`."""
-    from ablate.running import ForkServer, make_local_launcher, unfit_slots, worker_environment
+    from ablate.running import ForkServer, make_launcher, worker_environment
 
-    launcher = make_local_launcher(settings, store.cache)
+    launcher = make_launcher(settings, store.cache, may_be_remote=False)
     slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
     # not of an inline launcher: another process shall resume what one has begun
     with ForkServer(worker_environment(slots)) as server:
         ask = functools.partial(server.ask, environment=slots[0].environment)
-        yield slots, ask, functools.partial(unfit_slots, server)
+        yield slots, ask, server.unfit
 
 
 def _repair(store: Store) -> list[str]:
@@ -251,7 +250,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     from ablate.planning import Composer, parse_word, single_values, split_launcher
     from ablate.report import progress_view
     from ablate.run import OwnSpec
-    from ablate.running import decode_data, make_local_launcher
+    from ablate.running import decode_data, make_launcher
     from ablate.store import (
         SweepProgress,
         Worker,
@@ -288,7 +287,8 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
             f"it"
         )
     announce(f"training {run.label} once more")
-    launcher = make_local_launcher(composer.launcher(launcher_settings), store.cache)
+    settings = composer.launcher(launcher_settings)
+    launcher = make_launcher(settings, store.cache, may_be_remote=False)
     try:
         with contextlib.ExitStack() as quiet:
             if format == "json":  # standard output is its own

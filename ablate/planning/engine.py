@@ -80,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Several:
-    """What differs in a request for several equal jobs at once.
+    """The differences of a request for several equal jobs at once.
 
     options: in addition; label, job: as in EngineFile; id: of each, from the request's `{job}` and
     the `{number}` of the job in it.
@@ -94,11 +94,11 @@ class Several:
 
 @dataclass(frozen=True)
 class DriverJob:
-    """The job of `--detach job`. options: its own; without: beginnings of those keys of
+    """The job of `--detach job`. options: its own; training: beginnings of those keys of
     launcher.PROGRAM that only training needs."""
 
     options: Mapping[str, Any]
-    without: tuple[str, ...] = ()
+    training: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ class EngineFile:
 
     @property
     def takes_options(self) -> bool:
-        """Whether launcher.PROGRAM adds options to a request."""
+        """True if launcher.PROGRAM adds options to a request."""
         return "{*options}" in self.submit
 
     @property
     def has_hosts(self) -> bool:
-        """Whether jobs are asked for at each of several hosts."""
+        """True if jobs are asked for at each of several hosts."""
         return "hosts" in self.settings
 
     def uses(self, *places: str) -> bool:
@@ -263,7 +263,7 @@ class EngineFile:
             raise UserError("launcher.submit: expected a command, got nothing")
 
 
-ENGINE_FIELDS = tuple(each.name for each in dataclasses.fields(EngineFile))
+ENGINE_FIELDS = tuple(item.name for item in dataclasses.fields(EngineFile))
 
 
 class _Places(dict[str, Any]):

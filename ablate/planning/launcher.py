@@ -130,12 +130,12 @@ def joined(value: Any) -> Any:
 
 
 def launcher_settings(
-    tree: Mapping[str, Any], others: Callable[[], Mapping[str, Choice]] = dict
+    tree: Mapping[str, Any], launchers: Callable[[], Mapping[str, Choice]] = dict
 ) -> dict[str, Any]:
     """Return the launcher's name and every setting, checked, with defaults for absent keys. A
     launcher of a file also has `engine`, the content of the file.
 
-    `others`: all launchers, which an error may need. Raises UserError for an unknown launcher or
+    `launchers`: all launchers, which an error may need. Raises UserError for an unknown launcher or
     setting, for a setting of another launcher, and for a mistake in the file.
     """
     name = tree["name"]
@@ -144,7 +144,7 @@ def launcher_settings(
     engine_tree = {key: values.pop(key) for key in ENGINE_FIELDS if key in values}
     own_keys = [*DRIVER_KEYS, *table[name].params]
     if not values.keys() <= {*own_keys}:
-        table = {**others(), **table}
+        table = {**launchers(), **table}
         elsewhere = {key for choice in table.values() for key in choice.params}
         keys_of_file = ENGINE_FIELDS if engine_tree else ()
         check_keys("launcher", values.keys() - elsewhere, [*own_keys, *keys_of_file])

@@ -29,10 +29,8 @@ __all__ = [
     "Ask",  # asks the training half a question
     "ForkServer",  # a process that forks workers in milliseconds
     "make_launcher",  # make the launcher that the settings name
-    "make_local_launcher",  # make a launcher for this machine
     "worker_options",  # the options of a worker
     "worker_environment",  # the environment variables of a worker
-    "unfit_slots",  # the slots whose devices can't run a small kernel
     "Here",  # workers of this machine, as a launcher has them
     "GpuSet",  # the GPUs that a launcher may use
     "SiteJob",  # a job that looks at what a cluster's nodes see
@@ -79,11 +77,10 @@ if TYPE_CHECKING:
         Launcher,
         Slot,
         make_launcher,
-        make_local_launcher,
         worker_options,
     )
     from ablate.running.launchers.fork import ForkServer, check_data, data_remarks, decode_data
-    from ablate.running.launchers.local import Here, unfit_slots, worker_environment
+    from ablate.running.launchers.local import Here, worker_environment
     from ablate.running.loggers import Observers, check_loggers_installed
     from ablate.running.orders import check_order, give_order
     from ablate.running.preflight import (

@@ -1,4 +1,4 @@
-"""One job of a cluster that looks at what a sweep's jobs would see, before there is a sweep.
+"""A job of a cluster looks at what a sweep's jobs would see, before there is a sweep.
 
 Used by `ablate doctor launcher=NAME` (audit/doctor/site.py). What the job does is in
 launchers/pilot.py (`look`); a new fact needs both.

@@ -14,8 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ablate.audit.doctor import machine, resume_check, stored
-from ablate.audit.doctor import site as cluster
+from ablate.audit.doctor import machine, resume_check, site, stored
 from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
@@ -66,19 +65,16 @@ def run_checks(
         yield from _safely("resume", check)
 
 
-def check_store(store: Store) -> Findings:
-    """Make the checks of the store alone."""
+def check_store(store: Store, cluster: Mapping[str, Any] | None = None) -> Findings:
+    """Make the checks of the store alone; first those of a cluster, by one job of its launcher,
+    where its settings are given."""
+    if cluster is not None:
+        yield from _safely("submit", lambda: site.cluster(store, cluster))
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
         yield from _safely("ledger", lambda: stored.content(store))
     else:
         yield Finding("ok", "store", f"{store.root} does not exist yet; `ablate sweep` makes it")
-
-
-def check_site(store: Store, settings: Mapping[str, Any]) -> Findings:
-    """Make the checks of a cluster, by one job of its launcher, and those of the store."""
-    yield from _safely("submit", lambda: cluster.site(store, settings))
-    yield from check_store(store)
 
 
 def _safely(name: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:

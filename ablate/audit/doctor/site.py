@@ -22,7 +22,7 @@ CLOCKS_S = 30.0  # by which clocks may differ
 ASK_S = 2.0  # between two questions to the engine
 
 
-def site(store: Store, settings: Mapping[str, Any]) -> Findings:
+def cluster(store: Store, settings: Mapping[str, Any]) -> Findings:
     """Ask for one job and report what it sees. Raises UserError and Failure as SiteJob does."""
     begun_at = time.time()
     job = SiteJob(settings, store.root)
@@ -40,18 +40,18 @@ def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
     explain."""
     since, runs_since = time.monotonic(), None
     while (facts := job.facts()) is None:
-        now, runs = time.monotonic(), job.runs()
+        moment, runs = time.monotonic(), job.runs()
         if runs and runs_since is None:
-            runs_since = now
+            runs_since = moment
         if runs is None and job.answers():
             facts = job.facts()  # it may have written just before it ended
             if facts is None:
                 yield Finding("problem", "store", _ended(job))
             return facts
-        if runs_since is None and now - since > PATIENCE_S:
+        if runs_since is None and moment - since > PATIENCE_S:
             yield Finding("problem", "queue", _never_started(job, settings))
             return None
-        if runs_since is not None and now - runs_since > PATIENCE_S:
+        if runs_since is not None and moment - runs_since > PATIENCE_S:
             yield Finding(
                 "problem", "store", f"job {job.job} runs, and has not written here; see {job.log}"
             )
@@ -63,18 +63,19 @@ def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
 
 
 def _ended(job: SiteJob) -> str:
-    how = f" ({job.ending()})" if job.ending() else ""
+    ending = job.ending()
+    state = f" ({ending})" if ending else ""
     words = job.last_words()
     reason = f": {words}" if words else ""
-    return f"job {job.job} ended{how} without an answer{reason}; see {job.log}"
+    return f"job {job.job} ended{state} without an answer{reason}; see {job.log}"
 
 
 def _never_started(job: SiteJob, settings: Mapping[str, Any]) -> str:
-    asked = [key for key in ("time", "gpus", "cpus", "mem", "nodes") if settings.get(key)]
-    given = " ".join(f"launcher.{key}={settings[key]}" for key in asked)
+    keys = [key for key in ("time", "gpus", "cpus", "mem", "nodes") if settings.get(key)]
+    request = " ".join(f"launcher.{key}={settings[key]}" for key in keys)
     return (
         f"job {job.job} did not start within {PATIENCE_S / 60:g} minutes, and is cancelled; ask "
-        f"for less than {given}, or ask the site how long its queue is"
+        f"for less than {request}, or ask the site how long its queue is"
     )
 
 
@@ -89,17 +90,17 @@ def _facts(
         yield Finding("problem", "devices", remark)
     if slots:
         yield Finding("ok", "devices", f"{count_text(len(slots), 'run')} at once: {slots[0]}, ...")
-    yield _same("python", facts["python"], platform.python_version(), host)
-    yield _same("ablate", facts["ablate"], __version__, host)
+    yield _versions("python", facts["python"], platform.python_version(), host)
+    yield _versions("ablate", facts["ablate"], __version__, host)
     if facts["torch"] is None:
         text = f"{host}: no torch in {facts['executable']}; install it, or give launcher.python"
         yield Finding("problem", "torch", text)
     else:
         try:
-            here = metadata.version("torch")
+            expected = metadata.version("torch")
         except metadata.PackageNotFoundError:
-            here = facts["torch"]
-        yield _same("torch", facts["torch"], here, host)
+            expected = facts["torch"]
+        yield _versions("torch", facts["torch"], expected, host)
     early, late = begun_at - facts["clock"], facts["clock"] - ended_at
     if max(early, late) > CLOCKS_S:
         text = (
@@ -110,8 +111,8 @@ def _facts(
         yield Finding("ok", "clock", f"{host}: its clock is that of this host")
 
 
-def _same(check: str, there: str, here: str, host: str) -> Finding:
-    if there == here:
-        return Finding("ok", check, f"{host}: {there}")
-    text = f"{host}: {there}, and {here} on this host; results may differ in the last bits"
+def _versions(check: str, version: str, expected: str, host: str) -> Finding:
+    if version == expected:
+        return Finding("ok", check, f"{host}: {version}")
+    text = f"{host}: {version}, and {expected} on this host; results may differ in the last bits"
     return Finding("warning", check, text)

@@ -151,11 +151,12 @@ class Launcher(Liveness, Protocol):
         """End the helper processes. Workers that still run are left alone."""
 
 
-def make_launcher(settings: Tree, cache: Path) -> Launcher:
+def make_launcher(settings: Tree, cache: Path, may_be_remote: bool = True) -> Launcher:
     """Make the launcher that `settings` names (the `launcher` group). `cache`: the folder of
     decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
+    Raises UserError for a remote launcher where the command only trains on this host.
     """
     name = settings["name"]
     if name not in LAUNCHERS and "engine" not in settings:
@@ -163,18 +164,9 @@ def make_launcher(settings: Tree, cache: Path) -> Launcher:
     path = LAUNCHERS[name].path if name in LAUNCHERS else ENGINE_LAUNCHER
     module, _, attribute = path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
-    return launcher
-
-
-def make_local_launcher(settings: Tree, cache: Path) -> Launcher:
-    """Make a launcher as `make_launcher` does, for commands that only train on this host. Raises
-    UserError for a remote one."""
-    launcher = make_launcher(settings, cache)
-    if launcher.remote:
+    if launcher.remote and not may_be_remote:
         launcher.free()
-        raise UserError(
-            f"launcher={settings['name']}: this command trains on this host; give launcher=local"
-        )
+        raise UserError(f"launcher={name}: this command trains on this host; give launcher=local")
     return launcher
 
 

@@ -64,7 +64,7 @@ class FileEngine:
         # SkyPilot knows a task by the end of its file's name.
         self._script = self._folder / f"script-{os.getpid()}.yaml"
         self._hosts = re.split(r"[\s,]+", settings.get("hosts", "").strip(" ,"))
-        self._known: dict[str, dict[str, State]] = {}  # the last answer of each host
+        self._states: dict[str, dict[str, State]] = {}  # the last answer of each host
         self._unreachable: set[str] = set()
         _check_limit(settings)
         self._check_missing()
@@ -92,7 +92,7 @@ class FileEngine:
         """Ask for a job, where there are hosts on one that has none of ours."""
         if not self._file.has_hosts:
             return self._submit(1, without)
-        busy = {host for host, jobs in self._known.items() if any(map(is_there, jobs.values()))}
+        busy = {host for host, jobs in self._states.items() if any(map(is_there, jobs.values()))}
         hosts = [host for host in self._hosts if host not in {*without, *busy}]
         reasons = []
         for host in sorted(hosts, key=lambda host: host in self._unreachable):
@@ -101,14 +101,14 @@ class FileEngine:
             except Failure as error:
                 reasons.append(str(error))
                 continue
-            self._known[host] = {job: "waiting"}
+            self._states[host] = {job: "waiting"}
             return [job]
         if busy:
             return []
         raise Failure(reasons[0] if reasons else f"{self._place}: launcher.hosts: none can be used")
 
     def _submit(self, count: int, without: Collection[str], host: str = "") -> list[str]:
-        output = self._ask_for(self.request(count, without, host), given(self._settings))
+        output = self._ask_for(self.request(count, without, host), request_settings(self._settings))
         job = self._job_id(output)
         if count == 1:
             return [f"{host}:{job}" if host else job]
@@ -127,7 +127,7 @@ class FileEngine:
             "final": count - 1,
             "label": file.label if several is None else several.label,
             "exclude": file.exclude_joined.join(
-                EngineFile.fill(file.exclude, {"host": each}) for each in sorted(without)
+                EngineFile.fill(file.exclude, {"host": name}) for name in sorted(without)
             ),
         }
         options = {**file.options, **({} if several is None else several.options)}
@@ -143,7 +143,7 @@ class FileEngine:
         that asks for jobs is missing, or where it refuses."""
         driver = self._file.driver
         assert driver is not None
-        site = {k: v for k, v in self._site_options().items() if not k.startswith(driver.without)}
+        site = {k: v for k, v in self._site_options().items() if not k.startswith(driver.training)}
         values = self._values() | {"count": 1, "final": 0, "label": "", "exclude": ""}
         values |= {"log": str(log)}
         values["options"] = option_words(self._file, filled(driver.options, values) | site)
@@ -151,13 +151,13 @@ class FileEngine:
         lines = ["#!/bin/bash", f"cd {shlex.quote(os.getcwd())}", self._settings["setup"]]
         script = "\n".join([*lines, f"exec {shlex.join(command)}", ""])
         request = Request(EngineFile.words(self._file.submit, values), script)
-        own = given(self._settings, without=("nodes", "gpus", "cpus"))
-        return self._job_id(self._ask_for(request, own, "--detach job"))
+        own_settings = request_settings(self._settings, for_training=False)
+        return self._job_id(self._ask_for(request, own_settings, "--detach job"))
 
     def _ask_for(self, request: Request, settings: Sequence[str], place: str = "") -> str:
         """Run a request and return what it prints. `settings`: those behind it, which a user can
         change where it is refused; `place`: the setting that requested it, for messages."""
-        program, where = self._file.program, place or self._place
+        program, place = self._file.program, place or self._place
         if self._file.uses("script"):
             make_folder(self._folder)
             write_whole(self._script, request.script.encode())
@@ -166,13 +166,13 @@ class FileEngine:
                 request.words, input=request.script, capture_output=True, text=True, check=False
             )
         except OSError as error:
-            raise Failure(f"{where}: {program}: {error.strerror}; {WHERE}") from error
+            raise Failure(f"{place}: {program}: {error.strerror}; {WHERE}") from error
         if completed.returncode == 0:
             return completed.stdout
         reason = refusal(self._file, completed.stderr or completed.stdout)
         reason = reason or f"ended with {completed.returncode}"
-        asked = f" (asked with {' '.join(settings)})" if settings else ""
-        raise Failure(f"{where}: {program}: {reason}{asked}; {self._remedy()}")
+        request_text = f" (asked with {' '.join(settings)})" if settings else ""
+        raise Failure(f"{place}: {program}: {reason}{request_text}; {self._remedy()}")
 
     def _remedy(self) -> str:
         remedy = "change the setting that it refuses, or try again later"
@@ -246,7 +246,7 @@ class FileEngine:
 
     @property
     def takes_drivers(self) -> bool:
-        """Whether a driver can have a job of its own."""
+        """True if a driver can have a job of its own."""
         return self._file.driver is not None
 
     # --- Answers --------------------------------------------------------------------------------
@@ -275,10 +275,10 @@ class FileEngine:
         with ThreadPoolExecutor(len(self._hosts)) as threads:
             answers = dict(zip(self._hosts, threads.map(self._states_at, self._hosts), strict=True))
         self._unreachable = {host for host, answer in answers.items() if answer is None}
-        self._known |= {host: answer for host, answer in answers.items() if answer is not None}
+        self._states |= {host: answer for host, answer in answers.items() if answer is not None}
         if len(self._unreachable) == len(self._hosts):
             return None
-        return {job: state for jobs in self._known.values() for job, state in jobs.items()}
+        return {job: state for jobs in self._states.values() for job, state in jobs.items()}
 
     def _states_at(self, host: str) -> dict[str, State] | None:
         values = self._values(host)
@@ -373,15 +373,12 @@ def site_options(place: str, text: str) -> dict[str, Any]:
     return options
 
 
-def given(settings: Mapping[str, Any], without: Collection[str] = ()) -> list[str]:
+def request_settings(settings: Mapping[str, Any], for_training: bool = True) -> list[str]:
     """Return `launcher.KEY=VALUE` for the settings behind a request, except for empty ones."""
     file = EngineFile.of(settings["engine"])
-    names = [*file.settings, "time", file.program, "nodes", "gpus", "cpus"]
-    return [
-        shlex.quote(f"launcher.{key}={settings[key]}")
-        for key in names
-        if settings.get(key) and key not in without
-    ]
+    names = [*file.settings, "time", file.program]
+    names += ["nodes", "gpus", "cpus"] if for_training else []
+    return [shlex.quote(f"launcher.{key}={settings[key]}") for key in names if settings.get(key)]
 
 
 def refusal(file: EngineFile, output: str) -> str:

@@ -126,8 +126,8 @@ class Jobs:
                 continue
             del self.unseen[job]
             if job not in self._left and ending.kind != "lost":
-                how = ending.words or "nobody knows how"
-                report = f"ended before its pilot was seen ({how})"
+                words = ending.words or "nobody knows how"
+                report = f"ended before its pilot was seen ({words})"
                 self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
                 self.lines.append(self.failures[-1])
         for job, runs in running.items():

@@ -1,4 +1,4 @@
-"""What a driver knows of its pilots, as values, and what follows from a beat: pure functions.
+"""The pilots of a driver as values, and what follows from a beat: pure functions.
 
 Used by launchers/pilots.py, which reads the files, asks the engine and carries out a `PilotStep`.
 """
@@ -47,7 +47,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class PilotBeat:
-    """What is heard of a pilot. content: its last beat, {} before the first; heard_at: when its
+    """The news of a pilot. content: its last beat, {} before the first; heard_at: when its
     driver saw a new one, in seconds of a monotonic clock; is_listed: whether its engine lists its
     job, None where it has not answered; end: how the job ended, None where that is not known."""
 
@@ -59,7 +59,7 @@ class PilotBeat:
 
 @dataclass(frozen=True)
 class PilotStep:
-    """What follows from a beat.
+    """The consequences of a beat.
 
     orders: those from now on; exit_codes: of attempts that have ended, once each; is_gone: the
     pilot has ended, or is given up for dead; asks: the engine is to be asked how the job ended;
@@ -83,26 +83,26 @@ def pilot_step(beat: PilotBeat, orders: Orders, now: float) -> PilotStep:
     }
     remaining = orders.without(reported) if reported else orders
     if beat.content.get("over"):
-        return _gone(remaining, reported, EXIT_AWAY)
+        return _last_step(remaining, reported, EXIT_AWAY)
     silent_s = now - beat.heard_at
     is_stale, is_forgotten = silent_s > STALE_S, beat.is_listed is False
     if not (is_stale or (is_forgotten and silent_s > GONE_S)):
         return PilotStep(remaining, reported)
     if not is_forgotten:
         return replace(
-            _gone(remaining, reported, EXIT_AWAY), cancels=True, reason="no sign of life"
+            _last_step(remaining, reported, EXIT_AWAY), cancels=True, reason="no sign of life"
         )
     if beat.end is None and not is_stale:
         return PilotStep(remaining, reported, asks=True)
     end = beat.end or JobEnd()
     # What takes a job down with it is a death of its runs; what takes the host away is none.
     exit_code = -int(signal.SIGKILL) if end.kind == "failed" else EXIT_AWAY
-    how = f" ({end.words})" if end.words else ""
-    reason = f"its job {beat.content.get('job', '')} has ended{how}"
-    return replace(_gone(remaining, reported, exit_code), asks=beat.end is None, reason=reason)
+    words = f" ({end.words})" if end.words else ""
+    reason = f"its job {beat.content.get('job', '')} has ended{words}"
+    return replace(_last_step(remaining, reported, exit_code), asks=beat.end is None, reason=reason)
 
 
-def _gone(orders: Orders, reported: Mapping[str, int], exit_code: int) -> PilotStep:
+def _last_step(orders: Orders, reported: Mapping[str, int], exit_code: int) -> PilotStep:
     """Return the last step of a pilot: all that it still had ends with this code."""
     exit_codes = {**reported, **dict.fromkeys(orders.runs, exit_code)}
     return PilotStep(Orders(close=True), exit_codes, is_gone=True)
@@ -132,10 +132,10 @@ class PilotState:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes more runs."""
+        """True if it takes more runs."""
         return bool(self.beat.get("open")) and not self.orders.close
 
-    def hear(self, beat: Mapping[str, Any], is_fresh: bool, now: float) -> PilotState:
+    def hear(self, beat: Mapping[str, Any], is_fresh: bool, moment: float) -> PilotState:
         """Return the pilot once this beat was read. `is_fresh`: its file is new by this host's
         clock, which counts for the first one only: it may be old."""
         if not beat or beat == self.beat:
@@ -144,7 +144,7 @@ class PilotState:
         return replace(
             self,
             beat=beat,
-            heard_at=now if is_new else self.heard_at,
+            heard_at=moment if is_new else self.heard_at,
             slots=tuple(Slot(**slot) for slot in beat.get("slots", ())),
         )
 
@@ -187,7 +187,7 @@ class Fleet:
         """Return the fleet with this pilot in the place of the one of its id."""
         return replace(self, pilots={**self.pilots, pilot.id: pilot})
 
-    def after(self, pilot: PilotState, step: PilotStep) -> Fleet:
+    def advance(self, pilot: PilotState, step: PilotStep) -> Fleet:
         """Return the fleet after a step of a pilot."""
         pilots = {**self.pilots, pilot.id: replace(pilot, orders=step.orders)}
         if step.is_gone:

@@ -207,7 +207,7 @@ class PilotLauncher:
         if step.reason:
             self._jobs.lines.append(f"pilot {pilot.id} is gone: {step.reason}")
         if step.is_gone or step.exit_codes:
-            self._fleet = self._fleet.after(pilot, step)
+            self._fleet = self._fleet.advance(pilot, step)
         if step.is_gone:
             self._jobs.leave(pilot.job, now)
             self._folder(pilot).remove()
