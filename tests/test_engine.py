@@ -365,3 +365,25 @@ def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, mon
     made.cancel(["b:7"])
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "b end 7"
     assert os.environ["PATH"].startswith(str(tmp_path))
+
+
+class Queue:
+    """An engine that takes jobs, and starts none."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    def submit(self, count, without):
+        return [str(number) for number in range(count)]
+
+    def cancel(self, jobs):
+        self.cancelled += jobs
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_job_that_no_answer_lists_yet_goes_when_its_sweep_ends(cancel):
+    queue = Queue()
+    jobs = Jobs("own", queue)  # type: ignore[arg-type]
+    jobs.submit(2, ())
+    jobs.end(cancel)
+    assert queue.cancelled == (["0", "1"] if cancel else [])

@@ -390,7 +390,7 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
-    told = "launcher: expected one of local, inline, slurm, got 'ray'"
+    told = "launcher: expected one of local, inline, got 'ray'"
     with pytest.raises(UserError, match=told):
         launchers.make_launcher({"name": "ray"}, tmp_path)
 

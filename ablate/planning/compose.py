@@ -30,7 +30,7 @@ from ablate.planning.conf import (
     interpolate,
 )
 from ablate.planning.data_section import complete, ours
-from ablate.planning.launcher import launcher_choice, launcher_settings
+from ablate.planning.launcher import LAUNCHERS, launcher_choice, launcher_settings
 from ablate.planning.logger import read_logger_words, split_logger_words
 from ablate.planning.settings import (
     Layers,
@@ -410,7 +410,8 @@ class Composer:
 
     def launchers(self) -> dict[str, Choice]:
         """Return every launcher with the settings of its own, those of files without a line."""
-        sections = {name: self._compose({"launcher": name}) for name in self.groups["launcher"]}
+        names = sorted(self.groups["launcher"], key=lambda name: (name not in LAUNCHERS, name))
+        sections = {name: self._compose({"launcher": name}) for name in names}
         return {name: launcher_choice(name, tree["launcher"]) for name, tree in sections.items()}
 
     def _compose(self, choices: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
+from statistics import mode
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ablate.analysis import list_papers
@@ -126,6 +127,25 @@ def _launchers() -> dict[str, Choice]:
     return choices
 
 
+def _launcher_lines(launchers: Mapping[str, Choice]) -> Lines:
+    """List the launchers with their settings; those that all clusters share stand only once."""
+    clusters = [name for name in launchers if name not in LAUNCHERS]
+    common_params: dict[str, Param] = {}
+    for key in launchers[clusters[0]].params:
+        params = [launchers[name].params.get(key) for name in clusters]
+        if None not in params:
+            common_params[key] = mode(filter(None, params))
+    for name, choice in launchers.items():
+        yield name, choice.line, choice.source
+        for key, param in choice.params.items():
+            if name in LAUNCHERS or param != common_params.get(key):
+                yield from _params("launcher", {key: param})
+    yield "clusters", f"shared by {', '.join(clusters)}:", "-"
+    yield from _params("launcher", common_params)
+    yield "all", "shared by every launcher:", "-"
+    yield from _params("launcher", DRIVER_KEYS)
+
+
 def _archs() -> Lines:
     for name, arch in ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
@@ -174,7 +194,7 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
-    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", _launchers(), DRIVER_KEYS)),
+    "launchers": ("launcher=NAME", lambda: _launcher_lines(_launchers())),
     "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED_LOGGER_KEYS)),
     "paper": ("paper: {table: NAME} in a sweep file", list_papers),
     "metrics": ("analysis.metric=NAME", _metrics),

@@ -79,7 +79,7 @@ def of_plan(
             "how": costs.basis,
         },
         "gpu": None if costs.card is None else asdict(costs.card),
-        "launcher": dict(forecast.launcher),
+        "launcher": {k: v for k, v in forecast.launcher.items() if k != "engine"},
         "tuning": None
         if tune is None
         else {

@@ -174,8 +174,20 @@ class Jobs:
 
     def end(self, cancel: bool) -> None:
         """Stop asking the engine. `cancel`: first end the jobs that wait in its queue."""
-        queued = [job for job, runs in (self.running or {}).items() if not runs]
-        if queued and cancel:
-            self.cancel(queued).result()
+        if cancel:
+            running = self.running or {}
+            queued = {job for job, runs in running.items() if not runs}
+            queued |= self._without_pilot() - running.keys()
+            if queued:
+                self.cancel(sorted(queued)).result()
         self._thread.shutdown(cancel_futures=True)
         self._ends.shutdown(wait=False, cancel_futures=True)
+
+    def _without_pilot(self) -> set[str]:
+        """Return the jobs without a pilot, among them those that the engine has not listed yet."""
+        if self._submitted is None:
+            return {*self.unseen}
+        try:
+            return {*self.unseen, *self._submitted.result()}
+        except Failure:
+            return {*self.unseen}

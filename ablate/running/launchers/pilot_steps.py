@@ -38,7 +38,7 @@ class Orders:
     def tree(self) -> dict[str, Any]:
         return {"runs": dict(self.runs), "stop": dict(self.stop), "close": self.close}
 
-    def without(self, attempts: Mapping[str, int]) -> Orders:
+    def drop(self, attempts: Mapping[str, int]) -> Orders:
         """Return the orders without attempts that have ended."""
         runs = {attempt: slot for attempt, slot in self.runs.items() if attempt not in attempts}
         stop = {attempt: at_once for attempt, at_once in self.stop.items() if attempt in runs}
@@ -81,7 +81,7 @@ def pilot_step(beat: PilotBeat, orders: Orders, now: float) -> PilotStep:
         for attempt, exit_code in beat.content.get("ended", {}).items()
         if attempt in orders.runs
     }
-    remaining = orders.without(reported) if reported else orders
+    remaining = orders.drop(reported) if reported else orders
     if beat.content.get("over"):
         return _last_step(remaining, reported, EXIT_AWAY)
     silent_s = now - beat.heard_at
@@ -125,7 +125,7 @@ class PilotState:
         return str(self.beat.get("job", ""))
 
     @property
-    def held(self) -> int:
+    def device_count(self) -> int:
         """The number of devices that its runs have."""
         ranks = {slot.name: slot.ranks for slot in self.slots}
         return sum(ranks.get(slot, 1) for slot in self.orders.runs.values())

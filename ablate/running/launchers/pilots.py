@@ -247,7 +247,7 @@ class PilotLauncher:
     def _fit(self, without: Collection[str]) -> None:
         """Request as many jobs as the runs need, `jobs` at most."""
         waiting = self._beat.waiting
-        held_count = sum(pilot.held for pilot in self._fleet.open_pilots) // self.worlds[0]
+        held_count = sum(pilot.device_count for pilot in self._fleet.open_pilots) // self.worlds[0]
         needed_count = math.ceil((waiting + held_count) / self._a_job)
         jobs = {pilot.job for pilot in self._fleet.open_pilots} | self._jobs.unseen.keys()
         lacking = min(self._settings["jobs"], needed_count) - len(jobs)
