@@ -3,6 +3,7 @@
 Subclass `LauncherContract`, give `name`, and pytest collects the subclass.
 """
 
+import functools
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablate.planning.compose import resolve_run
-from ablate.planning.launcher import launcher_settings
+from ablate.planning.compose import Composer, resolve_run
 from ablate.run.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.running import launchers
 from ablate.running.gpus import GpuSet
@@ -29,7 +29,12 @@ LONG = ("train.steps=null", "train.epochs=5000")
 
 def settings(name: str, **own: Any) -> dict[str, Any]:
     """The launcher group of one who says no more than that."""
-    return launcher_settings({"name": name, **own})
+    return _composer().launcher({"launcher": name, **{f"launcher.{k}": v for k, v in own.items()}})
+
+
+@functools.cache
+def _composer() -> Composer:
+    return Composer(Path("nowhere"))
 
 
 def until(condition: Callable[[], object], seconds: float = 180.0, pause: float = 0.01) -> None:

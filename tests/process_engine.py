@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.pilots import PilotLauncher
 
 FLY = """
@@ -22,7 +23,7 @@ pilot.fly(Path(root), settings, job, "host" + job, left)
 
 
 class Processes:
-    """See `ablate.running.launchers.pilots.Engine`. `limit`: seconds that a job may take;
+    """See `ablate.running.launchers.jobs.Engine`. `limit`: seconds that a job may take;
     `stale_s`: without a driver, before a pilot takes nothing new."""
 
     def __init__(self, settings: Mapping, root: Path, token: str) -> None:
@@ -45,10 +46,10 @@ class Processes:
     def states(self) -> Mapping[str, bool] | None:
         return {name: True for name, job in self.jobs.items() if job.poll() is None}
 
-    def ended(self, job: str) -> str:
+    def ended(self, job: str) -> JobEnd:
         if job in self.cancelled:
-            return "CANCELLED"
-        return "COMPLETED" if self.jobs[job].poll() == 0 else "NODE_FAIL"
+            return JobEnd("CANCELLED", "lost")
+        return JobEnd("COMPLETED") if self.jobs[job].poll() == 0 else JobEnd("NODE_FAIL", "lost")
 
     def cancel(self, jobs: Collection[str]) -> None:
         for job in jobs:

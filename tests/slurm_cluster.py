@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -16,6 +15,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from support.daemons import answers, end_process, free_ports, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 CONF = """\
@@ -84,17 +85,6 @@ def lacks(accounting: bool = False) -> str:
     return f"needs {', '.join(missing)}" if missing else ""
 
 
-def _ports(count: int) -> list[int]:
-    """Free ones, below those that connections get: a daemon comes back to its port."""
-    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
-    for port in random.sample(range(min(10_000, below // 2), below), 100):
-        with contextlib.suppress(OSError), socket.socket() as tried:
-            tried.bind(("127.0.0.1", port))
-            found.append(port)
-    return found[:count]
-
-
 class SlurmCluster:
     """Started when it is made. `base`: a folder with a short name, for its sockets."""
 
@@ -103,7 +93,7 @@ class SlurmCluster:
         self.names = [f"n{n + 1}" for n in range(nodes)]
         self.environment = {**os.environ, "SLURM_CONF": str(base / "slurm.conf")}
         self._started: list[subprocess.Popen] = []
-        port, dbd, *ports = _ports(nodes + 2)
+        port, dbd, *ports = free_ports(nodes + 2)
         for folder in ("munge/socket", "state", *(f"spool.{name}" for name in self.names)):
             (base / folder).mkdir(parents=True)
         for folder in (base, base / "munge" / "socket"):
@@ -156,14 +146,15 @@ class SlurmCluster:
         client = ["mariadb", "--no-defaults", "-S", str(home / "s"), "-e"]
         users = "create user slurm@localhost identified by 'tests'; create database slurm_tests; "
         users += "grant all on slurm_tests.* to slurm@localhost"
-        _until(lambda: subprocess.run([*client, "select 1"], capture_output=True).returncode == 0)
+        ask = [*client, "select 1"]
+        until(lambda: subprocess.run(ask, capture_output=True).returncode == 0, "mariadbd")
         subprocess.run([*client, users], check=True)
         conf = self.base / "slurmdbd.conf"
         conf.write_text(DBD.format(base=self.base, port=port))
         conf.chmod(0o600)
         environment = {**self.environment, "MYSQL_UNIX_PORT": str(home / "s")}
         subprocess.run(["slurmdbd"], check=True, env=environment)
-        _until(lambda: _answers(port))
+        until(lambda: answers(port), "slurmdbd")
 
     # --- Its parts, which may die ---------------------------------------------------------------
 
@@ -175,9 +166,7 @@ class SlurmCluster:
 
     def kill(self, part: str) -> None:
         """kill -9 of `slurmctld`, or of `slurmd.n1`; returns when it is gone."""
-        pid = int((self.base / f"{part}.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
-        _until(lambda: not Path(f"/proc/{pid}/exe").exists())
+        end_process(self.base / f"{part}.pid")
 
     def wait_for_nodes(self) -> None:
         """All answer, and take jobs; they may have some."""
@@ -187,7 +176,7 @@ class SlurmCluster:
             up = ("idle", "mixed", "allocated", "completing")
             return len(states) == len(self.names) and all(state in up for state in states)
 
-        _until(take_jobs)
+        until(take_jobs, "a node of Slurm")
 
     def told(self, *words: str) -> str:
         """What a command of Slurm's prints, "" where it fails."""
@@ -216,26 +205,10 @@ class SlurmCluster:
         names = [*(f"slurmd.{name}.pid" for name in self.names), "slurmctld.pid", "slurmdbd.pid"]
         for name in (*names, "munge/pid"):
             with contextlib.suppress(OSError, ValueError):
-                pid = int((self.base / name).read_text())
-                os.kill(pid, signal.SIGTERM)
-                _until(lambda pid=pid: not Path(f"/proc/{pid}/exe").exists())
+                end_process(self.base / name, signal.SIGTERM)
         for process in self._started:
             process.terminate()
             process.wait(20)
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
-def _until(condition, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a part of Slurm did not come up")
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from launcher_contract import settings, until
 
 from ablate.running import detach
 from ablate.running.driver_lock import driver_session
-from ablate.running.launchers import slurm
+from ablate.running.launchers.engine import FileEngine
 from ablate.shared.errors import Failure
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
@@ -108,7 +108,7 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
         keeps = f"printf '%s\\n' \"$@\" >{tmp_path}/words\ncat >{tmp_path}/script"
         sbatch.write_text(f"#!/bin/sh\n{keeps}\n{end}\n")
         sbatch.chmod(0o755)
-        return slurm.submit_driver(["python", "a b"], log, own)
+        return FileEngine(own, tmp_path, "token").submit_driver(["python", "a b"], log)
 
     assert submit("echo '7;cluster'") == "7"
     words = (tmp_path / "words").read_text()
@@ -133,4 +133,4 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
     sbatch.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failure, match=r"sbatch: No such file .*; start ablate on a host that can "):
-        slurm.submit_driver(["python"], log, own)
+        FileEngine(own, tmp_path, "token").submit_driver(["python"], log)

@@ -156,6 +156,23 @@ def test_importing_again_extends_and_a_changed_number_is_refused(run, bring):
     assert run("table", "paper2") == text
 
 
+def test_a_run_that_the_sheet_lost_still_counts_and_is_named_while_it_is_missing(run, bring):
+    everything = lines(seeds=3)
+    bring(everything)
+    rows = [line for line in run("table", "paper2").splitlines() if line.startswith("| ")]
+    lost = [line for line in everything if (line["method"], line["seed"]) != ("dpn", 2)]
+    lost_runs = [line for line in everything if line not in lost]
+    labels = [f"{line['method']}@{line['data']}#{line['seed']}" for line in lost_runs]
+    out = bring(lost)
+    assert all(label in out for label in labels)
+    assert "`ablate gc paper2`" in out
+    text = run("table", "paper2")
+    assert "`ablate gc paper2`" in text
+    assert [line for line in text.splitlines() if line.startswith("| ")] == rows
+    assert "gc" not in bring(everything)
+    assert "`ablate gc paper2`" not in run("table", "paper2")
+
+
 def test_verify_reads_the_sheet_again_where_it_is_still_there(run, bring, tmp_path):
     bring(lines())
     said = run("verify", "paper2")

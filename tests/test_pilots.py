@@ -6,7 +6,6 @@ import errno
 import itertools
 import mmap
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -18,14 +17,14 @@ import nvidia
 import process_engine
 import pytest
 from conftest import contents
-from launcher_contract import BesideContract, end, settings, until
-from support.pilots import CPUS, offer_slots
+from launcher_contract import end, settings, until
+from support.pilots import CPUS, PilotContract, offer_slots
 from support.plans import small_plan
 
 from ablate.run import decoded
 from ablate.run.rundir import RunDir
 from ablate.running import attempts
-from ablate.running.launchers import pilots, slurm, slurm_jobs
+from ablate.running.launchers import jobs, pilot_steps, pilots
 from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure, UserError
@@ -40,9 +39,10 @@ pytestmark = pytest.mark.whole
 @pytest.fixture(autouse=True, scope="module")
 def quick():
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+        for name in ("BEAT_S", "LOOK_S"):
             patch.setattr(pilots, name, 0.1)
-        patch.setattr(pilots, "GONE_S", 0.5)
+        patch.setattr(jobs, "ASK_S", 0.1)
+        patch.setattr(pilot_steps, "GONE_S", 0.5)
         yield
 
 
@@ -57,17 +57,8 @@ def flown(root: Path, given: dict[str, Any], jobs: int | None = 1) -> Iterator[P
     assert ended == [0] * (len(ended) if jobs is None else jobs)
 
 
-class TestPilots(BesideContract):
+class TestPilots(PilotContract):
     name = "slurm"
-    numbers = itertools.count(1)
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def store(cls, tmp_path_factory, cache) -> Store:
-        root = tmp_path_factory.mktemp("shared")
-        cache.mkdir(exist_ok=True)
-        (root / "cache").symlink_to(cache)
-        return Store(root)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -76,23 +67,6 @@ class TestPilots(BesideContract):
         yield offer_slots(made)
         made.free()
         assert [job.wait(60) for job in engine.jobs.values()] == [0]
-
-    @pytest.fixture(autouse=True)
-    def _root(self, store) -> None:
-        self.store = store
-
-    def prepared(self, root: Path, run: str, tree: dict[str, Any]) -> RunDir:
-        """An attempt's own folder in the launcher's store, as new as the run."""
-        number = next(self.numbers)
-        created = attempts.attempt_folder(self.store, run, number)
-        created.create(tree)
-        attempts.appoint(self.store, run, number)
-        return created
-
-    def again(self, run: RunDir) -> RunDir:
-        forked, number = attempts.fork(self.store, run.id, next(self.numbers))
-        attempts.appoint(self.store, run.id, number)
-        return forked
 
     def test_a_worker_that_was_given_up_writes_where_nobody_reads(self, launcher, folder):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
@@ -117,26 +91,6 @@ class TestPilots(BesideContract):
         assert end(launcher, first) == [0]
         assert first.has_result()
         assert contents(published.path) == before
-
-
-@pytest.mark.parametrize(
-    ("told", "left"),
-    [
-        # as squeue says it
-        *(("1-02:03:04", 93784.0), ("2:03:04", 7384.0), ("5:30", 330.0), ("0:00", 0.0)),
-        *(("UNLIMITED", None), ("INVALID", None), ("", None)),
-        # as sbatch reads it
-        *(("10", 600.0), ("10:30", 630.0), ("1:00:30", 3630.0), ("2-1", 176400.0)),
-        *(("1-0:30", 88200.0), ("1-0:0:5", 86405.0), ("1:2:3:4", None)),
-    ],
-)
-def test_the_time_that_is_left_and_a_limit(told, left):
-    assert slurm_jobs.seconds(told) == left
-
-
-def test_a_limit_without_time_to_train_is_refused():
-    with pytest.raises(UserError, match=r"launcher.time: 1 is not more than launcher.grace_s=90"):
-        slurm.pilot_options(settings("slurm", time="1"))
 
 
 @pytest.fixture
@@ -201,88 +155,6 @@ NO_GPU = "2, and runs train on CPUs; give at most 1, or auto$"
 def test_groups_that_no_node_can_have_are_refused(given, why, tmp_path):
     with pytest.raises(UserError, match=f"^launcher.gpus_per_run: {why}"):
         process_engine.launcher(settings("slurm", **given), tmp_path)
-
-
-def test_settings_become_sbatchs_own(tmp_path):
-    own = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:0:0"}
-    given = settings("slurm", gpus=2, cpus=8, jobs=3, **own)
-    engine = slurm.Slurm(given, tmp_path, "token")
-    words = engine.job(2, {"n2", "n1"}).words()
-    logs = tmp_path / "pilots" / "jobs"
-    assert words[:2] == ["sbatch", "--parsable"]
-    assert sorted(words[2:]) == sorted(
-        f"--{option}"
-        for option in (
-            *("job-name=ablate-token", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16"),
-            *("gpus-per-node=2", "account=me", "mem=64G", "time=1:0:0", "reservation=vit"),
-            *("exclusive", "requeue", "signal=USR2@90", "exclude=n1,n2", "array=0-1"),
-            *(f"output={logs}/%A_%a_0_log.out", f"error={logs}/%A_%a_0_log.err"),
-            "open-mode=append",
-        )
-    )
-    one = engine.job(1).words()
-    assert f"--error={logs}/%j_0_log.err" in one
-    assert not [word for word in one if word.startswith(("--array", "--exclude"))]
-    assert "time" not in slurm.pilot_options(settings("slurm", time=""))  # the partition's own
-
-
-def test_keys_of_sbatch_whose_quotes_do_not_match_are_refused():
-    line = r"^launcher.sbatch: comment='a: .* give keys as in [^\n]*$"
-    with pytest.raises(UserError, match=line):
-        slurm.pilot_options(settings("slurm", sbatch="comment='a"))
-
-
-SRUN = """#!/bin/sh
-[ "$1 $2 $4" = "--unbuffered --output --error" ] || exit 99
-shift 5
-exec "$@"
-"""
-
-
-def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
-    """The script is run as a node runs it: a pilot that does not see the store says so in one
-    line, and its exit code is the job's."""
-    setup = "[[ -n set ]] && export SEEN=secret\necho $SEEN >seen"
-    origin = {"command": ["ablate", "sweep", "secret"]}
-    given = {**settings("slurm", setup=setup), "origin": origin}
-    job = slurm.Slurm(given, tmp_path / "a store", "token").job(1)
-    assert "secret" not in job.command
-    programs = {"srun": SRUN, "squeue": "#!/bin/sh\necho 1:00\n", "job": job.script()}
-    for name, text in programs.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-    environment["SLURMD_NODENAME"] = "n1"
-    done = subprocess.run(
-        [tmp_path / "job"], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 1, done.stderr
-    assert (tmp_path / "seen").read_text() == "secret\n"
-    line = f"ablate: {platform.node()} does not see the driver's store in {tmp_path}/a store"
-    assert done.stderr.startswith(line), done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-REFUSALS = [  # as Slurm 22.05 writes them
-    (
-        "sbatch: error: invalid partition specified: nowhere\n"
-        "sbatch: error: Batch job submission failed: Invalid partition name specified\n",
-        "invalid partition specified: nowhere; Batch job submission failed: Invalid partition name "
-        "specified",
-    ),
-    (
-        "sbatch: unrecognized option '--nonsense=2'\nTry \"sbatch --help\" for more information\n",
-        "unrecognized option '--nonsense=2'",
-    ),
-    ("sbatch: fatal: No configuration\n", "No configuration"),
-    ("a wrapper of the site: no account\n", "a wrapper of the site: no account"),
-    ("", ""),
-]
-
-
-@pytest.mark.parametrize(("output", "why"), REFUSALS)
-def test_what_sbatch_says_becomes_one_line(output, why):
-    assert slurm_jobs.refusal(output) == why
 
 
 def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
@@ -377,7 +249,7 @@ class TestPilotsOnFuse(TestPilots):
 
 @pytest.mark.parametrize("first", [None, {}])
 def test_a_cluster_ends_the_sweep_where_it_never_answered(tmp_path, monkeypatch, first):
-    monkeypatch.setattr(pilots, "ASK_S", 0.0)
+    monkeypatch.setattr(jobs, "ASK_S", 0.0)
     monkeypatch.setattr(pilots, "LOOK_S", 0.0)
     ends = pytest.raises(Failure, match=r"^launcher=slurm: the cluster gives no answer; ")
     with flown(tmp_path / "runs", CPUS, jobs=0) as made:

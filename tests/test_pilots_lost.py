@@ -23,7 +23,8 @@ from support.processes import family
 from ablate.planning.compose import resolve_run
 from ablate.run.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.running import attempts
-from ablate.running.launchers import pilots
+from ablate.running.launchers import jobs, pilot_steps, pilots
+from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
@@ -37,16 +38,17 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+    for name in ("BEAT_S", "LOOK_S"):
         monkeypatch.setattr(pilots, name, 0.05)
-    monkeypatch.setattr(pilots, "GONE_S", 0.3)
+    monkeypatch.setattr(jobs, "ASK_S", 0.05)
+    monkeypatch.setattr(pilot_steps, "GONE_S", 0.3)
 
 
 class Silent:
     """An engine that has these jobs, and does nothing."""
 
-    def __init__(self, *jobs: str, end: str = "") -> None:
-        self.jobs, self.end = jobs, end
+    def __init__(self, *jobs: str, end: JobEnd | None = None) -> None:
+        self.jobs, self.end = jobs, end or JobEnd()
         self.tokens: list[str] = []
         self.cancelled: list[str] = []
 
@@ -60,7 +62,7 @@ class Silent:
     def states(self) -> dict[str, bool]:
         return dict.fromkeys(self.jobs, True)
 
-    def ended(self, job: str) -> str:
+    def ended(self, job: str) -> JobEnd:
         return self.end
 
     def cancel(self, jobs: Collection[str]) -> None:
@@ -159,8 +161,8 @@ class Clock:
 @pytest.mark.parametrize(
     ("how", "code"),
     [
-        *(("FAILED", -signal.SIGKILL), ("OUT_OF_MEMORY", -signal.SIGKILL)),
-        *(("CANCELLED by 0", EXIT_AWAY), ("NODE_FAIL", EXIT_AWAY), ("", EXIT_AWAY)),
+        (JobEnd("OUT_OF_MEMORY", "failed"), -signal.SIGKILL),
+        *((JobEnd("CANCELLED by 0", "lost"), EXIT_AWAY), (JobEnd(), EXIT_AWAY)),
     ],
 )
 def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeypatch, how, code):
@@ -177,11 +179,13 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeyp
         return made._jobs.running is not None
 
     until(lives)  # the engine lacks its job by now, and it beats
-    for _ in range(int(2 * pilots.GONE_S / pilots.LOOK_S)):
+    for _ in range(int(2 * pilot_steps.GONE_S / pilots.LOOK_S)):
         lives()
     exits, lines = told(made)
     assert exits == {"x0": code}
-    assert lines == [f"pilot p1 is gone: its job 1 has ended{f' ({how})' if how else ''}"]
+    assert lines == [
+        f"pilot p1 is gone: its job 1 has ended{f' ({how.words})' if how.words else ''}"
+    ]
     assert not made.alive(store.rundir("x0"))
     assert not pilot.path.exists()
     made.free()
@@ -190,7 +194,7 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeyp
 def test_jobs_that_end_unseen_end_the_sweep_unless_they_were_taken_away(tmp_path):
     (tmp_path / "cache").mkdir()
     asked: list[str] = []
-    engine = Silent(end="CANCELLED by 0")
+    engine = Silent(end=JobEnd("CANCELLED by 0", "lost"))
     engine.submit = lambda count, without: asked.append(f"{len(asked)}") or asked[-1:]
     made = PilotLauncher(CPUS | {"jobs": 1}, tmp_path / "cache", engine)
 
@@ -199,9 +203,9 @@ def test_jobs_that_end_unseen_end_the_sweep_unless_they_were_taken_away(tmp_path
         said.extend(made.offer(1, ()))
 
     lines: list[str] = []
-    until(lambda: drive(lines) or len(asked) > pilots.UNSEEN + 1)  # after the end of the one before
+    until(lambda: drive(lines) or len(asked) > jobs.UNSEEN + 1)  # after the end of the one before
     assert lines == []
-    engine.end = "FAILED"
+    engine.end = JobEnd("FAILED", "failed")
     no_node = r"^no node can be used: job \d+ ended before .*: see \d+.log$"
     with pytest.raises(Failure, match=no_node):
         until(lambda: drive(lines))
@@ -211,10 +215,10 @@ def test_jobs_that_end_unseen_end_the_sweep_unless_they_were_taken_away(tmp_path
 def test_a_slow_answer_on_a_jobs_end_holds_nobody_up(shared):
     store, _ = shared
     answered, engine = threading.Event(), Silent()
-    engine.ended = lambda job: answered.wait(60) and "FAILED"
+    engine.ended = lambda job: answered.wait(60) and JobEnd("FAILED", "failed")
     made = PilotLauncher(CPUS, store.cache, engine)
     since = time.monotonic()
-    while time.monotonic() - since < 4 * pilots.GONE_S:
+    while time.monotonic() - since < 4 * pilot_steps.GONE_S:
         asked = time.monotonic()
         assert not made.offer(0, ())
         assert made.poll(0.02) == {}
@@ -266,8 +270,8 @@ def test_nodes_must_see_the_data_that_was_there_when_the_first_run_began(tmp_pat
     engine.submit = lambda count, without: asked.append(count) or []
     made.offer(0, ())
     meta.write_text("{}")
-    for jobs in (1, 2):
-        until(lambda jobs=jobs: made.poll(0.02) or made.offer(1, ()) or len(asked) >= jobs)
+    for count in (1, 2):
+        until(lambda n=count: made.poll(0.02) or made.offer(1, ()) or len(asked) >= n)
         made._jobs.not_before = 0.0
         meta.unlink(missing_ok=True)
     assert [*json.loads((tmp_path / "pilots" / "store.json").read_text())["data"]] == ["f"]
@@ -337,7 +341,7 @@ def test_a_pilot_that_was_cut_off_kills_its_workers_when_it_is_back(store, launc
     monkeypatch.setattr(engine, "cancel", cancelled.extend)
     run, job = training(made, store), engine.jobs["0"]
     os.kill(job.pid, signal.SIGSTOP)
-    monkeypatch.setattr(pilots, "STALE_S", 0.5)
+    monkeypatch.setattr(pilot_steps, "STALE_S", 0.5)
     exits, (line,) = told(made)
     assert exits == {run.id: EXIT_AWAY}
     assert line.endswith("is gone: no sign of life")

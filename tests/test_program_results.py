@@ -21,7 +21,7 @@ from support.programs import attempts, results
 from ablate.planning import expand
 from ablate.run import OwnSpec
 from ablate.run.rundir import RunDir
-from ablate.training.own import processes, result_table
+from ablate.training.own import outcome, processes, result_table
 from ablate.training.own.result_table import ResultRow
 
 PROGRAM = REPOSITORY / "tests" / "programs" / "epochs" / "train.py"
@@ -145,6 +145,26 @@ def test_lines_of_a_step_are_one_row(shell, tmp_path):
     sweep(shell)
     epochs = log.groupby("epoch").first()
     assert values(shell, "loss") == [epochs["train_loss"][epochs["val_acc"].idxmax()]]
+
+
+def test_curves_in_a_folder_with_a_date_are_found_by_a_pattern(shell, tmp_path):
+    """As timm and Lightning write them. Of several, that of an earlier attempt is not read."""
+    by_hand(tmp_path / "hand", "csv")
+    table = pd.read_csv(tmp_path / "hand" / "metrics.csv")
+    old = "mkdir $0/old $0/new && echo epoch,val_acc > $0/old/metrics.csv"
+    program = COMMAND.replace("{folder}", "$0/new")
+    changes = {
+        "command": ["sh", "-c", f"{old} && {program}", "{folder}"],
+        "curves": {"file": "*/metrics.csv", "step": "epoch"},
+    }
+    declare(shell, "csv", {"file": "new/metrics.csv"}, **changes)
+    sweep(shell)
+    [path] = (shell.folder / "runs" / "runs").glob("*/metrics.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    logged = {line["step"]: line["val_acc"] for line in lines if "val_acc" in line}
+    assert logged == dict(zip(table["epoch"], table["val_acc"], strict=True))
+    declare(shell, "csv", {"file": "new/metrics.csv"}, **{**changes, "curves": {"file": "a**/b"}})
+    assert "trainer.curves.file" in sweep(shell, code=2).err
 
 
 @pytest.mark.faults
@@ -444,3 +464,9 @@ def test_a_function_has_no_key_of_a_result(shell):
     yaml.write_text("name: own:main\nmetrics: {acc: {direction: more, key: test/acc}}\n")
     shell.folder.joinpath("own.py").write_text("def main(settings, run): pass\n")
     assert "metrics.acc.key" in shell("plan", "trainer=own", "seeds=2", code=2).err
+
+
+def test_a_cause_has_no_colours():
+    with pytest.raises(RuntimeError) as error:
+        outcome.fail(1, "start\n\x1b[1m\x1b[31mValueError: no data\x1b[0m\n")
+    assert str(error.value).endswith(": ValueError: no data")

@@ -23,6 +23,7 @@ import pytest
 import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
+from support.far_sweeps import CPU, OFTEN, ROWS, SELDOM, check, share_data, train, train_here
 from support.programs import TRAIN, attempts, declare, expected_loss, results
 from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
 
@@ -34,23 +35,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(bool(slurm_cluster.lacks()), reason=slurm_cluster.lacks() or "-"),
 ]
-NORM = """
-import os, time
-from torch import nn
-
-class Norm(nn.LayerNorm):
-    def __init__(self, shape):
-        super().__init__(shape.width)
-
-    def forward(self, x):
-        if self.training:
-            time.sleep(float(os.environ.get("SLEEP", "0")))
-        return super().forward(x)
-"""
-ROWS = ("norm=sleepy:Norm", "block.attn=pre,post", "model.depth=1", "train.steps=60", "--as", "s")
-OFTEN = ("launcher.checkpoint_s=1", "launcher.attempts=1000")
-SELDOM = ("launcher.checkpoint_s=1000", "launcher.attempts=1")  # who is stopped writes one anyway
-CPU = ("launcher.gpus=1", "launcher.devices=cpu", "launcher.cpus=1")
 SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.grace_s=15")
 
 
@@ -66,17 +50,12 @@ def cluster() -> Iterator[SlurmCluster]:
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> Shell:
     """The sweep, trained here."""
-    shell = Shell(tmp_path_factory.mktemp("calm"))
-    (shell.folder / "sleepy.py").write_text(NORM)
-    shell("sweep", *ROWS, "seeds=2", "launcher=inline")
-    return shell
+    return train_here(Shell(tmp_path_factory.mktemp("calm")))
 
 
 def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep=0.06, limits=OFTEN):
     """The sweep, on the cluster."""
-    if not (shell.folder / "sleepy.py").exists():
-        shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
-        (shell.folder / "sleepy.py").write_text(NORM)
+    share_data(shell, calm)
     environment = {**cluster.environment, "SLEEP": str(sleep)}
     return shell.start("sweep", *ROWS, *limits, *SLURM, *words, **environment)
 
@@ -112,44 +91,6 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
     name = f"ablate-{store_token(shell.folder / 'runs')}"
     cluster.told("scancel", "-n", name)
     wait_for(lambda: not cluster.told("squeue", "-h", "-n", name))
-
-
-def beats(shell: Shell) -> list[dict]:
-    """Of pilots with a run that has made steps."""
-    found = []
-    for path in (shell.folder / "runs" / "pilots").glob("*/beat.json"):
-        beat = read_beat(path)  # which may go this moment
-        if any(notes.get("step", 0) > 3 for notes in beat.get("runs", {}).values()):
-            found.append(beat)
-    return found
-
-
-def train(shell: Shell, pilots: int = 2) -> list[dict]:
-    """Wait until so many pilots train; their beats."""
-    return wait_for(lambda: found if len(found := beats(shell)) >= pilots else [])
-
-
-def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
-    """The sweep ends with the calm one's table and files; how often each run was started."""
-    done = shell.end(process, timeout=400)
-    assert done.code == 0, done.out + done.err
-    ours, theirs = (Store(one.folder / "runs") for one in (shell, calm))
-    if runs == 4:
-        words = ("table", "s", "--format", "tidy")
-        assert shell(*words).out == calm(*words).out
-    starts = []
-    with Ledger.reading(ours) as ledger:
-        for run in ours.read_plan("s").runs():
-            kinds = [kind for _, kind, _ in ledger.events(run.id)]
-            assert kinds.count("finished") == 1
-            starts.append(kinds.count("started"))
-            one, other = ours.rundir(run.id), theirs.rundir(run.id)
-            assert not one.path.is_symlink()
-            for name in ("metrics", "predictions", "weights"):
-                assert getattr(one, name).read_bytes() == getattr(other, name).read_bytes()
-    assert shell("verify", "s").out.startswith(f"verified: {runs} runs")
-    assert len(starts) == runs
-    return starts
 
 
 def all_stopped(shell: Shell, may_die: bool = False) -> None:
@@ -366,9 +307,38 @@ def test_what_sbatch_refuses_is_one_line_with_the_setting(shell, sweep, where):
     assert done.code == 1
     [line] = done.err.splitlines()
     place = " ".join(where) or "launcher=slurm"
-    assert line.startswith(f"ablate: {place}: sbatch: invalid partition specified: nowhere; ")
+    assert line.startswith(f"ablate: {place}: sbatch: invalid")
     assert "(asked with launcher.partition=nowhere " in line
-    assert line.endswith("; change the setting that it refuses, or try again later")
+    assert "launcher.sbatch=OPTION=null" in line
+
+
+STRICT = """\
+#!/bin/sh
+for word in "$@"; do
+  case "$word" in
+    --gpus-per-node*|--mem=*)
+      echo "sbatch: error: ${word%%=*} is not allowed here, use --gres and --mem-per-cpu" >&2
+      exit 1;;
+  esac
+done
+exec SBATCH "$@"
+"""
+
+
+def test_a_site_that_takes_only_its_own_options_is_served_by_keys(shell, cluster, calm, tmp_path):
+    strict = tmp_path / "bin" / "sbatch"
+    strict.parent.mkdir()
+    strict.write_text(STRICT.replace("SBATCH", str(shutil.which("sbatch"))))
+    strict.chmod(0o755)
+    share_data(shell, calm)
+    environment = {**cluster.environment, "PATH": f"{strict.parent}:{os.environ['PATH']}"}
+    words = ("sweep", *ROWS, *OFTEN, *SLURM, "seeds=2", "launcher.time=10")
+    done = shell.process(*words, code=1, **environment)
+    [line] = done.err.splitlines()
+    assert "--gpus-per-node is not" in line
+    assert "launcher.sbatch=" in line
+    keys = "launcher.sbatch='gpus-per-node=null gres=gpu:1 mem-per-cpu=100M'"
+    assert check(shell, shell.start(*words, keys, **environment), calm) == [1, 1, 1, 1]
 
 
 def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):

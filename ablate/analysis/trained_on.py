@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ablate.analysis.english.words import join_words
@@ -19,6 +20,7 @@ from ablate.planning import Imported, Plan
 from ablate.run import OwnSpec, RunSpec
 
 ELSEWHERE = "trained elsewhere, not verified"
+LONGEST_TRAINER = 100  # letters of a command that a caption has
 
 
 def trained_elsewhere(specs: Iterable[RunSpec]) -> str:
@@ -137,7 +139,9 @@ def trained_on_words(plan: Plan, specs: Sequence[RunSpec], images: Collection[in
     if own_specs:
         checked = all(not spec.is_command or spec.tree["code"]["data"] for spec in own_specs)
         unchecked = "" if checked else ", on data that were not checked"
-        trainers = dict.fromkeys(spec.trainer for spec in own_specs)
+        trainers = dict.fromkeys(
+            shorten(spec.trainer, LONGEST_TRAINER, placeholder=" ...") for spec in own_specs
+        )
         return f"Trained by {join_words([*trainers])}{unchecked}"
     parts = [_data_of(specs)]
     size = f"{_span({spec.tree['data']['size'] for spec in specs})} px"

@@ -25,7 +25,12 @@ from ablate.analysis import is_share
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
-from ablate.audit.sheet_notes import equal_lines, undeclared_differences
+from ablate.audit.sheet_notes import (
+    equal_lines,
+    is_same_sheet,
+    removed_runs,
+    undeclared_differences,
+)
 from ablate.planning import (
     Analysis,
     Cell,
@@ -248,7 +253,7 @@ def _source_of(
     if predicts:
         hides += _unlike_their_share(runs, declaration)
     return SheetSource(
-        file=FRAME if sheet.name == FRAME else os.path.abspath(sheet.name),
+        file=sheet.path,
         sha256=sheet.sha256,
         lines=len(sheet.lines),
         read=sheet.keys,
@@ -257,20 +262,10 @@ def _source_of(
 
 
 def _is_reread(old: SheetSource, new: SheetSource, has_all_runs: bool) -> bool:
-    """Return whether a new source takes the place of an old one: it was read in the same layout,
-    and is the same file or folder with no fewer lines, or has its files among others of their
-    folder. A frame has no place, so it has to have all runs of the plan (`has_all_runs`)."""
-
-    def layout(keys: SheetKeys) -> SheetKeys:
-        return replace(keys, files=(), ignore=(), metrics={})
-
-    is_same_place = (
-        old.file == new.file
-        and bool(old.read.files) == bool(new.read.files)
-        and {*old.read.files} <= {*new.read.files}
-    )
+    """Return whether a new source takes the place of an old one: it is the same sheet with no fewer
+    lines. A frame has no place, so it has to have all runs of the plan (`has_all_runs`)."""
     is_whole = has_all_runs if new.file == FRAME else old.lines <= new.lines
-    return is_same_place and is_whole and layout(old.read) == layout(new.read)
+    return is_whole and is_same_sheet(old, new.file, new.read)
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
@@ -423,6 +418,8 @@ def import_sheet(
     """
     runs = runs_of(sheet)
     old = _old_plan(store, ledger, declaration.name)
+    if old is not None:
+        sheet = replace(sheet, notes=(*sheet.notes, *removed_runs(sheet, runs, old, ledger)))
     plan = declare_plan(sheet, runs, declaration, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
     runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}

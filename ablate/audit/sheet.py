@@ -79,6 +79,11 @@ class Sheet:
         """The name of its sweep where the user gives none: that of its file or folder."""
         return Path(os.path.abspath(self.name)).stem
 
+    @property
+    def path(self) -> str:
+        """The absolute path of its file or folder; FRAME for a frame."""
+        return FRAME if self.name == FRAME else os.path.abspath(self.name)
+
 
 @dataclass(frozen=True)
 class SheetRun:

@@ -1,4 +1,5 @@
-"""Says what a sheet hides: settings in which its rows differ, outcomes, lines that are copies.
+"""Says what a sheet hides: settings in which its rows differ, outcomes, lines that are copies, runs
+that an earlier version of it had.
 
 Used by audit/importing.py, which prints these sentences and keeps them in the plan.
 """
@@ -6,12 +7,17 @@ Used by audit/importing.py, which prints these sentences and keeps them in the p
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ablate.audit.sheet import Sheet, SheetRun
+from ablate.audit.sheet import FRAME, Sheet, SheetRun
 from ablate.audit.sheet_values import UNNAMED
+from ablate.planning import Imported, Plan, SheetKeys, SheetSource
+from ablate.run import IMPORT_EVENT
 from ablate.shared import count_text
+from ablate.store import Ledger
 
 # An undeclared column is taken for an outcome, or for a name of each run, where it varies within
 # more than this share of the rows that have several runs; else for a setting.
@@ -120,3 +126,42 @@ def equal_lines(sheet: Sheet) -> list[str]:
         places.setdefault(repr(values), []).append(place)
     copies = [", ".join(some) for some in places.values() if len(some) > 1]
     return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []
+
+
+def is_same_sheet(source: SheetSource, path: str, keys: SheetKeys) -> bool:
+    """Return whether a sheet is that of a source, perhaps with other lines: it is the same file or
+    folder, read in the same layout, or has the files of the source among others of their folder."""
+
+    def layout(keys: SheetKeys) -> SheetKeys:
+        return replace(keys, files=(), ignore=(), metrics={})
+
+    is_same_place = (
+        source.file == path
+        and bool(source.read.files) == bool(keys.files)
+        and {*source.read.files} <= {*keys.files}
+    )
+    return is_same_place and layout(source.read) == layout(keys)
+
+
+def removed_runs(sheet: Sheet, runs: Sequence[SheetRun], old: Plan, ledger: Ledger) -> list[str]:
+    """Return a line on the runs that an earlier version of this sheet had and that it lacks, [] for
+    none. They stay in the sweep: a result that was recorded is never taken back in silence."""
+    assert isinstance(old.design, Imported)
+    sources = old.design.sources
+    if sheet.name == FRAME or not any(is_same_sheet(s, sheet.path, sheet.keys) for s in sources):
+        return []
+    places = {(run.row, run.column, run.seed) for run in runs}
+    labels = []
+    for run in old.runs():
+        if (run.cell.row, run.cell.column, run.seed) not in places:
+            details = [detail for _, _, detail in ledger.events(run.id)]
+            files = [detail[IMPORT_EVENT]["file"] for detail in details if IMPORT_EVENT in detail]
+            if files and os.path.abspath(files[-1]) == sheet.path:
+                labels.append(run.label)
+    if not labels:
+        return []
+    verbs = ("is", "counts") if len(labels) == 1 else ("are", "count")
+    return [
+        f"{count_text(len(labels), 'run')} that it had earlier ({_listed(labels)}) {verbs[0]} "
+        f"missing, and still {verbs[1]}; `ablate gc {old.name}` forgets all numbers of the sweep"
+    ]

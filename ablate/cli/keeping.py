@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +68,7 @@ def doctor(
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
-    """Check machine, store and bit-exact resume.
+    """Check machine, store and bit-exact resume; or, with the launcher of a cluster, a job there.
 
     The resume check trains a short run: the baseline of the named sweep, or a run with the given
     settings.
@@ -81,7 +81,6 @@ def doctor(
         run_checks,
         write_constraints,
     )
-    from ablate.running import ForkServer, make_local_launcher, unfit_slots, worker_environment
 
     if constraints:
         if words or scale or statistics or repair:
@@ -104,14 +103,12 @@ def doctor(
         findings = tell(null_tables(place, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
-        launcher = make_local_launcher(settings, place.cache)
-        slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
         try:
-            # not of an inline launcher: another process shall resume what one has begun
-            with ForkServer(worker_environment(slots)) as server:
-                ask = functools.partial(server.ask, environment=slots[0].environment)
-                tried = functools.partial(unfit_slots, server)
-                findings = tell(run_checks(place, settings, slots, label, specs, ask, tried))
+            if "engine" in settings:  # of a cluster
+                findings = tell(check_store(place, settings))
+            else:
+                with _host(settings, place) as (slots, *asks):
+                    findings = tell(run_checks(place, settings, slots, label, specs, *asks))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -121,6 +118,20 @@ def doctor(
     if problems:
         names = ", ".join(dict.fromkeys(problems))
         raise Failure(f"doctor: {count_text(len(problems), 'problem')} ({names})")
+
+
+@contextlib.contextmanager
+def _host(settings: Mapping[str, Any], store: Store) -> Iterator[tuple[Any, ...]]:
+    """Open a process of the training half on this host: the slots, and the functions `ask` and
+    `unfit` of `run_checks`."""
+    from ablate.running import ForkServer, make_launcher, worker_environment
+
+    launcher = make_launcher(settings, store.cache, may_be_remote=False)
+    slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
+    # not of an inline launcher: another process shall resume what one has begun
+    with ForkServer(worker_environment(slots)) as server:
+        ask = functools.partial(server.ask, environment=slots[0].environment)
+        yield slots, ask, server.unfit
 
 
 def _repair(store: Store) -> list[str]:
@@ -239,7 +250,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     from ablate.planning import Composer, parse_word, single_values, split_launcher
     from ablate.report import progress_view
     from ablate.run import OwnSpec
-    from ablate.running import decode_data, make_local_launcher
+    from ablate.running import decode_data, make_launcher
     from ablate.store import (
         SweepProgress,
         Worker,
@@ -276,7 +287,8 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
             f"it"
         )
     announce(f"training {run.label} once more")
-    launcher = make_local_launcher(composer.launcher(launcher_settings), store.cache)
+    settings = composer.launcher(launcher_settings)
+    launcher = make_launcher(settings, store.cache, may_be_remote=False)
     try:
         with contextlib.ExitStack() as quiet:
             if format == "json":  # standard output is its own

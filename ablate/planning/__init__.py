@@ -96,6 +96,7 @@ __all__ = [
     # Launchers and loggers
     "LAUNCHERS",  # the launchers, by name
     "DRIVER_KEYS",  # the keys that every launcher has
+    "EngineFile",  # how a cluster is asked for jobs, as a file says it
     "launcher_line",  # a launcher's name and changed settings
     "LOGGERS",  # the loggers, by name
     "SHARED_LOGGER_KEYS",  # the keys that every logger has
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
         Standing,
         with_seeds,
     )
+    from ablate.planning.engine import EngineFile
     from ablate.planning.expand import (
         find_cell,
         first_run,

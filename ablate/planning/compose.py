@@ -30,7 +30,7 @@ from ablate.planning.conf import (
     interpolate,
 )
 from ablate.planning.data_section import complete, ours
-from ablate.planning.launcher import launcher_settings
+from ablate.planning.launcher import launcher_choice, launcher_settings
 from ablate.planning.logger import read_logger_words, split_logger_words
 from ablate.planning.settings import (
     Layers,
@@ -54,6 +54,7 @@ from ablate.run import (
     FINGERPRINTS_FILE,
     SHOWN_KEYS,
     TRAINER,
+    Choice,
     OwnRun,
     OwnSpec,
     Run,
@@ -404,7 +405,13 @@ class Composer:
         tree = dict(self._compose(merged.choices))
         for key, value in merged.values.items():
             put(tree, key, value)
-        return launcher_settings(tree["launcher"])
+        choice = merged.choices.get("launcher", self.defaults["launcher"])
+        return launcher_settings({"name": choice, **tree["launcher"]}, self.launchers)
+
+    def launchers(self) -> dict[str, Choice]:
+        """Return every launcher with the settings of its own, those of files without a line."""
+        sections = {name: self._compose({"launcher": name}) for name in self.groups["launcher"]}
+        return {name: launcher_choice(name, tree["launcher"]) for name, tree in sections.items()}
 
     def _compose(self, choices: Mapping[str, str]) -> dict[str, Any]:
         key = tuple(sorted({**self.defaults, **choices}.items()))

@@ -2,8 +2,8 @@
 
 No setting of a launcher changes a result.
 
-The launchers themselves are in running/launchers; a setting that becomes an option of sbatch is
-mapped by SITE in running/launchers/slurm_jobs.py. `logger.py` uses `chosen_settings`, too.
+The launchers themselves are in running/launchers. Those of clusters are files of conf/launcher
+(planning/engine.py), which say what becomes of a setting. `logger.py` uses `chosen_settings`, too.
 
 Used by `planning/compose.py` and `running/launchers/__init__.py` for `ablate sweep`, and by
 `report/listing.py` (`ablate list launchers`).
@@ -11,9 +11,11 @@ Used by `planning/compose.py` and `running/launchers/__init__.py` for `ablate sw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from ablate.planning.engine import ENGINE_FIELDS, EngineFile
 from ablate.run import (
     Choice,
     Param,
@@ -56,36 +58,24 @@ LAUNCHERS: dict[str, Choice] = {
         "ablate.running.launchers.local:Inline",
         {"devices": Param(str, "cpu", "cpu, or one GPU by index or UUID")},
     ),
-    "slurm": Choice(
-        "trains on the nodes of a Slurm cluster, in jobs that take run after run",
-        "-",
-        "ablate.running.launchers.slurm:slurm",
-        {
-            "jobs": Param(int, 1, "jobs at most at once", above=0),
-            "nodes": Param(int, 1, "nodes of a job", above=0),
-            "gpus": Param(int, 1, "GPUs of each node; 0: trains on CPUs", least=0),
-            "cpus": Param(int, 4, "CPUs of each GPU, or of each node without", above=0),
-            "mem": Param(str, "", "memory of each node, as in 64G"),
-            "time": Param(
-                str, "4:00:00", "limit of a job, as sbatch takes it; a run may be longer"
-            ),
-            "partition": Param(str, "", "sbatch --partition"),
-            "account": Param(str, "", "sbatch --account"),
-            "qos": Param(str, "", "sbatch --qos"),
-            "constraint": Param(str, "", "sbatch --constraint"),
-            "sbatch": Param(
-                str, "", "other keys of sbatch, as in reservation=vit hint=compute_bound"
-            ),
-            "setup": Param(str, "", "shell lines before ablate starts in a job"),
-            "grace_s": Param(
-                int, 90, "seconds for checkpoints, before the time limit or at preemption", above=0
-            ),
-            "devices": Param(str, "auto", "auto: the GPUs of the job; cpu"),
-            **GPU_PARAMS,
-            "cache": Param(str, "", "folder of the node: data is copied there once"),
-        },
-    ),
 }
+ENGINE_PARAMS: dict[str, Param] = {  # of every launcher that is a file
+    "jobs": Param(int, 1, "jobs at most at once", above=0),
+    "nodes": Param(int, 1, "nodes of a job", above=0),
+    "gpus": Param(int, 1, "GPUs of each node; 0: trains on CPUs", least=0),
+    "cpus": Param(int, 4, "CPUs of each GPU, or of each node without", above=0),
+    "time": Param(str, "4:00:00", "limit of a job: minutes, H:MM:SS, D-HH:MM; a run may be longer"),
+    "setup": Param(str, "", "shell lines before ablate starts in a job"),
+    "python": Param(str, "", "Python of the nodes; empty: at the path of this one"),
+    "grace_s": Param(
+        int, 90, "seconds for checkpoints, before the time limit or at preemption", above=0
+    ),
+    "devices": Param(str, "auto", "auto: the GPUs of the job; cpu"),
+    **GPU_PARAMS,
+    "cache": Param(str, "", "folder of the node: data is copied there once"),
+}
+# Settings of a job that a file may leave out: those whose places it has.
+_PLACES_OF = {"nodes": ("nodes",), "time": ("time", "seconds", "minutes")}
 DRIVER_KEYS: dict[str, Param] = {  # keys of every launcher
     "attempts": Param(int, 3, "deaths without a newer checkpoint that make a run failed", above=0),
     "hang_s": Param(
@@ -96,8 +86,38 @@ DRIVER_KEYS: dict[str, Param] = {  # keys of every launcher
 
 
 def launcher_params(name: str) -> dict[str, Param]:
-    """Return every setting of a launcher: its own and the shared ones."""
+    """Return every setting of a launcher of LAUNCHERS: its own and the shared ones."""
     return {**DRIVER_KEYS, **LAUNCHERS[name].params}
+
+
+def engine_params(engine: EngineFile) -> dict[str, Param]:
+    """Return the settings that a launcher of a file has of its own."""
+    params = {
+        key: param
+        for key, param in ENGINE_PARAMS.items()
+        if key not in _PLACES_OF or engine.uses(*_PLACES_OF[key])
+    }
+    params |= {key: Param(str, "", line) for key, line in engine.settings.items()}
+    if engine.takes_options:
+        line = f"other keys of {engine.program}, as in a=1 b; a=null leaves out one of ours"
+        params[engine.program] = Param(str, "", line)
+    return params
+
+
+def launcher_choice(name: str, tree: Mapping[str, Any]) -> Choice:
+    """Return a launcher with the settings of its own. `tree`: its section, which has their defaults
+    where its file gives some. Raises UserError for a mistake in its file."""
+    choice = LAUNCHERS.get(tree.get("name", name))
+    if choice is not None:
+        return choice
+    engine = EngineFile.of({key: tree[key] for key in ENGINE_FIELDS if key in tree})
+    params = {
+        key: replace(param, default=tree.get(key, param.default))
+        for key, param in engine_params(engine).items()
+    }
+    choice = Choice("", "-", "", params)
+    engine.check_places(choice.params)
+    return choice
 
 
 def joined(value: Any) -> Any:
@@ -109,16 +129,27 @@ def joined(value: Any) -> Any:
     return value if any(type(v) not in (int, str) for v in values) else ",".join(map(str, values))
 
 
-def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the launcher's name and every setting, checked, with defaults for absent keys.
+def launcher_settings(
+    tree: Mapping[str, Any], launchers: Callable[[], Mapping[str, Choice]] = dict
+) -> dict[str, Any]:
+    """Return the launcher's name and every setting, checked, with defaults for absent keys. A
+    launcher of a file also has `engine`, the content of the file.
 
-    Raises UserError for an unknown launcher or setting, and for a setting of another launcher.
+    `launchers`: all launchers, which an error may need. Raises UserError for an unknown launcher or
+    setting, for a setting of another launcher, and for a mistake in the file.
     """
+    name = tree["name"]
     values = {key: value for key, value in tree.items() if key != "name"}
-    [settings] = chosen_settings(
-        "launcher", LAUNCHERS, DRIVER_KEYS, [tree.get("name")], values
-    ).items()
-    return {"name": settings[0], **settings[1]}
+    table = {**LAUNCHERS, name: launcher_choice(name, values)}
+    engine_tree = {key: values.pop(key) for key in ENGINE_FIELDS if key in values}
+    own_keys = [*DRIVER_KEYS, *table[name].params]
+    if not values.keys() <= {*own_keys}:
+        table = {**launchers(), **table}
+        elsewhere = {key for choice in table.values() for key in choice.params}
+        keys_of_file = ENGINE_FIELDS if engine_tree else ()
+        check_keys("launcher", values.keys() - elsewhere, [*own_keys, *keys_of_file])
+    [settings] = chosen_settings("launcher", table, DRIVER_KEYS, [name], values).values()
+    return {"name": name, **settings, **({"engine": engine_tree} if engine_tree else {})}
 
 
 def chosen_settings(
@@ -152,6 +183,10 @@ def chosen_settings(
 
 def launcher_line(settings: Mapping[str, Any]) -> str:
     """Return "local, runs_per_gpu=2": the name, and the settings that are not the defaults."""
-    params = launcher_params(settings["name"])
+    name = settings["name"]
+    if name in LAUNCHERS:
+        params = launcher_params(name)
+    else:
+        params = {**DRIVER_KEYS, **engine_params(EngineFile.of(settings["engine"]))}
     changed = [f"{k}={settings[k]}" for k, param in params.items() if settings[k] != param.default]
-    return ", ".join([settings["name"], *changed])
+    return ", ".join([name, *changed])

@@ -123,7 +123,7 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
         options.template += [*constants, "{overrides}"]
         composed = HydraApp([*options.template], folder, env).compose([])
         _add_hydra(composed, seed_key, options)
-        keys_text, try_it = "hydra", _first_groups(composed)
+        keys_text, try_it = "hydra", _first_hydra_sweep(composed, constants)
         files += _config_patterns(composed, folder)
     else:
         _add_options(words[start + 1 :], options)
@@ -395,11 +395,20 @@ def _add_hydra(composed: Composed, seed_key: str, options: _Options) -> None:
     options.template.append(f"hydra.run.dir={{{FOLDER_PLACE}}}")
 
 
-def _first_groups(composed: Composed) -> str:
-    """Return words that vary a group of a Hydra application; "" where none has two choices."""
+def _first_hydra_sweep(composed: Composed, constants: Sequence[str]) -> str:
+    """Return words that vary what the command leaves open: a fraction, such as a rate, rather than
+    a group; "" where there is neither."""
+    typed = {word.partition("=")[0].lstrip("+") for word in constants}
+    fractions = {
+        key: value
+        for key, value in composed.values.items()
+        if isinstance(value, float) and key not in typed
+    }
+    if first_sweep := _first_sweep(fractions):
+        return first_sweep
     for group, choice in composed.choices.items():
         choices = composed.options.get(group, ())
-        if choice in choices and len(choices) > 1:
+        if choice in choices and len(choices) > 1 and group not in typed:
             return f"trainer.{group}={','.join(choices)}"
     return ""
 

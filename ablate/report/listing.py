@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -113,6 +113,19 @@ def _params(group: str, params: Mapping[str, Param]) -> Lines:
         yield f"  {group}.{key}={param.default}", param.line, "-"
 
 
+def _launchers() -> dict[str, Choice]:
+    """Return every launcher; those of files with the first sentence and the place of the file.
+    Raises UserError where a file of `./conf` can't be composed."""
+    from ablate.planning import Composer
+
+    files = {name: (line, path) for name, line, path in _files("launcher")}
+    choices = {}
+    for name, choice in Composer(Path("runs")).launchers().items():
+        line, path = files.get(name, (choice.line, choice.source))
+        choices[name] = replace(choice, line=line, source=path)
+    return choices
+
+
 def _archs() -> Lines:
     for name, arch in ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
@@ -144,7 +157,7 @@ def _keys() -> Lines:
     composed."""
     from ablate.planning import resolve_run
 
-    yield from key_lines(resolve_run([], Path("runs"))[0])
+    yield from key_lines(resolve_run([], Path("runs"))[0], _launchers())
 
 
 # kind -> (how it is chosen on the command line, its lines)
@@ -161,7 +174,7 @@ CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
-    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER_KEYS)),
+    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", _launchers(), DRIVER_KEYS)),
     "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED_LOGGER_KEYS)),
     "paper": ("paper: {table: NAME} in a sweep file", list_papers),
     "metrics": ("analysis.metric=NAME", _metrics),
@@ -237,7 +250,9 @@ WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, mod
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
 
 
-def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def key_lines(
+    tree: Mapping[str, Any], launchers: Mapping[str, Choice] = LAUNCHERS
+) -> Iterator[tuple[str, str, str]]:
     """Yield (`key=default`, what it does and what it takes, "-") for every key. `tree`: the
     configuration that has the defaults; for {} they are null."""
     for section, hint in field_types(Run).items():
@@ -251,7 +266,7 @@ def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         elif is_dataclass(cls := Model if section == "model" else hint):  # not a whole model
             yield from _of_fields(f"{section}.", cls, tree.get(section, {}), field_keys(cls))
     yield from _of_fields("text.", Text, {}, field_keys(Text))
-    yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
+    yield from _of_choices("launcher", {name: choice.params for name, choice in launchers.items()})
     for key, param in DRIVER_KEYS.items():
         yield (
             f"launcher.{key}={_value_text(param.default)}",

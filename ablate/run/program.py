@@ -55,8 +55,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Curves:
-    """A table that grows while the program trains, one line for each step. Its name says whether it
-    is csv or jsonl."""
+    """A table that grows while the program trains, one line for each step.
+
+    file: its name, or a pattern, says whether it is csv or jsonl.
+    """
 
     file: str
     step: str = "step"
@@ -148,6 +150,8 @@ def check_program(
     resume = [] if program.resume is None else split_command(program.resume, "resume")
     for word in resume:
         _names(word, keys, "resume")
+    if program.curves is not None:
+        check_pattern(program.curves.file, "curves.file")
     if OVERRIDES in used and f"{{{OVERRIDES}}}" not in words:
         raise UserError(f"{TRAINER}.command: {{{OVERRIDES}}} is to be a word of its own")
     if OVERRIDES not in used and (idle := [key for key in keys if key not in used]):

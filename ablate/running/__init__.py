@@ -29,12 +29,11 @@ __all__ = [
     "Ask",  # asks the training half a question
     "ForkServer",  # a process that forks workers in milliseconds
     "make_launcher",  # make the launcher that the settings name
-    "make_local_launcher",  # make a launcher for this machine
     "worker_options",  # the options of a worker
     "worker_environment",  # the environment variables of a worker
-    "unfit_slots",  # the slots whose devices can't run a small kernel
     "Here",  # workers of this machine, as a launcher has them
     "GpuSet",  # the GPUs that a launcher may use
+    "SiteJob",  # a job that looks at what a cluster's nodes see
     "gpus",  # what nvidia-smi says of GPUs
     # Before the first run
     "drop_unfit_slots",  # drop the slots whose devices don't work
@@ -78,11 +77,10 @@ if TYPE_CHECKING:
         Launcher,
         Slot,
         make_launcher,
-        make_local_launcher,
         worker_options,
     )
     from ablate.running.launchers.fork import ForkServer, check_data, data_remarks, decode_data
-    from ablate.running.launchers.local import Here, unfit_slots, worker_environment
+    from ablate.running.launchers.local import Here, worker_environment
     from ablate.running.loggers import Observers, check_loggers_installed
     from ablate.running.orders import check_order, give_order
     from ablate.running.preflight import (
@@ -95,6 +93,7 @@ if TYPE_CHECKING:
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows
+    from ablate.running.site import SiteJob
     from ablate.running.time_left import TimeLeft
     from ablate.running.world_sizes import Worlds, group_of, narrow_worlds
 else:

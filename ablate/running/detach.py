@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers import slurm, slurm_jobs
+from ablate.running.launchers.engine import FileEngine
 from ablate.shared import Failure, UserError, make_folder
-from ablate.store import Store, driver_of
+from ablate.store import Store, driver_of, store_token
 
 DETACH_PLACES = ("here", "job")
 BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
@@ -31,18 +31,22 @@ def detach_driver(
     it has come.
 
     `place`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
-    not yet. Raises UserError for a job without Slurm, and Failure where the cluster gives no
-    answer, or the driver ends at once.
+    not yet. Raises UserError where the launcher has no job for drivers, and Failure where the
+    cluster gives no answer, or the driver ends at once.
     """
-    if place == "job" and settings["name"] != "slurm":
+    engine, root = None, store.root.absolute()
+    if "engine" in settings:
+        engine = FileEngine(settings, root, store_token(root) or "driver")
+    if place == "job" and (engine is None or not engine.takes_drivers):
         raise UserError("--detach job: needs launcher=slurm")
-    if settings["name"] == "slurm":
-        slurm_jobs.check_cluster()
+    if engine is not None:
+        engine.check()
     make_folder(store.root)
-    log = store.root.absolute() / "driver.log"
+    log = root / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if place == "job":
-        return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
+        assert engine is not None
+        return f"job {engine.submit_driver(command, log)} drives {store.root}; log: {log}"
     old_stamp = store.plan_stamp(sweep)  # it changes when the new driver writes its plan
     with open(log, "ab") as file:
         begins = file.tell()

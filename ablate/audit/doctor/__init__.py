@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ablate.audit.doctor import machine, resume_check, stored
+from ablate.audit.doctor import machine, resume_check, site, stored
 from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
@@ -23,7 +23,15 @@ from ablate.running import Ask, Slot
 from ablate.shared import Failure, UserError
 from ablate.store import Store
 
-__all__ = ["Finding", "run_checks", "check_store", "null_tables", "print_findings", "findings_tree"]
+__all__ = [
+    "Finding",
+    "run_checks",
+    "check_store",
+    "check_site",
+    "null_tables",
+    "print_findings",
+    "findings_tree",
+]
 
 
 def run_checks(
@@ -57,8 +65,11 @@ def run_checks(
         yield from _safely("resume", check)
 
 
-def check_store(store: Store) -> Findings:
-    """Make the checks of the store alone."""
+def check_store(store: Store, cluster: Mapping[str, Any] | None = None) -> Findings:
+    """Make the checks of the store alone; first those of a cluster, by one job of its launcher,
+    where its settings are given."""
+    if cluster is not None:
+        yield from _safely("submit", lambda: site.cluster(store, cluster))
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
         yield from _safely("ledger", lambda: stored.content(store))

@@ -5,8 +5,9 @@ for the workers that it started. The folder of a run outlives the launcher: thro
 `Store.liveness` answers a later driver, which adopts the workers, and every reader.
 
 Used by `ablate sweep` and `ablate plan` (api/training.py) and by `ablate doctor` and `verify
---rerun` (cli/keeping.py). A new launcher also needs its entry in planning/launcher.py `LAUNCHERS`,
-and has to pass tests/launcher_contract.py; a new worker option is read in training/worker.py.
+--rerun` (cli/keeping.py). The launcher of a cluster is a file, conf/launcher/NAME.yaml
+(planning/engine.py). One that is code needs its entry in planning/launcher.py `LAUNCHERS`. Both
+have to pass tests/launcher_contract.py; a new worker option is read in training/worker.py.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
 
+ENGINE_LAUNCHER = "ablate.running.launchers.engine:engine_launcher"  # of all files
 MOST_SHARING = 8  # runs on a GPU; beyond it even the smallest model gains little
 
 
@@ -149,29 +151,22 @@ class Launcher(Liveness, Protocol):
         """End the helper processes. Workers that still run are left alone."""
 
 
-def make_launcher(settings: Tree, cache: Path) -> Launcher:
+def make_launcher(settings: Tree, cache: Path, may_be_remote: bool = True) -> Launcher:
     """Make the launcher that `settings` names (the `launcher` group). `cache`: the folder of
     decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
+    Raises UserError for a remote launcher where the command only trains on this host.
     """
     name = settings["name"]
-    if name not in LAUNCHERS:
+    if name not in LAUNCHERS and "engine" not in settings:
         raise unknown_value("launcher", name, LAUNCHERS)
-    module, _, attribute = LAUNCHERS[name].path.partition(":")
+    path = LAUNCHERS[name].path if name in LAUNCHERS else ENGINE_LAUNCHER
+    module, _, attribute = path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
-    return launcher
-
-
-def make_local_launcher(settings: Tree, cache: Path) -> Launcher:
-    """Make a launcher as `make_launcher` does, for commands that only train on this host. Raises
-    UserError for a remote one."""
-    launcher = make_launcher(settings, cache)
-    if launcher.remote:
+    if launcher.remote and not may_be_remote:
         launcher.free()
-        raise UserError(
-            f"launcher={settings['name']}: this command trains on this host; give launcher=local"
-        )
+        raise UserError(f"launcher={name}: this command trains on this host; give launcher=local")
     return launcher
 
 

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -35,7 +35,7 @@ from ablate.run import (
     decoding_words,
     first_of_lines,
 )
-from ablate.running.launchers import Ask, Progress, Tree, silent
+from ablate.running.launchers import Ask, Progress, Slot, Tree, silent
 from ablate.shared import (
     Failure,
     NoRoom,
@@ -43,6 +43,7 @@ from ablate.shared import (
     read_json,
 )
 
+KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
 NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main__":`'
 
 
@@ -137,6 +138,23 @@ class ForkServer:
                     case _:  # it died over it
                         raise Failure(f"worker {verb}: {exchange.last_words()}")
         raise Failure(f"worker {verb}: the process that forks workers died, and another one, too")
+
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        """Find the slots whose devices can't be used: see Launcher. Each GPU is tried once, however
+        many groups it is in."""
+        gpus = {slot.name: slot.visible.split(",") for slot in slots if slot.visible is not None}
+        places = {
+            gpu: {"CUDA_VISIBLE_DEVICES": gpu} for visible in gpus.values() for gpu in visible
+        }
+        if not places:
+            return {}
+        answers = self.ask_each("kernel", {"device": "cuda"}, places, KERNEL_S)
+        reasons = {gpu: a if isinstance(a, str) else a["why"] for gpu, a in answers.items()}
+        return {
+            name: next(filter(None, map(reasons.get, visible)))
+            for name, visible in gpus.items()
+            if any(map(reasons.get, visible))
+        }
 
     def ask_each(
         self, verb: str, question: Tree, environments: Mapping[str, Tree], within_s: float

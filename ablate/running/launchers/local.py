@@ -34,8 +34,6 @@ MALLOC = {
 
 CPU = {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
-
 
 class Here(HostLock):
     """The common part of the launchers whose workers are processes of this host."""
@@ -81,7 +79,7 @@ class Local(Here):
         return self._server.ask(verb, question, progress, self.slots[0].environment)
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        return unfit_slots(self._server, slots)
+        return self._server.unfit(slots)
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         request = {
@@ -142,22 +140,6 @@ def worker_environment(slots: Sequence[Slot]) -> dict[str, str]:
     return {  # read when CUDA starts
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic cuBLAS
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; else the fastest is first
-    }
-
-
-def unfit_slots(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
-    """Find the slots whose devices can't be used: see Launcher. Each GPU is tried once, however
-    many groups it is in."""
-    gpus = {slot.name: slot.visible.split(",") for slot in slots if slot.visible is not None}
-    tried = {gpu: {"CUDA_VISIBLE_DEVICES": gpu} for visible in gpus.values() for gpu in visible}
-    if not tried:
-        return {}
-    answers = server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
-    reasons = {gpu: a if isinstance(a, str) else a["why"] for gpu, a in answers.items()}
-    return {
-        name: next(filter(None, map(reasons.get, visible)))
-        for name, visible in gpus.items()
-        if any(map(reasons.get, visible))
     }
 
 

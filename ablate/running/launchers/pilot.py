@@ -4,23 +4,26 @@ It forks workers as the local launcher does, communicates with the driver throug
 `ablate.store.pilots`), and never opens the ledger. When no driver is alive, or its job has too
 little time left, it finishes what it holds, takes nothing new, and ends.
 
-Used by running/launchers/slurm.py, as the program on each node of a job of `ablate sweep
-launcher=slurm`. A new message also needs store/pilots.py and launchers/pilots.py, the driver's
-side.
+The jobs of launchers/engine.py start its main program on each node. A new message also needs
+store/pilots.py and launchers/pilots.py, the driver's side.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import platform
 import secrets
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +37,21 @@ from ablate.run import (
     decoded,
 )
 from ablate.running.launchers import Slot
+from ablate.running.launchers.engine import output_of, seconds
 from ablate.running.launchers.local import Local
 from ablate.shared import (
     DISK_FULL_ERRORS,
+    Failure,
     Lock,
     Notes,
     UserError,
     make_folder,
     noted_signals,
+    to_json,
+    write_whole,
 )
 from ablate.store import BEAT_S, STALE_S, PilotDir, check_proof, read_beat
+from ablate.version import __version__
 
 IDLE_S = 30.0  # without a run, while none waits, before its devices are handed back
 
@@ -59,6 +67,33 @@ def fly(root: Path, settings: Mapping[str, Any], job: str, host: str, left_s: fl
         check_proof(root, settings["token"])
         name = f"{host}-{job}-{secrets.token_hex(2)}"
         _Pilot(root, name, {**settings}, job, host, left_s).work(heard)
+
+
+def look(root: Path, settings: Mapping[str, Any], job: str, host: str, name: str) -> None:
+    """Write what a pilot would see on this host, for `SiteJob.facts`, to NAME.json. Raises Failure
+    where it does not see the store."""
+    check_proof(root, settings["token"])
+    pilot = _Pilot(root, f"{host}-{job}", {**settings}, job, host, None)
+    pilot.local = pilot._local()
+    try:
+        pilot._find_slots()
+    finally:
+        pilot.local.free()
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
+    facts = {
+        "host": host,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "ablate": __version__,
+        "torch": torch,
+        "clock": time.time(),
+        "slots": [slot.place for slot in pilot.own.values()],
+        "remarks": pilot.remarks,
+    }
+    write_whole(root / "pilots" / "jobs" / f"{name}.json", to_json(facts))
 
 
 @dataclass
@@ -91,6 +126,9 @@ class _Pilot:
         left_s = math.inf if self.left_s is None else self.left_s
         short_s = min(self.settings["grace_s"] + self.settings["checkpoint_s"], left_s / 2)
         self.short_at = moment + left_s - short_s
+        # Not every engine sends a signal before the limit.
+        grace_s = self.settings["grace_s"]
+        self.leaves_at = moment + left_s - grace_s if left_s > grace_s else math.inf
 
     def work(self, heard: list[int]) -> None:
         self.local = self._local()
@@ -141,7 +179,7 @@ class _Pilot:
         leaving = leaving or bool(self.driver.get("done")) or time.monotonic() > self.short_at
         alone = time.monotonic() - self.heard_at > STALE_S
         self._obey(orders, takes=not (leaving or alone), refuses=leaving)
-        if heard:
+        if heard or time.monotonic() > self.leaves_at:
             for attempt in self.working:
                 self._stop(attempt, now=False)
         moment = time.monotonic()
@@ -282,3 +320,35 @@ class NodeCache:
                     self._whole.add(fingerprint)
             finally:
                 shutil.rmtree(new, ignore_errors=True)
+
+
+# --- The main program of a job --------------------------------------------------------------------
+
+
+def main(tree: Mapping[str, Any]) -> None:
+    """Run a pilot, as `FileEngine` asks for it: a job calls this on each of its nodes.
+
+    `tree`: root, settings; job, host: texts with places for variables of the environment;
+    time_left: the words of a command. Raises Failure where there is no such variable.
+    """
+    names = {**os.environ, "PID": str(os.getpid())}
+    try:
+        job, host = (tree[key].format_map(names) for key in ("job", "host"))
+        words = [word.format_map(names) for word in tree["time_left"]]
+    except KeyError as error:
+        raise Failure(f"{platform.node()}: jobs here have no variable {error.args[0]}") from error
+    settings = tree["settings"]
+    answer = output_of(words) if words else None
+    limit = settings.get("time", "") if answer is None else answer.strip()
+    host = host or platform.node()
+    if tree["look"]:
+        look(Path(tree["root"]), settings, job, host, tree["look"])
+    else:
+        fly(Path(tree["root"]), settings, job, host, seconds(limit))
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]))
+    except (Failure, UserError) as error:
+        sys.exit(f"ablate: {error}")

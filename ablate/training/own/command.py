@@ -52,6 +52,7 @@ from ablate.training.own.outcome import (
 from ablate.training.own.processes import TAG, Processes, machine
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
+VERSIONS_S = 600.0  # of an interpreter to say its packages: seconds, on a busy machine minutes
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # all others are its faults
 
 
@@ -381,7 +382,7 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
     files = [folder / name for name in run.code["files"] if name.endswith(".py")]
     try:
         words = [path, "-c", VERSIONS, *sorted(imported_modules(files))]
-        answer = subprocess.run(words, cwd="/", capture_output=True, timeout=60, check=True)
+        answer = subprocess.run(words, cwd="/", capture_output=True, timeout=VERSIONS_S, check=True)
         return {"path": path, **json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError):
         return {"path": path}

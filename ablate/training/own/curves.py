@@ -6,6 +6,7 @@ the yaml may say of the table is run/program.py `Curves`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -28,7 +29,8 @@ class ProgramCurves:
 
     def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
         self._curves = program.curves
-        self._file = None if program.curves is None else folder / program.curves.file
+        self._folder = folder
+        self._file: Path | None = None  # which of those that a pattern names is read
         self._handle = handle
         self._offset = 0  # bytes that were read
         self._names: list[str] = []  # of a csv's columns
@@ -48,9 +50,26 @@ class ProgramCurves:
         lines, _ = self._new_lines(ended=True)
         self._log_all(lines)
 
+    def _current_file(self) -> Path | None:
+        """Return the table as it is now: of several files that a pattern names the one that was
+        written last, since an attempt before may have left another; None where there is none."""
+        if self._curves is None:
+            return None
+        exact = self._folder / self._curves.file
+        if exact.exists():
+            return exact
+        times_ns = {}
+        for file in self._folder.glob(self._curves.file):
+            with contextlib.suppress(OSError):  # the program has removed it
+                times_ns[file] = file.stat().st_mtime_ns
+        return max(times_ns, key=times_ns.__getitem__, default=None)
+
     def _new_lines(self, ended: bool = False) -> tuple[str, bool]:
-        if self._file is None or not self._file.exists():
+        file_now = self._current_file()
+        if file_now is None:
             return "", False
+        if file_now != self._file:
+            self._file, self._offset, self._names = file_now, 0, []
         assert self._curves is not None
         place = f"trainer.curves.file: {self._curves.file}"
         try:
@@ -107,7 +126,13 @@ class ProgramCurves:
         if step is None or not math.isfinite(step) or step < 0 or not numbers:
             return
         values = {}
-        for key, number in numbers.items():
+        for column, number in numbers.items():
+            # Values of a metric `acc` are those on validation: a column val_acc has the same.
+            metric = column.removeprefix("val_")
+            is_validation = metric not in (column, "train_loss") and self._handle.judges(metric)
+            if is_validation and metric in numbers:
+                continue
+            key = metric if is_validation else column
             if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
                 values[key] = number
         if step <= self._handle.step:

@@ -46,6 +46,7 @@ MOST_RESULT = 16 << 20  # bytes of an object of metrics
 MOST_TABLE = 256 << 20  # bytes of a table
 EVENT_FILES = "*.tfevents.*"  # of TensorBoard, in one folder
 SET_ASIDE = ".attempt-"  # in the names of files that an earlier attempt left as its result
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory")
 
 
@@ -59,7 +60,8 @@ def read_output(log: Path, begin: int) -> str:
 def fail(code: int, output: str) -> NoReturn:
     """Raise the error of a program that ended with an exit code other than 0, or by a signal
     (below 0), with its cause."""
-    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+    plain = _COLOURS.sub("", output)
+    lines = [line.rstrip() for line in plain.splitlines() if line.strip()]
     if code > 0:
         end = f"with exit code {code}"
     else:

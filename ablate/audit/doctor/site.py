@@ -1,0 +1,118 @@
+"""Checks a cluster by one job: whether it is accepted and starts, and what it sees there.
+
+Used by `ablate doctor launcher=NAME` with the launcher of a cluster (audit/doctor/__init__.py).
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from ablate.audit.doctor.machine import PROGRESS, Finding, Findings
+from ablate.running import SiteJob
+from ablate.shared import count_text
+from ablate.store import Store
+from ablate.version import __version__
+
+PATIENCE_S = 300.0  # for a job to start, and as long again for its answer
+CLOCKS_S = 30.0  # by which clocks may differ
+ASK_S = 2.0  # between two questions to the engine
+
+
+def cluster(store: Store, settings: Mapping[str, Any]) -> Findings:
+    """Ask for one job and report what it sees. Raises UserError and Failure as SiteJob does."""
+    begun_at = time.time()
+    job = SiteJob(settings, store.root)
+    try:
+        yield Finding(PROGRESS, "queue", f"job {job.job} is accepted; waiting for it")
+        facts = yield from _await(job, settings)
+        if facts is not None:
+            yield from _facts(facts, settings, begun_at, time.time())
+    finally:
+        job.end()
+
+
+def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
+    """Wait for the answer of the job and return it; None where it does not come, which findings
+    explain."""
+    since, runs_since = time.monotonic(), None
+    while (facts := job.facts()) is None:
+        moment, runs = time.monotonic(), job.runs()
+        if runs and runs_since is None:
+            runs_since = moment
+        if runs is None and job.answers():
+            facts = job.facts()  # it may have written just before it ended
+            if facts is None:
+                yield Finding("problem", "store", _ended(job))
+            return facts
+        if runs_since is None and moment - since > PATIENCE_S:
+            yield Finding("problem", "queue", _never_started(job, settings))
+            return None
+        if runs_since is not None and moment - runs_since > PATIENCE_S:
+            yield Finding(
+                "problem", "store", f"job {job.job} runs, and has not written here; see {job.log}"
+            )
+            return None
+        time.sleep(ASK_S)
+    waited = time.monotonic() - since
+    yield Finding("ok", "queue", f"job {job.job} answered after {waited:.0f} s")
+    return facts
+
+
+def _ended(job: SiteJob) -> str:
+    ending = job.ending()
+    state = f" ({ending})" if ending else ""
+    words = job.last_words()
+    reason = f": {words}" if words else ""
+    return f"job {job.job} ended{state} without an answer{reason}; see {job.log}"
+
+
+def _never_started(job: SiteJob, settings: Mapping[str, Any]) -> str:
+    keys = [key for key in ("time", "gpus", "cpus", "mem", "nodes") if settings.get(key)]
+    request = " ".join(f"launcher.{key}={settings[key]}" for key in keys)
+    return (
+        f"job {job.job} did not start within {PATIENCE_S / 60:g} minutes, and is cancelled; ask "
+        f"for less than {request}, or ask the site how long its queue is"
+    )
+
+
+def _facts(
+    facts: Mapping[str, Any], settings: Mapping[str, Any], begun_at: float, ended_at: float
+) -> Findings:
+    """Compare what the job has seen with what is here."""
+    host = facts["host"]
+    yield Finding("ok", "store", f"{host} sees the store")
+    slots, remarks = facts["slots"], facts["remarks"]
+    for remark in remarks:
+        yield Finding("problem", "devices", remark)
+    if slots:
+        yield Finding("ok", "devices", f"{count_text(len(slots), 'run')} at once: {slots[0]}, ...")
+    yield _versions("python", facts["python"], platform.python_version(), host)
+    yield _versions("ablate", facts["ablate"], __version__, host)
+    if facts["torch"] is None:
+        text = f"{host}: no torch in {facts['executable']}; install it, or give launcher.python"
+        yield Finding("problem", "torch", text)
+    else:
+        try:
+            expected = metadata.version("torch")
+        except metadata.PackageNotFoundError:
+            expected = facts["torch"]
+        yield _versions("torch", facts["torch"], expected, host)
+    early, late = begun_at - facts["clock"], facts["clock"] - ended_at
+    if max(early, late) > CLOCKS_S:
+        text = (
+            f"{host}: its clock is {max(early, late):.0f} s {'behind' if early > late else 'ahead'}"
+        )
+        yield Finding("problem", "clock", f"{text}; set it (most hosts do so by NTP)")
+    else:
+        yield Finding("ok", "clock", f"{host}: its clock is that of this host")
+
+
+def _versions(check: str, version: str, expected: str, host: str) -> Finding:
+    if version == expected:
+        return Finding("ok", check, f"{host}: {version}")
+    text = f"{host}: {version}, and {expected} on this host; results may differ in the last bits"
+    return Finding("warning", check, text)

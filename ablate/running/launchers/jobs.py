@@ -1,0 +1,181 @@
+"""The jobs of an engine, as the driver knows them: requested, waiting, running, gone.
+
+Requests to the engine and its answers are in threads: the driver waits for no answer. What the
+site refuses is said once, in its own words, and requested again after ever longer waits.
+
+Used by launchers/pilots.py. `Engine` is what an engine has to do; launchers/engine.py carries out
+those that are files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from ablate.shared import Failure
+
+AT_ONCE = 4  # questions how a job ended
+ASK_S = 5.0  # between two questions to the engine
+AGAIN_S = 60.0  # after it refused a job; twice as long after each further refusal
+MOST_AGAIN_S = 3600.0
+LEAVES_S = 30.0  # between a pilot's last word and the end of its job
+UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
+UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of a job. words: the engine's, "" where it knows nothing; kind: failed (its runs died
+    with it), lost (it was taken away, by hand or with its host), or ended."""
+
+    words: str = ""
+    kind: str = "ended"
+
+
+class Engine(Protocol):
+    """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
+
+    def submit(self, count: int, without: Collection[str]) -> list[str]:
+        """Request `count` jobs, on none of the hosts `without`, each of which starts pilots.
+        Returns their ids. Raises Failure with a line that says why there are none."""
+
+    def states(self) -> Mapping[str, bool] | None:
+        """Map every job of this store that has not ended to whether it runs; None where there is no
+        answer now."""
+
+    def ended(self, job: str) -> JobEnd:
+        """Return how a job ended."""
+
+    def cancel(self, jobs: Collection[str]) -> None:
+        """End the jobs."""
+
+    def log(self, job: str) -> str:
+        """Return the place of a job's output, in words."""
+
+
+class Jobs:
+    """The jobs of a store. `name`: the launcher's; `now`, in all methods: seconds of a monotonic
+    clock."""
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.running: Mapping[str, bool] | None = None  # job -> does it run? The engine's last word
+        self.unseen: dict[str, None] = {}  # jobs without a pilot so far
+        self.failures: list[str] = []  # why jobs in a row were of no use
+        self.lines: list[str] = []  # to be said
+        self.not_before = -math.inf  # no job is requested until then
+        self._name, self._engine = name, engine
+        self._thread = ThreadPoolExecutor(1)  # one after the other, as they were asked
+        self._ends = ThreadPoolExecutor(AT_ONCE)
+        self._ended: dict[str, Future[JobEnd]] = {}
+        self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
+        self._asked: Future[Mapping[str, bool] | None] | None = None
+        self._asked_at = -math.inf
+        self._submitted: Future[list[str]] | None = None
+        self._refusal, self._again_s = "", AGAIN_S  # the last one, and the wait after the next
+        self._answered = False  # has it ever?
+        self._unanswered = 0  # questions in a row
+
+    def hear(self, piloted: Collection[str], used: bool, now: float) -> None:
+        """Take the engine's answers that have come, and ask again. `piloted`: jobs whose pilots
+        are known; `used`: there are slots.
+
+        Raises Failure where no job can be had, or none is of use.
+        """
+        if self._asked is not None and self._asked.done():
+            self.running, self._asked = self._asked.result(), None
+            self._unanswered = 0 if self.running is not None else self._unanswered + 1
+            if self.running is not None:
+                self._answered = True
+                self._count_unseen(self.running, piloted, used, now)
+            elif self._unanswered == UNANSWERED:
+                if not (self._answered or piloted):
+                    raise Failure(
+                        f"launcher={self._name}: the cluster gives no answer; start ablate on a "
+                        f"host that can ask for jobs"
+                    )
+                self.lines.append("the cluster gives no answer; runs that train go on")
+        if self._asked is None and now - self._asked_at > ASK_S:
+            self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
+        if self._submitted is not None and self._submitted.done():
+            submitted, self._submitted = self._submitted, None
+            self.not_before = now + ASK_S
+            try:
+                self.unseen |= dict.fromkeys(submitted.result())
+                self._refusal, self._again_s = "", AGAIN_S
+            except Failure as error:
+                if not (piloted or self.unseen):
+                    raise
+                if str(error) != self._refusal:
+                    self.lines.append(f"{error}; the sweep goes on, and asks again later")
+                self._refusal = str(error)
+                self.not_before = now + self._again_s
+                self._again_s = min(2 * self._again_s, MOST_AGAIN_S)
+            self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
+
+    def _count_unseen(
+        self, running: Mapping[str, bool], piloted: Collection[str], used: bool, now: float
+    ) -> None:
+        """Note the jobs whose pilots have not been seen yet, and those that ended before they were.
+        Raises Failure where too many ended so."""
+        for job in [job for job in self.unseen if job not in running]:
+            ending = self.ended(job)
+            if ending is None:
+                continue
+            del self.unseen[job]
+            if job not in self._left and ending.kind != "lost":
+                words = ending.words or "nobody knows how"
+                report = f"ended before its pilot was seen ({words})"
+                self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
+                self.lines.append(self.failures[-1])
+        for job, runs in running.items():
+            ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
+            if job not in piloted and not ends:  # one that was requeued comes again
+                self.unseen[job] = None
+        if len(self.failures) >= UNSEEN and not used:
+            raise Failure(f"no node can be used: {self.failures[-1]}")
+
+    def meet(self, job: str, remarks: Collection[str], is_of_use: bool) -> None:
+        """Note that a pilot of this job is seen. `remarks`: what it says of its host at first;
+        `is_of_use`: it offers slots, so that earlier failures no longer count."""
+        self.unseen.pop(job, None)
+        self.lines += remarks
+        self.failures = [] if is_of_use else [*self.failures, *remarks]
+
+    def leave(self, job: str, now: float) -> None:
+        """Note that a pilot of this job is gone."""
+        self._left[job] = now
+
+    def ended(self, job: str) -> JobEnd | None:
+        """Return how a job ended, once the engine has answered; None until then. Each answer is
+        used once: the next one may know more."""
+        if job not in self._ended:
+            self._ended[job] = self._ends.submit(self._engine.ended, job)
+        return self._ended.pop(job).result() if self._ended[job].done() else None
+
+    def may_submit(self, now: float) -> bool:
+        """Return whether jobs may be requested now; not before it is known which there are."""
+        return self.running is not None and self._submitted is None and now > self.not_before
+
+    def submit(self, count: int, without: Collection[str]) -> None:
+        self._submitted = self._thread.submit(self._engine.submit, count, without)
+
+    def cancel(self, jobs: Collection[str]) -> Future[None]:
+        return self._thread.submit(self._engine.cancel, jobs)
+
+    def cancel_unseen(self, now: float) -> None:
+        """End the jobs that wait in the engine's queue, since no run waits for them."""
+        queued = [job for job in self.unseen if not (self.running or {}).get(job, True)]
+        if queued:
+            self.cancel(queued)
+            self.not_before = now + ASK_S
+
+    def end(self, cancel: bool) -> None:
+        """Stop asking the engine. `cancel`: first end the jobs that wait in its queue."""
+        queued = [job for job, runs in (self.running or {}).items() if not runs]
+        if queued and cancel:
+            self.cancel(queued).result()
+        self._thread.shutdown(cancel_futures=True)
+        self._ends.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,67 @@
+"""A job of a cluster looks at what a sweep's jobs would see, before there is a sweep.
+
+Used by `ablate doctor launcher=NAME` (audit/doctor/site.py). What the job does is in
+launchers/pilot.py (`look`); a new fact needs both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.running.launchers.engine import FileEngine
+from ablate.shared import make_folder, read_json
+from ablate.store import store_token, write_proof
+
+
+class SiteJob:
+    """A job that looks. `settings`: the launcher group of an engine; `root`: the store."""
+
+    def __init__(self, settings: Mapping[str, Any], root: Path) -> None:
+        """Ask for the job. Raises UserError for settings that the engine can't use, and Failure
+        with the site's own words where it refuses."""
+        root = root.absolute()
+        make_folder(root / "pilots")
+        token = store_token(root) or secrets.token_hex(8)
+        write_proof(root, token)
+        # Of another name than the jobs of pilots, which a driver counts.
+        name = f"doctor-{secrets.token_hex(4)}"
+        self._engine = FileEngine(settings, root, token, look=name)
+        self._facts = root / "pilots" / "jobs" / f"{name}.json"
+        [self.job] = self._engine.submit(1, ())
+        self.log = self._engine.log(self.job)
+
+    def runs(self) -> bool | None:
+        """Return whether the job runs; None where it has ended, or nobody answers."""
+        return (self._engine.states() or {}).get(self.job)
+
+    def answers(self) -> bool:
+        """Return whether the engine answers."""
+        return self._engine.states() is not None
+
+    def ending(self) -> str:
+        """Return how the job ended, in the engine's words."""
+        return self._engine.ended(self.job).words
+
+    def facts(self) -> dict[str, Any] | None:
+        """Return what the job has seen; None until then. Keys: host; python, ablate, torch
+        (versions, torch null where it is missing); clock: seconds since 1970; slots: the names of
+        those that it would offer; remarks: why others can't be used."""
+        facts = read_json(self._facts)
+        return facts if isinstance(facts, dict) else None
+
+    def last_words(self) -> str:
+        """Return the line in which ablate says why the job ended; "" where none can be read."""
+        try:
+            lines = Path(self.log).read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        own_lines = [line for line in lines if line.startswith("ablate: ")]
+        return own_lines[-1].removeprefix("ablate: ") if own_lines else "".join(lines[-1:])
+
+    def end(self) -> None:
+        """Cancel the job, if it is still there, and remove what it wrote."""
+        self._engine.cancel([self.job])
+        self._facts.unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""Workstations by ssh that vanish, that come back, and that don't see the store."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import workstations
+from conftest import Shell
+from support.far_sweeps import check, train, train_here
+from support.sites import FarSweeps, SshSite
+from workstations import Workstations
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(workstations.lacks()), reason=workstations.lacks() or "-"),
+]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> Shell:
+    """The sweep, trained here."""
+    return train_here(Shell(tmp_path_factory.mktemp("calm")))
+
+
+@pytest.fixture
+def hosts(request, shell) -> Iterator[Workstations]:
+    """Two; on those that the test names the folder of the sweep is an empty disk."""
+    base = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
+    alone = {name: [shell.folder] for name in getattr(request, "param", ())}
+    made = Workstations(base, alone=alone)
+    yield made
+    made.end()
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def sweep(shell, hosts, calm) -> Iterator[FarSweeps]:
+    sweeps = FarSweeps(shell, SshSite(hosts), calm)
+    yield sweeps
+    sweeps.end()
+
+
+def test_the_runs_of_a_host_that_vanishes_go_on_elsewhere(shell, sweep, hosts, calm):
+    process = sweep(sleep=0.3)
+    lost = train(shell)[0]["host"]
+    hosts.vanish(lost)
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+
+
+def test_a_host_that_comes_back_is_used_again(shell, sweep, hosts, calm):
+    process = sweep(sleep=1)
+    for beat in train(shell):
+        hosts.vanish(beat["host"])
+    for name in hosts.names:
+        hosts.start(name)
+    train(shell, pilots=1)
+    assert sum(check(shell, process, calm)) >= 5
+
+
+@pytest.mark.parametrize("hosts", [("two",)], indirect=True)
+def test_a_host_that_does_not_see_the_store_is_not_used(shell, sweep, hosts, calm):
+    process = sweep(sleep=0)
+    assert check(shell, process, calm) == [1, 1, 1, 1]
+    pilots = (shell.folder / "runs" / "pilots").glob("*/beat.json")
+    assert {path.parent.name.partition("-")[0] for path in pilots} == {"one"}
+
+
+@pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)
+def test_where_no_host_sees_the_store_a_line_says_so(shell, sweep, hosts):
+    done = shell.end(sweep(sleep=0))
+    assert done.code == 1
+    [line] = done.err.splitlines()
+    assert str(shell.folder) in line
