@@ -198,11 +198,13 @@ def match_classes(
     if theirs is not None and ours is not None and {*theirs} <= {*ours}:
         return [ours.index(name) for name in theirs], ""
     if theirs is not None and ours is not None and any("+" in name for name in theirs):
-        sets = [name.split("+") for name in theirs]
-        longest = max(map(len, sets))
-        if {name for members in sets for name in members} <= {*ours}:
-            padded = [members + members[:1] * (longest - len(members)) for members in sets]
-            return [[ours.index(name) for name in members] for members in padded], ""
+        longest = 1 + max(name.count("+") for name in theirs)
+        if set("+".join(theirs).split("+")) <= set(ours):
+            padded = []
+            for name in theirs:
+                members = list(map(ours.index, name.split("+")))
+                padded.append(members + members[:1] * (longest - len(members)))
+            return padded, ""
     place = f"eval.also: {data.name}"
     if data.classes != train_data.classes:
         raise UserError(

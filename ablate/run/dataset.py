@@ -72,16 +72,19 @@ class Listing:
         """Return the table of classes of each split that has one, by the split."""
         if self.kind != "folder" or not _has_splits(self.path):
             return {}
-        tables = {
-            split: self.path / split / f"{split}_annotations.txt"
-            for split in _subfolders(self.path)
-        }
-        return {split: table for split, table in tables.items() if table.is_file()}
+        tables = {}
+        for split in _subfolders(self.path):
+            table = self.path / split / f"{split}_annotations.txt"
+            if table.is_file():
+                tables[split] = table
+        return tables
 
     def tables(self) -> list[str]:
         """List the files besides the images that say which classes these have."""
-        real = [self.path / REAL] if self.kind == "folder" and (self.path / REAL).is_file() else []
-        return [*map(str, self.annotations().values()), *map(str, real)]
+        tables = list(self.annotations().values())
+        if self.kind == "folder" and (self.path / REAL).is_file():
+            tables.append(self.path / REAL)
+        return list(map(str, tables))
 
     def label_sets(self) -> dict[str, str] | None:
         """Return the classes of each image that has any by the table of ReaL, "NAME+NAME" in name
