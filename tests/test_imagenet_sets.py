@@ -3,16 +3,20 @@ published: which class each image has, and which name the set."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import refused
 from PIL import Image
 
 from ablate.data.cache import match_classes, prepare_cache
 from ablate.planning.compose import resolve_data, resolve_run
 from ablate.run.build import build_run
+from ablate.store.store import Store
+from ablate.training.task.classify import evaluate
 
 IDS = [f"n{number:08}" for number in range(1440764, 1440776)]  # twelve: 10 is before 2 by name
 
@@ -54,6 +58,62 @@ def matched(here: Path, *sets: str) -> dict[str, dict[int, int]]:
 
 
 EVERY = {20 * number: number for number in range(12)}
+
+
+def real(home: Path, rows: list[list[int]]) -> None:
+    """Images of validation, the first of class 0, and so on, with ReaL's labels."""
+    for number, name in enumerate(IDS):
+        picture(home / name / f"ILSVRC2012_val_{number + 1:08}.png", number)
+    (home / "real.json").write_text(json.dumps(rows))
+
+
+ROWS = [[0], [1, 5], [], [7, 3, 11], [4], [2], *[[number] for number in range(6, 12)]]
+
+
+def test_real_is_right_where_a_prediction_is_among_the_labels(folder):
+    real(folder / "imagenet-real", ROWS)
+    assert matched(folder, "./imagenet-real")["imagenet-real"] == {
+        20 * number: (sorted(row) + [min(row)] * 2)[:3] for number, row in enumerate(ROWS) if row
+    }
+
+
+def test_an_image_has_the_rank_of_its_likeliest_label():
+    logits = torch.tensor([[0.0, 3.0, 2.0, 1.0], [0.0, 3.0, 2.0, 1.0], [5.0, 3.0, 2.0, 1.0]])
+    labels = torch.tensor([[2, 1], [3, 2], [3, 3]])
+    scores, table = evaluate([(logits, labels)])
+    assert table["rank"].tolist() == [0, 1, 3]
+    assert table["label"].tolist() == [1, 2, 3]
+    assert scores["top1"] == pytest.approx(1 / 3)
+    one = evaluate([(logits, torch.tensor([1, 2, 3]))])
+    assert (one[1] == table).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [(ROWS[:5], r"real\.json"), ([[12]], r"real\.json")],
+)
+def test_a_table_that_is_not_of_these_images_is_refused(rows, message, folder):
+    real(folder / "imagenet-real", rows)
+    with refused(message):
+        matched(folder, "./imagenet-real")
+
+
+@pytest.mark.whole
+def test_a_run_is_tested_on_real(folder, shell):
+    real(folder / "imagenet-real", ROWS)
+    words = ["stem=none,dpn", "data=imagefolder", "data.path=train", "data.size=8"]
+    words += ["model.arch=mu/4", "recipe=quick", "train.steps=20", "train.batch=12", "seeds=1"]
+    shell("sweep", *words, "eval.also=[./imagenet-real]", "launcher=inline", "--as", "r")
+    found = shell.facts("r")
+    assert {"on imagenet-real"} <= {fact["column"] for fact in found}
+    for run in Store(Path("runs")).read_plan("r").runs():
+        rundir = Store(Path("runs")).rundir(run.id)
+        table = np.load(rundir.predictions_on("imagenet-real"))
+        labelled = [row for row in ROWS if row]
+        assert len(table) == len(labelled)
+        hits = [predicted in row for predicted, row in zip(table["class"], labelled, strict=True)]
+        assert ((table["rank"] == 0) == hits).all()
+    assert "nothing wrong" in shell("verify", "r").out
 
 
 TINY = ("data=tiny_imagenet", "data.classes=12", "data.size=8", "model.arch=mu/4")

@@ -11,6 +11,7 @@ Used by `data/building.py`, `data/cache.py` and `data/splits.py`, for `ablate pr
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,14 @@ def class_number(data: Data, split: str, place: str, label: Any) -> int:
 
 def open_folder(data: Data, listing: Listing) -> Source:
     """Open class folders, or splits with class folders in them, or with a table of classes. The
-    class names are those of train."""
+    class names are those of train. Sets of classes, of ImageNet ReaL, are classes themselves, which
+    `match_classes` takes apart."""
+    if (label_sets := listing.label_sets()) is not None:
+        set_names = sorted(set(label_sets.values()))
+        labelled = []
+        for file, name in label_sets.items():
+            labelled.append((file, bisect_left(set_names, name)))
+        return Source({"train": part_of(labelled, _file)}, set_names)
     names = class_folders(listing.path)
     numbers = {name: number for number, name in enumerate(names)}
     _check_filled(split_folder(listing.path, "train"), names, listing.files)

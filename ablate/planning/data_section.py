@@ -76,6 +76,8 @@ def complete(
                 f"{', '.join(names) or 'no folder'}"
             )
         data["classes"] = len(names)
+        if listing is not None and (label_sets := listing.label_sets()) is not None:
+            data["classes"] = len(set(label_sets.values()))
     present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
     is_missing = allow_missing and lacks and bool(data.get("rows"))

@@ -11,6 +11,12 @@ A split of class folders may name the classes of its images in a table instead, 
 FOLDER/val/images/val_0.JPEG
 FOLDER/val/val_annotations.txt       lines of NAME <tab> CLASS <tab> ...
 
+and a folder of ImageNet's validation images may give each of them several classes, or none, as
+ImageNet ReaL does (Beyer et al. 2020, arXiv 2006.07159; google-research/reassessed-imagenet):
+
+FOLDER/n01440764/ILSVRC2012_val_00000293.JPEG
+FOLDER/real.json                     a list of class numbers for each image, in their order
+
 Used by `ablate plan` and `sweep` (planning/data_section.py), for what data is there, and by
 decoding (data/source.py, data/tables.py). A new set in `BUNDLED` also needs data/bundled_sets.py,
 data/source.py and the choices of `data.source` in run/sections.py.
@@ -20,6 +26,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import re
 from collections import Counter
@@ -43,6 +50,7 @@ UNREAD_IMAGES = {
 }
 
 
+REAL = "real.json"  # the table of ImageNet ReaL
 PICTURES, MASKS = "images", "annotations"  # folders, and in each a folder of each split
 
 
@@ -64,11 +72,46 @@ class Listing:
         """Return the table of classes of each split that has one, by the split."""
         if self.kind != "folder" or not _has_splits(self.path):
             return {}
-        tables = {
-            split: self.path / split / f"{split}_annotations.txt"
-            for split in _subfolders(self.path)
-        }
-        return {split: table for split, table in tables.items() if table.is_file()}
+        tables = {}
+        for split in _subfolders(self.path):
+            table = self.path / split / f"{split}_annotations.txt"
+            if table.is_file():
+                tables[split] = table
+        return tables
+
+    def tables(self) -> list[str]:
+        """List the files besides the images that say which classes these have."""
+        tables = list(self.annotations().values())
+        if self.kind == "folder" and (self.path / REAL).is_file():
+            tables.append(self.path / REAL)
+        return list(map(str, tables))
+
+    def label_sets(self) -> dict[str, str] | None:
+        """Return the classes of each image that has any by the table of ReaL, "NAME+NAME" in name
+        order, by the file's path; None without this table. Raise UserError for a table that is none
+        of ReaL's, and for an image that has no place in it."""
+        table = self.path / REAL
+        if str(table) not in self.tables():
+            return None
+        names = class_folders(self.path)
+        try:
+            rows = [[names[number] for number in row] for row in json.loads(table.read_text())]
+        except (OSError, ValueError, TypeError, IndexError) as error:
+            raise UserError(
+                f"data.path: {table}: expected a list of lists of numbers of the {len(names):,} "
+                f"classes: {error}"
+            ) from error
+        sets = {}
+        for file in self.files:
+            place = re.search(r"ILSVRC2012_val_0*([1-9]\d*)", os.path.basename(file))
+            if place is None or int(place[1]) > len(rows):
+                raise UserError(
+                    f"data.path: {file}: has no place in {REAL}: expected a name with "
+                    f"ILSVRC2012_val_NUMBER, up to {len(rows)}"
+                )
+            if row := rows[int(place[1]) - 1]:
+                sets[file] = "+".join(sorted(row))
+        return sets
 
     def annotated_classes(self, split: str) -> dict[str, str] | None:
         """Return the class of each image of a split by the name of its file, as the split's table

@@ -71,7 +71,7 @@ def data_fingerprint(
         return _digest([name, data["hub"], data["revision"]], data)
     listing = listing or list_local(Path(path).expanduser(), name, data.get("text") is not None)
     file_hashes = FileHashes(memo)
-    paths = [*listing.files, *map(str, listing.annotations().values())]
+    paths = [*listing.files, *listing.tables()]
     hashes = file_hashes.hashes(paths, name)
     prefix = os.path.join(listing.path, "")
     names = [file.removeprefix(prefix) for file in paths]

@@ -236,6 +236,7 @@ def _also(
     return sets, records
 
 
-def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:
-    """Return the split with its own class numbers replaced by those of `match_classes`."""
+def relabel(split: AnySplit, numbers: list[int] | list[list[int]]) -> AnySplit:
+    """Return the split with its own class numbers replaced by those of `match_classes`: labels
+    (N,), or (N, K) where an image has up to K classes."""
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])

@@ -163,7 +163,9 @@ def evaluate(
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], np.ndarray]:
     """Return metrics and per-example predictions from batches of (logits (B, C), labels int64
-    (B,)); each rank gives its own batches.
+    (B,)); each rank gives its own batches. Of several labels an image, (B, K), the one with the
+    largest logit is taken for the true one: so an image is right where the prediction is among its
+    labels (Beyer et al. 2020, arXiv 2006.07159).
 
     Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
     fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
@@ -176,6 +178,9 @@ def evaluate(
     for logits, labels in batches:
         classes = logits.shape[1]
         wide = logits.double()
+        if labels.ndim == 2:
+            likeliest = wide.gather(1, labels).argmax(1, keepdim=True)
+            labels = labels.gather(1, likeliest)[:, 0]
         true = wide.gather(1, labels[:, None])
         rank = (~(wide < true)).sum(1) - 1  # less the true class itself; NaN counts
         losses = loss(wide, labels, 0.0, kind, reduction="none")
