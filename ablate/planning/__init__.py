@@ -66,6 +66,10 @@ __all__ = [
     "ResultReader",  # reads the result of a run, or None
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
+    # A stream of proposals
+    "declared_of",  # a declaration of its plain tree
+    "compose_code",  # compose the code in the working folder
+    "code_plan",  # the plan of a sweep of one code
     # Words
     "Word",  # `key=value` of a declaration
     "SettingsLayer",  # settings, and where they were written
@@ -130,7 +134,7 @@ if TYPE_CHECKING:
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
     from ablate.planning.declaration import change_analysis, matches_value
-    from ablate.planning.declared import Declared, DeclaredImport
+    from ablate.planning.declared import Declared, DeclaredImport, declared_of
     from ablate.planning.design import (
         ONE_SEARCH,
         Design,
@@ -158,6 +162,7 @@ if TYPE_CHECKING:
     from ablate.planning.parents import FROM_PREFIX
     from ablate.planning.part import read_labels
     from ablate.planning.plan import Plan, before_searches
+    from ablate.planning.proposal import code_plan, compose_code
     from ablate.planning.recall import Recall
     from ablate.planning.search import (
         Grower,

@@ -62,6 +62,10 @@ __all__ = [
     "trees",  # plans, runs and status as plain trees, for JSON
     "StoreAnswers",  # what the live page asks about a store
     "WatchServer",  # serves the live page
+    # Streams of proposals
+    "answer_line",  # what a stream says of a proposal, in a line
+    "stream_text",  # the log of a stream as text
+    "draw_stream",  # the figure of a stream
     # The terminal
     "progress_view",  # the view of a drive: bars on a terminal, else lines
     "python_view",  # the view of a drive from Python: also in notebooks, else silent
@@ -118,6 +122,7 @@ if TYPE_CHECKING:
         print_log,
     )
     from ablate.report.status import SweepView, show_status, watch_status
+    from ablate.report.stream import answer_line, draw_stream, stream_text
     from ablate.report.text import (
         announce,
         device_time,
