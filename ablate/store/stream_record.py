@@ -233,6 +233,8 @@ def _opened(event: Mapping[str, Any]) -> Proposal:
 def _look(event: Mapping[str, Any]) -> StreamLook:
     fields = {key: value for key, value in event.items() if key not in ("kind", "at", "proposal")}
     fields["spreads"] = {key: _spread(pair) for key, pair in fields.get("spreads", {}).items()}
+    means = fields.get("holdout", {})
+    fields["holdout"] = {name: (own, baseline) for name, (own, baseline) in means.items()}
     return StreamLook(**fields)
 
 
