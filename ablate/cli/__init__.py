@@ -60,7 +60,7 @@ for group, commands in GROUPS.items():
     for command in commands:
         help_texts.add(app, command, group)
 app.add_typer(data, name="data", rich_help_panel="Keep")
-help_texts.add(data, choosing.prepare)
+help_texts.add(data, choosing.prepare, group="data")
 stream = typer.Typer(
     cls=help_texts.TypelessGroup,
     help="Keep or discard a stream of changes, with few false keeps.",

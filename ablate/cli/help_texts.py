@@ -38,12 +38,12 @@ EXAMPLES = {
     "doctor": "doctor",
     "verify": "verify quickstart",
     "gc": "gc",
-    "prepare": "data prepare digits",
-    "gate start": "gate start idea trainer=fit",
-    "gate try": "gate try idea --note 'a lower rate'",
+    "data prepare": "data prepare digits",
+    "gate start": "gate start idea trainer=line --pin line.py:evaluate",
+    "gate try": "gate try idea --note 'ten times the steps'",
     "gate log": "gate log idea",
-    "gate show": "gate show idea 3",
-    "gate restore": "gate restore idea 3 .",
+    "gate show": "gate show idea 0",
+    "gate restore": "gate restore idea 0 .",
 }
 
 
