@@ -4,6 +4,7 @@ The gains are known, since the trainer's score is a number in its file plus a dr
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from support.streams import EVALUATION, WORDS, write_trainer
 
 from ablate.api import GateOptions, Stream
+from ablate.audit.streams import stream_conflicts, verify_stream
 from ablate.shared import Failure, UserError
-from ablate.store import Store, StreamFile
+from ablate.store import Store, StreamFile, streams
 
 
 @pytest.fixture
@@ -289,3 +291,73 @@ def test_the_same_start_changes_nothing_and_another_is_refused(folder):
             start("other", **wrong)
     with pytest.raises(UserError, match=r"^stream:"):
         Stream("nothing")
+
+
+# --- The store ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(folder):
+    """A stream with a kept proposal and a discarded one."""
+    stream = start()
+    write_trainer(folder, gain=5.0)
+    assert stream.attempt().word == "keep"
+    write_trainer(folder, gain=1.0)
+    assert stream.attempt().word == "discard"
+    return stream
+
+
+def test_verify_judges_every_look_again(kept, folder, run):
+    assert run("verify", "idea")
+    path = folder / "runs" / "streams" / "idea.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last_seal = ""
+    for line in lines:
+        del line["seal"]
+        if line["kind"] == "look" and line["word"] == "discard":
+            line["gain"] += 0.001
+        last_seal = line["seal"] = streams.seal_after(last_seal, line)
+    path.write_text("".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines))
+    store = Store(folder / "runs")
+    findings = verify_stream(store, StreamFile(store, "idea")).findings
+    assert len(findings) == 1
+    assert "gain" in findings[0]
+
+
+def test_verify_names_a_result_that_was_edited(kept, folder):
+    store = Store(folder / "runs")
+    (first, *_) = store.read_plan("idea.1").runs()
+    result = store.rundir(first.id).result
+    result.write_text(result.read_text().replace('"score":', '"score": 1'))
+    assert verify_stream(store, StreamFile(store, "idea")).findings
+
+
+def test_gc_keeps_the_code_of_kept_baselines_alone(kept, folder, run):
+    copies = {path.name for path in (folder / "runs" / "code").iterdir()}
+    record = StreamFile(Store(folder / "runs"), "idea").record()
+    needed = {code.copy for code in record.needed_codes}
+    assert len(copies) == 3
+    assert len(needed) == 2
+    for path in (folder / "runs" / "code").iterdir():
+        os.utime(path, (1.0, 1.0))
+    run("gc", "--yes")
+    assert {path.name for path in (folder / "runs" / "code").iterdir()} == needed
+    write_trainer(folder, gain=9.0)
+    assert kept.attempt().word == "keep"  # the baseline is trained from its copy
+
+
+def test_merge_brings_streams_and_their_code(kept, folder, run):
+    run("merge", "runs", "--store", "both")
+    there = Stream("idea", store="both")
+    assert there.log() == kept.log()
+    write_trainer(folder, gain=11.0)
+    assert there.attempt().word == "keep"
+    run("merge", "both", "--store", "runs")
+    assert kept.log().kept == 2
+    write_trainer(folder, gain=0.3)
+    kept.attempt()
+    write_trainer(folder, gain=0.4)
+    there.attempt()
+    store, source = Store(folder / "runs"), Store(folder / "both")
+    assert len([*stream_conflicts(store, [source])]) == 1
+    assert [*stream_conflicts(store, [store])] == []

@@ -174,6 +174,13 @@ class StreamRecord:
         return trained + sum(map(self.baseline_runs, measures))
 
     @property
+    def needed_codes(self) -> list[CodeVersion]:
+        """The codes that may be trained or asked for again: those of `kept_codes`, and those of
+        proposals that are open, or that more runs may still decide."""
+        going_on = [p.code for p in self.proposals if p.word in ("", "undecided")]
+        return [*self.kept_codes, *going_on]
+
+    @property
     def kept_codes(self) -> list[CodeVersion]:
         """The code at the start, and every kept one."""
         return [self.start, *(p.code for p in self.proposals if p.word == "keep")]
