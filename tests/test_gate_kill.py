@@ -1,5 +1,5 @@
-"""kill -9 of `ablate gate try` at any moment, and typed again: the same looks, the same words, no run
-twice; and two proposals at once. Real processes, real signals."""
+"""kill -9 of `ablate gate try` at any moment, and typed again: the same looks, the same words, no
+run twice; and two proposals at once. Real processes, real signals."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ablate.store import Store, StreamFile
 pytestmark = pytest.mark.faults
 
 LOADS = "import torch, hydra, ablate.training.worker, ablate.api.stream, ablate.running"
+TRY = ("gate", "try", "idea", "--note", "an idea")
 # gain, seed; the words that these get: keep, discard, undecided, keep, discard
 PROPOSALS = [
     (5.0, "run.seed"),
@@ -29,7 +30,7 @@ PROPOSALS = [
 
 
 def tried(server: Server) -> int:
-    server.start("gate", "try", "idea", "--note", "an idea")
+    server.start(*TRY)
     return server.end()
 
 
