@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ablate import UserError
 from ablate.api import GateOptions, Stream
-from ablate.report import stream_text
+from ablate.report import StreamView
 
 TRAIN = """
 import numpy as np
@@ -149,7 +149,7 @@ def play(folder: Path, store: Path) -> dict[str, str]:
         words[change.note] = answer.word
         if answer.word == "keep":
             kept |= change.edits
-    print(stream_text(stream.log().tree))
+    print(StreamView(stream.log().tree).text)
     return words
 
 

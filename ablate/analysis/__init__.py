@@ -65,13 +65,8 @@ __all__ = [
     "pairing_remedy",  # the command that judges gains by pairs of seeds
     "worth_pairing",  # would pairs of seeds narrow the intervals?
     # Streams of proposals
-    "StreamMetric",  # a metric as a stream reads it
+    "StreamJudge",  # judges the proposals of a stream
     "stream_metric",  # the metric of a stream, by its name
-    "ProposalRuns",  # the numbers that a step is decided by
-    "next_step",  # what a proposal needs next, or its next look
-    "look_event",  # what is sealed of a look
-    "failed_look",  # what is sealed where a run diverged or collapsed
-    "first_pairs",  # the pool that a stream of pairs begins with
     # Published numbers
     "published_figures",  # find the published figure of each cell
     "list_papers",  # list the published tables
@@ -132,15 +127,7 @@ if TYPE_CHECKING:
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
-    from ablate.analysis.stream_looks import (
-        ProposalRuns,
-        StreamMetric,
-        failed_look,
-        first_pairs,
-        look_event,
-        next_step,
-        stream_metric,
-    )
+    from ablate.analysis.stream_looks import StreamJudge, stream_metric
     from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
         Against,

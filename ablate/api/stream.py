@@ -13,38 +13,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import (
-    ProposalRuns,
-    StreamMetric,
-    failed_look,
-    first_pairs,
-    look_event,
-    next_step,
-    stream_metric,
-)
-from ablate.analysis.stats import KEEPING_LOOKS, GateLook, Need
+from ablate.analysis import StreamJudge, stream_metric
 from ablate.api.errors import explained
 from ablate.api.pins import check_pins, read_pins
 from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
 from ablate.api.stream_log import answer_of, log_of
-from ablate.api.stream_runs import Collapsed, StreamRuns, declared_words
-from ablate.planning import Declared, compose_code
+from ablate.api.stream_runs import Collapsed, StreamRuns
+from ablate.planning import compose_code
 from ablate.run import RunSpec, code_sources
 from ablate.shared import UserError, read_file, unknown_value
-from ablate.store import (
-    CodeCopies,
-    CodeVersion,
-    Store,
-    StreamFile,
-    stream_files,
-)
+from ablate.store import CodeVersion, Store, StreamFile
 
 Place = str | os.PathLike[str] | None
 PAIRED_START = 12  # runs of a baseline with itself, in a stream of pairs
+MOST_CHOICES = (4, 8, 12, 20, 30)  # runs of a proposal at most: its looks that may keep it
 
 
 class Stream:
@@ -58,7 +44,7 @@ class Stream:
         self._store = _store(store)
         self._file = StreamFile(self._store, name)
         if not self._file.exists():
-            names = [file.name for file in stream_files(self._store)]
+            names = [file.name for file in StreamFile.of_store(self._store)]
             raise unknown_value("stream", name, names, f"one started in {self._store.root}:")
         self.name = name
 
@@ -78,11 +64,11 @@ class Stream:
         options, place = rules or GateOptions(), _store(store)
         _check_options(options)
         file = StreamFile(place, name)
-        composed = compose_code(words, Declared(), place.root)
+        composed = compose_code(words, None, place.root)
         metric = stream_metric(composed.spec, options.metric, "--metric")
         for holdout in options.holdout:
             stream_metric(composed.spec, holdout, "--holdout")
-        code = _code_of(place, 0, composed.spec, composed.declared)
+        code = _code_of(file, composed.spec, composed.declared_tree)
         sealed_rules = {
             "metric": metric.name,
             **{key: getattr(options, key) for key in ("margin", "most", "level", "pairs")},
@@ -119,11 +105,10 @@ class Stream:
         _check_positive("--simplify", simplify)
         record = self._file.record()
         check_pins(record.rules.pins, Path.cwd())
-        composed = compose_code(words, declared_words(record.baseline), self._store.root)
+        composed = compose_code(words, record.baseline.declared, self._store.root)
         _check_measured(composed.spec, RunSpec.of(record.start.spec))
-        code = _code_of(self._store, 0, composed.spec, composed.declared)
-        metric = stream_metric(composed.spec, record.rules.metric, "metric")
-        work = StreamRuns(self._store, record, metric, composed.launcher)
+        code = _code_of(self._file, composed.spec, composed.declared_tree)
+        work = StreamRuns(self._store, record, composed.launcher)
         if record.rules.pairs and record.first_pool is None:
             self._train_first_pairs(work)
         number = self._open(code, note, simplify, most)
@@ -140,13 +125,13 @@ class Stream:
     def files(self, number: int) -> dict[str, bytes]:
         """Return the files of a kept code, by path: 0 is the first baseline, N the N-th
         proposal. Raises UserError for another number."""
-        return CodeCopies(self._store).files(self._copy(number))
+        return self._file.copies.files(self._copy(number))
 
     @explained
     def restore(self, number: int, folder: str | os.PathLike[str]) -> list[str]:
         """Write the files of a kept code into a folder, over what is there; return their paths.
         Raises UserError as `files` does, and for a folder within the store."""
-        return CodeCopies(self._store).restore(self._copy(number), Path(folder))
+        return self._file.copies.restore(self._copy(number), Path(folder))
 
     def _copy(self, number: int) -> str:
         kept_codes = {code.number: code for code in self._file.record().kept_codes}
@@ -193,40 +178,31 @@ class Stream:
 
     def _train_first_pairs(self, work: StreamRuns) -> None:
         results = work.of_baseline(work.record.start, PAIRED_START)
-        spread = first_pairs([work.metric.value(result) for result in results])
+        spread = StreamJudge(work.record).first_pool(results)
         with self._file.appending() as writer:
             if self._file.record().first_pool is None:
-                writer.append("pairs", spread=[*spread])
+                writer.append("pairs", spread=spread)
 
     def _judge(self, work: StreamRuns, number: int) -> None:
         """Train what the next look at a proposal needs, and seal the look."""
-        try:
-            look, results = self._next_look(work, number)
-        except Collapsed as error:
-            self._seal(number, failed_look(error.runs, error.word))
-            return
-        values = _values(work.metric, results)
-        fields = look_event(work.record, look, values)
-        if look.word == "keep":
-            fields["holdout"] = _holdout(work, results)
-        self._seal(number, fields)
-
-    def _next_look(self, work: StreamRuns, number: int) -> tuple[GateLook, _Results]:
-        """Train until the next look at a proposal can be taken; return it with the results that it
-        has read. Raises Collapsed."""
-        record = work.record
-        proposal, results = record.proposals[number - 1], _Results([], [])
+        judge, record = StreamJudge(work.record), work.record
+        proposal = record.proposals[number - 1]
         measure = record.code(proposal.measure)
-        while isinstance(step := next_step(record, number, _values(work.metric, results)), Need):
-            if record.rules.pairs:
-                results = _Results(*work.of_pairs(proposal.code, measure, step.runs))
-                continue
-            baseline_runs = max(step.baseline_runs, record.baseline_runs(measure.number))
-            results = _Results(
-                work.of_proposal(proposal.code, step.runs) if step.runs else [],
-                work.of_baseline(measure, baseline_runs),
-            )
-        return step, results
+        own, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        try:
+            while (lacking := judge.lacking(number, own, others)) is not None:
+                runs, baseline_runs = lacking
+                if record.rules.pairs:
+                    own, others = work.of_pairs(proposal.code, measure, runs)
+                    continue
+                if runs:
+                    own = work.of_proposal(proposal.code, runs)
+                asked = max(baseline_runs, record.baseline_runs(measure.number))
+                others = work.of_baseline(measure, asked)
+        except Collapsed as error:
+            self._seal(number, judge.failed(error.runs, error.word))
+            return
+        self._seal(number, judge.look(number, own, others))
 
     def _seal(self, number: int, fields: dict[str, Any]) -> None:
         """Seal a look, unless another process has judged the same. A keep whose baseline has
@@ -242,48 +218,21 @@ class Stream:
             writer.append("look", proposal=number, **fields)
 
 
-class _Results:
-    """Results of a proposal's runs and of the baseline's, in the order of their seeds."""
-
-    def __init__(
-        self, proposal: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]
-    ) -> None:
-        self.proposal, self.baseline = proposal, baseline
-
-
-def _values(metric: StreamMetric, results: _Results) -> ProposalRuns:
-    return ProposalRuns(
-        [metric.value(result) for result in results.proposal],
-        [metric.value(result) for result in results.baseline],
-    )
-
-
-def _holdout(work: StreamRuns, results: _Results) -> dict[str, list[float]]:
-    """Return the means of the metrics that no rule reads: the proposal's and the baseline's."""
-    spec = RunSpec.of(work.record.start.spec)
-    means = {}
-    for name in work.record.rules.holdout:
-        values = _values(stream_metric(spec, name, "--holdout"), results)
-        means[name] = [sum(numbers) / len(numbers) for numbers in values]
-    return means
-
-
 def _store(place: Place) -> Store:
     return Store(Path(place or os.environ.get("ABLATE_STORE", "runs")))
 
 
-def _code_of(store: Store, number: int, spec: RunSpec, declared: Declared) -> CodeVersion:
-    """Return the code in the working folder, and keep a copy of its files."""
+def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> CodeVersion:
+    """Return the code in the working folder, without a number yet, and keep a copy of its files."""
     origin = Path.cwd()
     sources = code_sources(spec, origin)
-    contents = {name: read_file(file) for name, file in sources.items()}
-    copy = CodeCopies(store).keep(contents, origin) if contents else ""
+    contents = {name: read_file(path) for name, path in sources.items()}
     return CodeVersion(
-        number=number,
+        number=0,
         id=hashlib.sha256(spec.identity.encode()).hexdigest()[:16],
         spec=dict(spec.tree),
-        declared=dataclasses.asdict(declared),
-        copy=copy,
+        declared=declared,
+        copy=file.copies.keep(contents, origin) if contents else "",
         origin=str(origin),
     )
 
@@ -312,8 +261,8 @@ def _check_options(options: GateOptions) -> None:
 
 
 def _check_most(most: int | None) -> None:
-    if most is not None and most not in KEEPING_LOOKS:
-        raise unknown_value("--most", most, KEEPING_LOOKS)
+    if most is not None and most not in MOST_CHOICES:
+        raise unknown_value("--most", most, MOST_CHOICES)
 
 
 def _check_positive(option: str, value: float | None) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis.stats import LEVEL
 from ablate.shared import count_text
 
 EXIT_CODES: Mapping[str, int] = {"keep": 0, "discard": 3, "undecided": 4, "stale": 5}
@@ -31,7 +30,7 @@ class GateOptions:
     metric: str | None = None
     margin: float | None = None
     most: int = 12
-    level: float = LEVEL
+    level: float = 0.01
     pairs: bool = False
     pins: Sequence[str] = ()
     holdout: Sequence[str] = ()

@@ -6,9 +6,10 @@ Used by api/stream.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from ablate.analysis import StreamMetric, stream_metric
-from ablate.analysis.stats import mean_interval
+from ablate.analysis import StreamJudge
 from ablate.api.stream_answers import GateAnswer, MeasuredBaseline, StreamLog
 from ablate.run import RunSpec
 from ablate.store import CodeVersion, Store, StreamRecord
@@ -17,7 +18,7 @@ from ablate.store import CodeVersion, Store, StreamRecord
 def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
     """Return what the stream says of a proposal; its word is "" while it is open."""
     proposal = record.proposals[number - 1]
-    metric = stream_metric(RunSpec.of(record.start.spec), record.rules.metric, "metric")
+    metric = StreamJudge(record).metric
     last_look = proposal.looks[-1] if proposal.looks else None
     interval = None
     if last_look is not None and last_look.low is not None and last_look.high is not None:
@@ -82,12 +83,12 @@ def expected_false_keeps(record: StreamRecord) -> float:
 
 def log_of(store: Store, record: StreamRecord) -> StreamLog:
     """Return the log of a stream."""
-    metric = stream_metric(RunSpec.of(record.start.spec), record.rules.metric, "metric")
+    metric = StreamJudge(record).metric
     squares, df = record.pool
     spread = math.sqrt(squares / df / (2 if record.rules.pairs else 1)) if df else None
     answers = tuple(answer_of(store, record, p.number) for p in record.proposals)
     measures = sorted({0, *(p.number for p in record.proposals if p.has_gained)})
-    baselines = [measured_baseline(store, record, record.code(n), metric) for n in measures]
+    baselines = [measured_baseline(store, record, record.code(n)) for n in measures]
     return StreamLog(
         stream=record.name,
         metric=metric.name,
@@ -108,7 +109,7 @@ def log_of(store: Store, record: StreamRecord) -> StreamLog:
 
 
 def measured_baseline(
-    store: Store, record: StreamRecord, code: CodeVersion, metric: StreamMetric
+    store: Store, record: StreamRecord, code: CodeVersion
 ) -> MeasuredBaseline | None:
     """Return the fresh mean of a baseline, None where looks have not asked for its runs, or some of
     their files are not what the runs left. In a stream of pairs no code has runs of its own."""
@@ -116,11 +117,11 @@ def measured_baseline(
     if record.rules.pairs or not count:
         return None
     seeds = [code.seed("baseline", position) for position in range(count)]
-    seals, values = store.seals(), list[float]()
+    seals, results = store.seals(), list[Mapping[str, Any]]()
     for run in RunSpec.of(code.spec).ids(seeds).values():
         result, fault = store.rundir(run).sealed_result(seals.get(run))
         if result is None or fault:
             return None
-        values.append(metric.printed(metric.value(result)))
-    estimate = mean_interval(values, 0.05)
+        results.append(result)
+    estimate = StreamJudge(record).measured(results)
     return MeasuredBaseline(code.number, count, estimate.mean, estimate.low, estimate.high)

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import StreamMetric
 from ablate.api.training import Start, check_outcome
-from ablate.planning import Declared, Plan, Recall, code_plan
+from ablate.planning import Plan, Recall, code_plan
 from ablate.run import RunSpec
-from ablate.shared import Failure, UserError
-from ablate.store import CodeCopies, CodeVersion, Store, StreamRecord
+from ablate.shared import Failure
+from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
 RETRIED_STATES = ("failed", "oom", "hung", "damaged")  # typing a proposal again trains these
 
@@ -40,7 +39,6 @@ class StreamRuns:
 
     store: Store
     record: StreamRecord
-    metric: StreamMetric
     launcher: Mapping[str, Any]
 
     def of_baseline(self, code: CodeVersion, count: int) -> list[dict[str, Any]]:
@@ -71,10 +69,9 @@ class StreamRuns:
     ) -> dict[str, list[dict[str, Any]]]:
         """Train these codes with these seeds; return the results of each, by its label."""
         *_, newest = codes.values()
-        declared = declared_words(newest)
         specs = {label: self._spec(code) for label, code in codes.items()}
         title = f"stream {self.record.name}, {', '.join(codes)}"
-        plan = code_plan(name, title, specs, seeds, declared)
+        plan = code_plan(name, title, specs, seeds, newest.declared)
         results, withheld = self.store.results(plan.runs())
         if any(result is None for result in results.values()) or withheld:
             self._drive(plan)
@@ -98,7 +95,9 @@ class StreamRuns:
         spec = RunSpec.of(code.spec)
         if not code.copy:
             return spec
-        folder = CodeCopies(self.store).prepare(code.copy, Path(code.origin))
+        folder = StreamFile(self.store, self.record.name).copies.prepare(
+            code.copy, Path(code.origin)
+        )
         return spec.with_code_in(str(folder), code.origin)
 
     def _drive(self, plan: Plan) -> None:
@@ -144,16 +143,6 @@ def _view() -> Any:
 
 def _seeds(code: CodeVersion, count: int) -> list[int]:
     return [code.seed("proposal", position) for position in range(count)]
-
-
-def declared_words(code: CodeVersion) -> Declared:
-    """Return the declaration of a code's words."""
-    from ablate.planning import declared_of
-
-    declared = declared_of(code.declared)
-    if not isinstance(declared, Declared):
-        raise UserError("a stream's words: no sheet has a stream")
-    return declared
 
 
 def _check_result(result: Mapping[str, Any], row: str, runs: int, label: str) -> None:

@@ -14,29 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import ProposalRuns, StreamMetric, look_event, next_step, stream_metric
-from ablate.analysis.stats import GateLook
+from ablate.analysis import StreamJudge
 from ablate.audit.verify import Verified
 from ablate.run import RunSpec
 from ablate.shared import Failure, make_folder, read_file, write_whole
-from ablate.store import (
-    CodeCopies,
-    CodeVersion,
-    Proposal,
-    Store,
-    StreamFile,
-    StreamRecord,
-    stream_files,
-)
+from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
 FAILED_RUNS = ("diverged", "collapsed")  # reasons of looks that no rule has judged
+_Results = list[Mapping[str, Any]]
 JUDGED = ("word", "gain", "low", "high", "p", "reason")  # fields of a look that are judged again
 
 
 def verify_stream(store: Store, file: StreamFile) -> Verified:
     """Judge every look of a stream again from the results of its runs; nothing is changed. Raises
     Failure for a file that was edited."""
-    check = _Check(store, file.record())
+    check = _Check(store, file)
     for number in range(1, len(check.record.proposals) + 1):
         check.proposal(number)
     for code in check.record.kept_codes:
@@ -45,12 +37,10 @@ def verify_stream(store: Store, file: StreamFile) -> Verified:
 
 
 class _Check:
-    def __init__(self, store: Store, record: StreamRecord) -> None:
-        self.store, self.record = store, record
+    def __init__(self, store: Store, file: StreamFile) -> None:
+        self.store, self.file, self.record = store, file, file.record()
         self.report = Verified()
         self.seals = store.seals()
-        spec = RunSpec.of(record.start.spec)
-        self.metric: StreamMetric = stream_metric(spec, record.rules.metric, "metric")
         self.results: dict[str, Mapping[str, Any] | None] = {}
 
     def finding(self, number: int, problem: str) -> None:
@@ -60,7 +50,7 @@ class _Check:
         if not code.copy:
             return
         try:
-            CodeCopies(self.store).files(code.copy)
+            self.file.copies.files(code.copy)
         except Failure as error:
             self.finding(code.number, str(error))
 
@@ -69,18 +59,17 @@ class _Check:
         proposal = self.record.proposals[number - 1]
         for position, look in enumerate(proposal.looks):
             if look.reason in FAILED_RUNS:
-                self._failed(proposal, look.runs, look.reason)
+                self._failed(number, look.runs, look.reason)
                 continue
-            runs = self._runs(proposal, look.runs, look.baseline_runs)
-            if runs is None:
+            results = self._seen(number, look.runs, look.baseline_runs)
+            if results is None:
                 self.finding(number, f"look {look.runs}: lacks results of its runs")
                 continue
-            earlier = replace(proposal, looks=proposal.looks[:position])
-            step = next_step(self._with(earlier), number, runs)
-            if not isinstance(step, GateLook):
+            judge = StreamJudge(self._at_look(number, position))
+            if judge.lacking(number, *results) is not None:
                 self.finding(number, f"look {look.runs}: was taken before it could be")
                 continue
-            judged = look_event(self.record, step, runs)
+            judged = judge.look(number, *results)
             if judged["word"] == "keep" and look.word == "stale":
                 judged["word"] = "stale"
             self.report.numbers += 1
@@ -90,41 +79,37 @@ class _Check:
                     problem = f"{key} is {sealed}, but {judged[key]} by the results"
                     self.finding(number, f"look {look.runs}: {problem}")
 
-    def _with(self, proposal: Proposal) -> StreamRecord:
+    def _at_look(self, number: int, position: int) -> StreamRecord:
+        """Return the stream as it was before a look at a proposal."""
         proposals = list(self.record.proposals)
-        proposals[proposal.number - 1] = proposal
+        looks = proposals[number - 1].looks[:position]
+        proposals[number - 1] = replace(proposals[number - 1], looks=looks)
         return replace(self.record, proposals=tuple(proposals))
 
-    def _failed(self, proposal: Proposal, runs: int, reason: str) -> None:
-        result = self._results(proposal.code, "proposal", runs)[-1]
+    def _failed(self, number: int, runs: int, reason: str) -> None:
+        code = self.record.code(number)
+        result = self._results(code, [code.seed("proposal", runs - 1)])[0]
         is_so = result is not None and (result["status"] == reason or result.get("collapsed"))
         if not is_so:
-            self.finding(proposal.number, f"look {runs}: no run {reason}, by the results")
+            self.finding(number, f"look {runs}: no run {reason}, by the results")
 
-    def _runs(self, proposal: Proposal, runs: int, baseline_runs: int) -> ProposalRuns | None:
-        """Return the numbers that a look has seen, None where a result is missing."""
-        measure = self.record.code(proposal.measure)
-        own = self._results(proposal.code, "proposal", runs)
-        if self.record.rules.pairs:
-            others = self._results(measure, "", baseline_runs, of=proposal.code)
-        else:
-            others = self._results(measure, "baseline", baseline_runs)
-        values = []
-        for results in (own, others):
-            if any(result is None for result in results):
-                return None
-            values.append([self.metric.value(result) for result in results if result is not None])
-        return ProposalRuns(*values)
+    def _seen(self, number: int, runs: int, baseline_runs: int) -> tuple[_Results, _Results] | None:
+        """Return the results that a look has seen, the proposal's and the baseline's; None where
+        one is missing."""
+        proposal = self.record.proposals[number - 1]
+        code, measure = proposal.code, self.record.code(proposal.measure)
+        seeds = [code.seed("proposal", position) for position in range(runs)]
+        other_seeds = seeds
+        if not self.record.rules.pairs:
+            other_seeds = [measure.seed("baseline", n) for n in range(baseline_runs)]
+        own, others = self._results(code, seeds), self._results(measure, other_seeds)
+        whole = [[r for r in results if r is not None] for results in (own, others)]
+        if len(whole[0]) < len(own) or len(whole[1]) < len(others):
+            return None
+        return whole[0], whole[1]
 
-    def _results(
-        self, code: CodeVersion, purpose: str, count: int, of: CodeVersion | None = None
-    ) -> list[Mapping[str, Any] | None]:
-        """Return results of a code's runs, None for one that is missing or was edited. `of`: the
-        proposal whose seeds they have, in pairs."""
-        seeds = [
-            of.seed("proposal", position) if of is not None else code.seed(purpose, position)
-            for position in range(count)
-        ]
+    def _results(self, code: CodeVersion, seeds: list[int]) -> list[Mapping[str, Any] | None]:
+        """Return results of a code's runs, None for one that is missing or was edited."""
         ids = RunSpec.of(code.spec).ids(seeds)
         return [self._result(ids[seed]) for seed in seeds]
 
@@ -145,9 +130,9 @@ class _Check:
 def stream_conflicts(store: Store, sources: Sequence[Store]) -> Iterator[str]:
     """Yield a line for each stream of the sources that this store, or another source, has with
     other events."""
-    longest = {file.name: file for file in stream_files(store)}
+    longest = {file.name: file for file in StreamFile.of_store(store)}
     for source in sources:
-        for file in stream_files(source):
+        for file in StreamFile.of_store(source):
             other = longest.setdefault(file.name, file)
             contents = sorted([read_file(file.path), read_file(other.path)], key=len)
             if not contents[1].startswith(contents[0]):
@@ -163,12 +148,11 @@ def bring_streams(store: Store, source: Store) -> dict[str, str]:
     """Bring the streams of a source, and the copies of their codes; return the state of each here:
     "new", "same" or "grown"."""
     states = {}
-    for file in stream_files(source):
+    for file in StreamFile.of_store(source):
         mine = StreamFile(store, file.name)
         for code in file.record().needed_codes:
-            if code.copy in CodeCopies(source).names():
-                files = CodeCopies(source).files(code.copy)
-                CodeCopies(store).keep(files, Path(code.origin))
+            if code.copy in file.copies.names():
+                mine.copies.keep(file.copies.files(code.copy), Path(code.origin))
         content, before = read_file(file.path), b""
         if mine.exists():
             before = read_file(mine.path)

@@ -112,7 +112,7 @@ def try_(
     command goes on after a kill.
     """
     from ablate.api import Stream
-    from ablate.report import answer_line
+    from ablate.report import StreamView
 
     answer = Stream(name, store=store).attempt(
         *(words or ()), note=note, simplify=simplify, most=most
@@ -120,7 +120,7 @@ def try_(
     if format == "json":
         print_json(answer.tree)
     else:
-        print(answer_line(answer.tree))
+        print(StreamView.answer_line(answer.tree))
     raise typer.Exit(answer.exit_code)
 
 
@@ -134,16 +134,16 @@ def log(
 ) -> None:
     """Show what became of all proposals, and how many keeps chance would have made at most."""
     from ablate.api import Stream
-    from ablate.report import FIGURE_FORMATS, draw_stream, stream_text
+    from ablate.report import FIGURE_FORMATS, StreamView
 
     tree = Stream(name, store=store).log().tree
     if out is not None:
         figure_format = check_out(out, FIGURE_FORMATS)
-        write_out(out, draw_stream(tree, figure_format))
+        write_out(out, StreamView(tree).draw(figure_format))
     if format == "json":
         print_json(tree)
     else:
-        print(stream_text(tree))
+        print(StreamView(tree).text)
 
 
 def show(name: StreamName, number: Code, store: StoreDir = RUNS) -> None:

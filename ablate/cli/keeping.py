@@ -234,11 +234,11 @@ def verify(
 
 def _stream_named(selection: Selection) -> StreamFile | None:
     """Return the stream that a single word names, if the store has it."""
-    from ablate.store import StreamFile, stream_files
+    from ablate.store import StreamFile
 
-    names = [file.name for file in stream_files(store_at(selection.store))]
-    if len(selection.words) == 1 and selection.words[0] in names:
-        return StreamFile(store_at(selection.store), selection.words[0])
+    for file in StreamFile.of_store(store_at(selection.store)):
+        if selection.words == [file.name]:
+            return file
     return None
 
 

@@ -67,7 +67,6 @@ __all__ = [
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
     # A stream of proposals
-    "declared_of",  # a declaration of its plain tree
     "compose_code",  # compose the code in the working folder
     "code_plan",  # the plan of a sweep of one code
     # Words
@@ -134,7 +133,7 @@ if TYPE_CHECKING:
     from ablate.planning.compose import Composer, resolve_data, resolve_run
     from ablate.planning.conf import other_app_trainers, shipped_folder, user_conf_folder
     from ablate.planning.declaration import change_analysis, matches_value
-    from ablate.planning.declared import Declared, DeclaredImport, declared_of
+    from ablate.planning.declared import Declared, DeclaredImport
     from ablate.planning.design import (
         ONE_SEARCH,
         Design,

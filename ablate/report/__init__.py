@@ -63,9 +63,7 @@ __all__ = [
     "StoreAnswers",  # what the live page asks about a store
     "WatchServer",  # serves the live page
     # Streams of proposals
-    "answer_line",  # what a stream says of a proposal, in a line
-    "stream_text",  # the log of a stream as text
-    "draw_stream",  # the figure of a stream
+    "StreamView",  # a stream as text and as a figure
     # The terminal
     "progress_view",  # the view of a drive: bars on a terminal, else lines
     "python_view",  # the view of a drive from Python: also in notebooks, else silent
@@ -122,7 +120,7 @@ if TYPE_CHECKING:
         print_log,
     )
     from ablate.report.status import SweepView, show_status, watch_status
-    from ablate.report.stream import answer_line, draw_stream, stream_text
+    from ablate.report.stream import StreamView
     from ablate.report.text import (
         announce,
         device_time,

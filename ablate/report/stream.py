@@ -6,6 +6,7 @@ Used by cli/gate.py, which gives the plain trees of api/stream_answers.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.shared import count_text
@@ -21,7 +22,28 @@ REASONS = {
 }
 
 
-def answer_line(answer: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class StreamView:
+    """The log of a stream, from its plain tree."""
+
+    log: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The log as lines of text."""
+        return _stream_text(self.log)
+
+    def draw(self, format: str) -> bytes:
+        """Draw the log as a file of this format: svg, pdf or png."""
+        return _draw_stream(self.log, format)
+
+    @staticmethod
+    def answer_line(answer: Mapping[str, Any]) -> str:
+        """Say in a line what a stream says of a proposal, from its plain tree."""
+        return _answer_line(answer)
+
+
+def _answer_line(answer: Mapping[str, Any]) -> str:
     """Say in a line what a stream says of a proposal, from its plain tree."""
     parts = [gain_text(answer)]
     parts.append(f"{count_text(answer['runs'], 'run')} against {answer['baseline_runs']}")
@@ -44,7 +66,7 @@ def gain_text(answer: Mapping[str, Any]) -> str:
     return f"{text} {answer['unit']}".rstrip()
 
 
-def stream_text(log: Mapping[str, Any]) -> str:
+def _stream_text(log: Mapping[str, Any]) -> str:
     """Return the log of a stream as lines of text, from its plain tree."""
     counts = [f"{log[key]} {key}" for key in ("kept", "discarded", "undecided", "stale", "open")]
     shown = ", ".join(text for text in counts if not text.startswith("0 "))
@@ -97,7 +119,7 @@ SIZE = (7.0, 3.2)  # inches
 COLOURS = {"keep": "#0072b2", "discard": "#999999", "undecided": "#e69f00", "stale": "#cc79a7"}
 
 
-def draw_stream(log: Mapping[str, Any], format: str) -> bytes:
+def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
     """Draw a stream over the runs spent: each proposal's gain, those of kept ones with intervals.
 
     `log`: the plain tree; `format`: svg, pdf or png.

@@ -79,11 +79,8 @@ __all__ = [
     "trained_identity",  # what is trained for each row and column
     # Streams of proposals
     "StreamFile",  # the file of a stream
-    "stream_files",  # the streams of a store
     "StreamRecord",  # a stream, folded from its events
     "CodeVersion",  # a code of a stream
-    "Proposal",  # a proposal of a stream, and its looks
-    "CodeCopies",  # copies of the code of streams
     # Pilots: workers on other hosts
     "Pilots",  # the pilots of a store
     "PilotDir",  # the folder of one pilot
@@ -112,7 +109,6 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.store import looks as looks
-    from ablate.store.code_copies import CodeCopies
     from ablate.store.events import (
         FROM_BUNDLE,
         PLANNING_EVENTS,
@@ -201,7 +197,7 @@ if TYPE_CHECKING:
     )
     from ablate.store.repair import repair_ledger
     from ablate.store.store import RETRY_REMEDY, Store, retry_remedy
-    from ablate.store.stream_record import CodeVersion, Proposal, StreamRecord
-    from ablate.store.streams import StreamFile, stream_files
+    from ablate.store.stream_record import CodeVersion, StreamRecord
+    from ablate.store.streams import StreamFile
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -42,7 +42,7 @@ from ablate.store.events import RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
-from ablate.store.streams import stream_files
+from ablate.store.streams import StreamFile
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "attempts", "code", "data", "runs"]
 WORDS: dict[Kind, str] = {
@@ -294,7 +294,7 @@ def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
 def _codes(store: Store) -> Iterator[Rubbish]:
     """Yield the copies of code that no stream may train again. Raises Failure where the file of a
     stream was edited: nobody knows then what it needs."""
-    used = {code.copy for file in stream_files(store) for code in file.record().needed_codes}
+    used = {code.copy for file in StreamFile.of_store(store) for code in file.record().needed_codes}
     for path in _entries(store.code):
         is_copy = re.fullmatch(rf"{ID}|\.{ID}\.\d+", path.name)
         if is_copy and path.name not in used and not _is_young(path):

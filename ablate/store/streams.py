@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import Failure, Lock, UserError, make_folder, read_file
+from ablate.shared import Failure, Lock, UserError, make_folder, read_file, sync_folder
+from ablate.store.code_copies import CodeCopies
 from ablate.store.folder import StoreFolder
 from ablate.store.stream_record import StreamRecord, folded
 
@@ -32,9 +33,20 @@ class StreamFile:
     def __init__(self, store: StoreFolder, name: str) -> None:
         if not name.isidentifier() and not name.replace("-", "_").isidentifier():
             raise UserError(f"{name}: expected a stream's name of letters, digits, - and _")
-        self.name = name
+        self.name, self._store = name, store
         self.path = store.streams / f"{name}.jsonl"
         self._lock = Lock(store.streams / f".{name}.lock")
+
+    @staticmethod
+    def of_store(store: StoreFolder) -> list[StreamFile]:
+        """List the streams of a store, by name."""
+        paths: list[Path] = sorted(store.streams.glob("*.jsonl")) if store.streams.is_dir() else []
+        return [StreamFile(store, path.stem) for path in paths]
+
+    @property
+    def copies(self) -> CodeCopies:
+        """The copies of code in its store."""
+        return CodeCopies(self._store)
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -104,8 +116,6 @@ class StreamWriter:
         finally:
             os.close(descriptor)
         if is_new:
-            from ablate.shared import sync_folder
-
             sync_folder(self._file.path.parent)
         return self._file.record()
 
@@ -114,9 +124,3 @@ def seal_after(last_seal: str, event: Mapping[str, Any]) -> str:
     """Return the seal of an event that follows the one with `last_seal`."""
     text = last_seal + json.dumps(event, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def stream_files(store: StoreFolder) -> list[StreamFile]:
-    """List the streams of a store, by name."""
-    paths: list[Path] = sorted(store.streams.glob("*.jsonl")) if store.streams.is_dir() else []
-    return [StreamFile(store, path.stem) for path in paths]
