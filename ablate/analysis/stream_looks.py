@@ -51,26 +51,6 @@ class StreamMetric:
         return self.metric.sign * self.metric.scale * float(raw)
 
 
-def stream_metric(spec: RunSpec, name: str | None, place: str) -> StreamMetric:
-    """Return the metric of this name: KEY, read in the test, or val_KEY, on validation.
-
-    None is the first metric that a trainer of the user's own declares, or the first of the task on
-    validation, since hundreds of looks wear a test set out. Raises UserError for another name.
-    """
-    metrics = {metric.key: metric for metric in spec.task.metrics}
-    if name is None:
-        return StreamMetric(
-            spec.task.metrics[0], "test" if isinstance(spec, OwnSpec) else "validation"
-        )
-    if name in metrics:
-        return StreamMetric(metrics[name], "test")
-    key = name.removeprefix(VALIDATION)
-    if key == name or key not in metrics:
-        names = [*metrics, *(f"{VALIDATION}{key}" for key in metrics)]
-        raise unknown_value(place, name, names)
-    return StreamMetric(metrics[key], "validation")
-
-
 class StreamJudge:
     """Judges the proposals of a stream by the results of its runs. `results` of a proposal and of
     the baseline are in the order of their seeds.
@@ -81,7 +61,28 @@ class StreamJudge:
     def __init__(self, record: StreamRecord) -> None:
         self.record = record
         self.spec = RunSpec.of(record.start.spec)
-        self.metric = stream_metric(self.spec, record.rules.metric, "metric")
+        self.metric = self.metric_of(self.spec, record.rules.metric, "metric")
+
+    @staticmethod
+    def metric_of(spec: RunSpec, name: str | None, place: str) -> StreamMetric:
+        """Return the metric of this name: KEY, read in the test, or val_KEY, on validation.
+
+        None is the first metric that a trainer of the user's own declares, or the first of the task
+        on validation, since hundreds of looks wear a test set out. Raises UserError for another
+        name.
+        """
+        metrics = {metric.key: metric for metric in spec.task.metrics}
+        if name is None:
+            return StreamMetric(
+                spec.task.metrics[0], "test" if isinstance(spec, OwnSpec) else "validation"
+            )
+        if name in metrics:
+            return StreamMetric(metrics[name], "test")
+        key = name.removeprefix(VALIDATION)
+        if key == name or key not in metrics:
+            names = [*metrics, *(f"{VALIDATION}{key}" for key in metrics)]
+            raise unknown_value(place, name, names)
+        return StreamMetric(metrics[key], "validation")
 
     def lacking(self, number: int, own: Results, others: Results) -> tuple[int, int] | None:
         """Return the runs that the next look at a proposal needs, its own and the baseline's, in
@@ -137,7 +138,7 @@ class StreamJudge:
 
     def _means(self, name: str, own: Results, others: Results) -> list[float]:
         """Return the means of a metric as printed, the proposal's and the baseline's."""
-        metric = stream_metric(self.spec, name, "--holdout")
+        metric = self.metric_of(self.spec, name, "--holdout")
         values = (self._values(results, metric) for results in (own, others))
         return [metric.metric.sign * sum(numbers) / len(numbers) for numbers in values]
 

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import StreamJudge, stream_metric
+from ablate.analysis import StreamJudge
 from ablate.api.errors import explained
 from ablate.api.pins import check_pins, read_pins
 from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
 from ablate.api.stream_log import answer_of, log_of
 from ablate.api.stream_runs import Collapsed, StreamRuns
-from ablate.planning import compose_code
+from ablate.planning import ComposedCode
 from ablate.run import RunSpec, code_sources
 from ablate.shared import UserError, read_file, unknown_value
 from ablate.store import CodeVersion, Store, StreamFile
@@ -64,10 +64,10 @@ class Stream:
         options, place = rules or GateOptions(), _store(store)
         _check_options(options)
         file = StreamFile(place, name)
-        composed = compose_code(words, None, place.root)
-        metric = stream_metric(composed.spec, options.metric, "--metric")
+        composed = ComposedCode.of_folder(words, None, place.root)
+        metric = StreamJudge.metric_of(composed.spec, options.metric, "--metric")
         for holdout in options.holdout:
-            stream_metric(composed.spec, holdout, "--holdout")
+            StreamJudge.metric_of(composed.spec, holdout, "--holdout")
         code = _code_of(file, composed.spec, composed.declared_tree)
         sealed_rules = {
             "metric": metric.name,
@@ -105,7 +105,7 @@ class Stream:
         _check_positive("--simplify", simplify)
         record = self._file.record()
         check_pins(record.rules.pins, Path.cwd())
-        composed = compose_code(words, record.baseline.declared, self._store.root)
+        composed = ComposedCode.of_folder(words, record.baseline.declared, self._store.root)
         _check_measured(composed.spec, RunSpec.of(record.start.spec))
         code = _code_of(self._file, composed.spec, composed.declared_tree)
         work = StreamRuns(self._store, record, composed.launcher)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.api.training import Start, check_outcome
-from ablate.planning import Plan, Recall, code_plan
+from ablate.planning import ComposedCode, Plan, Recall
 from ablate.run import RunSpec
 from ablate.shared import Failure
 from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
@@ -71,7 +71,7 @@ class StreamRuns:
         *_, newest = codes.values()
         specs = {label: self._spec(code) for label, code in codes.items()}
         title = f"stream {self.record.name}, {', '.join(codes)}"
-        plan = code_plan(name, title, specs, seeds, newest.declared)
+        plan = ComposedCode.plan(name, title, specs, seeds, newest.declared)
         results, withheld = self.store.results(plan.runs())
         if any(result is None for result in results.values()) or withheld:
             self._drive(plan)

@@ -67,8 +67,7 @@ __all__ = [
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
     # A stream of proposals
-    "compose_code",  # compose the code in the working folder
-    "code_plan",  # the plan of a sweep of one code
+    "ComposedCode",  # the code in the working folder, composed, and its plans
     # Words
     "Word",  # `key=value` of a declaration
     "SettingsLayer",  # settings, and where they were written
@@ -161,7 +160,7 @@ if TYPE_CHECKING:
     from ablate.planning.parents import FROM_PREFIX
     from ablate.planning.part import read_labels
     from ablate.planning.plan import Plan, before_searches
-    from ablate.planning.proposal import code_plan, compose_code
+    from ablate.planning.proposal import ComposedCode
     from ablate.planning.recall import Recall
     from ablate.planning.search import (
         Grower,
