@@ -80,9 +80,7 @@ def test_killed_at_any_moment_it_says_the_same(tmp_path, kills):
         for (gain, seed), seconds in zip(PROPOSALS, took, strict=True):
             write_trainer(broken, gain=gain, seed=seed)
             for _ in range(max(1, kills // len(PROPOSALS))):
-                server.killed(
-                    moment.uniform(0, seconds), "gate", "try", "idea", "--note", "an idea"
-                )
+                server.killed(moment.uniform(0, seconds), *TRY, codes=(0, 3, 4))
             codes[broken].append(tried(server))
     assert codes[broken] == codes[whole]
     assert {0, 3, 4} == set(codes[whole])
