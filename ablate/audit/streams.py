@@ -31,6 +31,9 @@ def verify_stream(store: Store, file: StreamFile) -> Verified:
     check = _Check(store, file)
     for number in range(1, len(check.record.proposals) + 1):
         check.proposal(number)
+    for proposal, pool in zip(check.record.proposals, file.pools(), strict=True):
+        if proposal.pool != pool:
+            check.finding(proposal.number, f"its pool is {proposal.pool}, but {pool} by the looks")
     for code in check.record.kept_codes:
         check.copy(code)
     return check.report
@@ -73,6 +76,9 @@ class _Check:
             if judged["word"] == "keep" and look.word == "stale":
                 judged["word"] = "stale"
             self.report.numbers += 1
+            spreads = {key: (*spread,) for key, spread in judged.get("spreads", {}).items()}
+            if spreads != look.spreads:
+                self.finding(number, f"look {look.runs}: its spreads are not those of the results")
             for key in JUDGED:
                 if judged[key] != getattr(look, key):
                     sealed = getattr(look, key)

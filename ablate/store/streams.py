@@ -65,6 +65,13 @@ class StreamFile:
         except (LookupError, TypeError, ValueError) as error:
             raise Failure(f"{self.path}: is no stream's file: {error}") from error
 
+    def pools(self) -> Iterator[tuple[float, int]]:
+        """Yield the pool that each proposal has to begin with, by the events before its own."""
+        events = self.events()
+        for position, event in enumerate(events):
+            if event["kind"] == "open":
+                yield folded(self.name, events[:position]).pool
+
     @contextlib.contextmanager
     def appending(self) -> Iterator[StreamWriter]:
         """Hold the stream's lock, and give what appends to it. Raises Failure where another process
