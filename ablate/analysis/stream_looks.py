@@ -114,12 +114,12 @@ class StreamJudge:
         return fields
 
     @staticmethod
-    def failed(runs: int, reason: str) -> dict[str, Any]:
+    def failed(runs: int, baseline_runs: int, reason: str) -> dict[str, Any]:
         """Return what is sealed where a run of a proposal diverged or collapsed: it is
         discarded."""
         empty = dict.fromkeys(("gain", "low", "high"))
         return {
-            **{"runs": runs, "baseline_runs": 0, "word": "discard", **empty, "p": 1.0},
+            **{"runs": runs, "baseline_runs": baseline_runs, "word": "discard", **empty, "p": 1.0},
             **{"reason": reason, "spreads": {}},
         }
 

@@ -200,7 +200,7 @@ class Stream:
                 asked = max(baseline_runs, record.baseline_runs(measure.number))
                 others = work.of_baseline(measure, asked)
         except Collapsed as error:
-            self._seal(number, judge.failed(error.runs, error.word))
+            self._seal(number, judge.failed(error.runs, len(others), error.word))
             return
         self._seal(number, judge.look(number, own, others))
 
