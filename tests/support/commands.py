@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 # Each command is a process of its own, forked from one that has loaded what they load.
@@ -35,13 +36,14 @@ for line in sys.stdin:
 
 
 class Server:
-    """Runs commands in a folder; what they print is in its file `said`."""
+    """Runs commands in a folder; what they print is in its file `said`. `loads`: a statement that
+    the warm process executes, too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, loads: str = "") -> None:
         self.folder, self.said = folder, folder / "said"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with open(self.said, "wb") as said:
-            words = [sys.executable, "-c", SERVER]
+            words = [sys.executable, "-c", f"{loads}\n{SERVER}"]
             self.process = subprocess.Popen(words, cwd=folder, stderr=said, **pipes)
 
     def start(self, *words: str) -> int:
@@ -63,11 +65,13 @@ class Server:
         assert self.end() == 0, self.said.read_text()[-3000:]
         return time.monotonic() - begun
 
-    def killed(self, after: float, *words: str, seen: Path | None = None) -> None:
+    def killed(
+        self, after: float, *words: str, seen: Path | None = None, codes: Collection[int] = (0,)
+    ) -> None:
         """Start a command and kill it after so many seconds, or as soon as the file `seen` exists,
-        unless it has ended before."""
+        unless it has ended before, with one of the exit codes."""
         pid, until = self.start(*words), time.monotonic() + after
         while time.monotonic() < until and not (seen and seen.exists()):
             time.sleep(0.0005)
         os.kill(pid, signal.SIGKILL)
-        assert self.end() in (0, -signal.SIGKILL)
+        assert self.end() in (*codes, -signal.SIGKILL)
