@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import options
+from ablate.cli.answers import print_json
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, argument, option
-from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
 from ablate.report import announce
 from ablate.run import PART_KINDS
@@ -111,6 +111,7 @@ def new(
     for path in template.files:
         print(f"wrote {path}")
     print(f"try it: {template.command}")
+    print_json({"files": [str(path) for path in template.files], "command": template.command})
 
 
 # --- `ablate data prepare` ------------------------------------------------------------------------
@@ -149,8 +150,15 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is decoded: {_images(state)}")
-    for line in data_remarks(spec["data"], place.root):
+    remarks = list(data_remarks(spec["data"], place.root))
+    for line in remarks:
         print(line)
+    print_json({"data": name, "remarks": remarks, "notes": notes} | _decoded_tree(state))
+
+
+def _decoded_tree(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the folder of a decoded dataset, and its images by split."""
+    return {"folder": str(state["folder"]), "examples": state["examples"]}
 
 
 def _images(state: dict[str, Any]) -> str:

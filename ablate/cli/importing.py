@@ -11,8 +11,8 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
+from ablate.cli.answers import print_json
 from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, number, option
-from ablate.cli.printing import print_json
 from ablate.cli.selection import store_at
 from ablate.shared import UserError, printable
 
