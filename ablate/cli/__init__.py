@@ -21,7 +21,16 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import choosing, driving, help_texts, importing, keeping, looking, publishing  # noqa: E402
+from ablate.cli import (  # noqa: E402
+    choosing,
+    driving,
+    help_texts,
+    importing,
+    keeping,
+    looking,
+    publishing,
+    serving,
+)
 from ablate.cli.answers import Answer, asks_for_json  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
@@ -43,7 +52,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
-        looking.trials,
+        *(looking.trials, serving.mcp),
     ),
     "Share": (publishing.report, publishing.export, keeping.merge, importing.import_),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),

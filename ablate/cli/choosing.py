@@ -90,15 +90,17 @@ def new(
         argument(
             "KIND",
             ", ".join(kind.name for kind in PART_KINDS)
-            + ", metric, trainer, sweep, recipe or data.",
+            + ", metric, trainer, sweep, recipe, skill or data.",
         ),
     ],
     name: Annotated[
-        str,
+        str | None,
         argument(
-            "NAME", "Name of the file; of a trainer also the command of a program, in quotes."
+            "NAME",
+            "Name of the file; of a trainer also the command of a program, in quotes; not of a "
+            "skill.",
         ),
-    ],
+    ] = None,
     as_name: Annotated[
         str | None,
         option("NAME", "Name for the trainer of a command (default: its script's).", "--as"),

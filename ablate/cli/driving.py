@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.answers import print_json
-from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
+from ablate.cli.options import (
+    RUNS,
+    StoreDir,
+    TextFormat,
+    argument,
+    flag,
+    number,
+    option,
+    word_of,
+)
 from ablate.cli.printing import TableView, ask_for, print_table
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report import announce
-from ablate.shared import Failure, UserError, unknown_value
+from ablate.shared import Failure, UserError
 
 if TYPE_CHECKING:
     from ablate.analysis import Table
@@ -55,6 +64,7 @@ def sweep(
             "here|job",
             "Return at once: the driver runs in the background (here), or as a job of its own "
             "(job; needs launcher=slurm).",
+            parser=word_of("here", "job"),
         ),
     ] = None,
     quiet: Annotated[
@@ -142,10 +152,8 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
     from ablate.api import forecast_sweep, grow_plan
-    from ablate.running import DETACH_PLACES, detach_driver, make_launcher
+    from ablate.running import detach_driver, make_launcher
 
-    if place not in DETACH_PLACES:
-        raise unknown_value("--detach", place, DETACH_PLACES)
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:

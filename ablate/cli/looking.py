@@ -104,7 +104,7 @@ def status(
     format: TextFormat = "text",
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import SweepView, trees, watch_status
+    from ablate.report import SweepView, trees
 
     _check_wait(selection, watch, wait, timeout)
     if watch and format != "text":
@@ -115,7 +115,7 @@ def status(
             raise UserError(f"--until look: {plan.name} has no looks; leave it out")
         if watch:
             with _until_interrupted():
-                watch_status(plan, store, ledger)
+                SweepView.watch(plan, store, ledger)
             return
         if wait:
             goal = selection.goal or "finished"

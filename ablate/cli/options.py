@@ -123,17 +123,25 @@ def _parser(kind: type[Any], description: str) -> Callable[[str], Any]:
 number, whole_number = _parser(float, "a number"), _parser(int, "a whole number")
 
 
+def word_of(*words: str) -> Callable[[str], str]:
+    """Make the parser of an option whose value is one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise typer.BadParameter(expected_words(text, words))
+        return text
+
+    return parse
+
+
 def format_of(*formats: str, default: str = "") -> Any:
     """Make the option --format, whose value is one of these formats."""
 
-    def parse(text: str) -> str:
-        if text not in formats:
-            raise typer.BadParameter(expected_words(text, formats))
-        return text
-
     help, names = f"Output format{default}.", [*formats]
     complete: Any = lambda: names  # noqa: E731
-    return option("|".join(names), help, "--format", parser=parse, autocompletion=complete)
+    return option(
+        "|".join(names), help, "--format", parser=word_of(*formats), autocompletion=complete
+    )
 
 
 READABLE = " (default: rich on a terminal, md elsewhere)"

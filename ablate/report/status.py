@@ -163,6 +163,19 @@ class SweepView:
             )
 
     @classmethod
+    def watch(cls, plan: Plan, store: Store, ledger: Ledger) -> None:
+        """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
+        line for each change of the counts."""
+        views = _views(plan, store, ledger)
+        if draws_in_place():
+            time_left = TimeLeft(store)
+            _watch_in_place(
+                (view, time_left.seconds(view.plan, view.progress, ledger)) for view in views
+            )
+        else:
+            _watch_plain(views)
+
+    @classmethod
     def await_goal(
         cls, plan: Plan, store: Store, ledger: Ledger, goal: Goal, timeout_s: float
     ) -> tuple[SweepView, WaitEnd]:
@@ -226,19 +239,6 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 LINE_EVERY_S = 5.0
 METERS_EVERY_S = 5.0
-
-
-def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
-    line for each change of the counts."""
-    views = _views(plan, store, ledger)
-    if draws_in_place():
-        time_left = TimeLeft(store)
-        _watch_in_place(
-            (view, time_left.seconds(view.plan, view.progress, ledger)) for view in views
-        )
-    else:
-        _watch_plain(views)
 
 
 def _views(plan: Plan, store: Store, ledger: Ledger) -> Iterator[SweepView]:
