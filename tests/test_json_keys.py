@@ -143,6 +143,9 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     (folder / "sheet.csv").write_text("row,acc,lr\na,1,1\nb,nan,2\nb,3,2\n")
     words = ("--row", "row", "--metric", "acc:more")
     yield "import", said("import", "sheet.csv", *words, "--store", "elsewhere")
+    log = "commit\tval_bpb\tstatus\na\t1.0\tkeep\na\t1.1\tdiscard\nb\t0.9\tkeep\n"
+    (folder / "results.tsv").write_text(log)
+    yield "import --loop", said("import", "results.tsv", "--loop")
     yield "doctor", said("doctor", "--repair")
     sow_store(folder / "twelve", "photos", 12)
     yield "doctor", said("doctor", "--statistics", "--store", "twelve")
