@@ -65,7 +65,7 @@ def make_server(store: Path, allowed: Sequence[str] = ()) -> MCPServer:
     async def plan(words: list[str], name: str = "") -> dict[str, Any]:
         """Show the runs and the cost of a sweep; trains nothing. `words`: a sweep file's name, or
         settings such as "stem=none,dpn" (the first value is the baseline) and "seeds=5"."""
-        return await _answer("plan", store, words, _named(name))
+        return await _answer("plan", store, words, _name_option(name))
 
     @server.tool()
     async def status(
@@ -93,13 +93,13 @@ def make_server(store: Path, allowed: Sequence[str] = ()) -> MCPServer:
         async def sweep(words: list[str], name: str = "", long: bool = False) -> dict[str, Any]:
             """Start the missing runs of a sweep in the background; the same call resumes it. `long`
             agrees to a sweep of more than 24 device-hours."""
-            options = [*_named(name), "--detach", "here", *["--yes"] * long]
+            options = [*_name_option(name), "--detach", "here", *["--yes"] * long]
             return await _answer("sweep", store, words, options)
 
     return server
 
 
-def _named(name: str) -> list[str]:
+def _name_option(name: str) -> list[str]:
     return ["--as", name] if name else []
 
 

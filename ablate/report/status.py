@@ -185,16 +185,16 @@ class SweepView:
         begun_at = driven_at = time.monotonic()
         first_decisions = None
         for view in _views(plan, store, ledger):
-            now = time.monotonic()
+            time_s = time.monotonic()
             decisions = sum(1 for _ in recorded_decisions(view.plan, view.looks))
             first_decisions = decisions if first_decisions is None else first_decisions
             if view.progress.is_over or (goal == "look" and decisions > first_decisions):
                 return view, "reached"
             if view.progress.driver is not None:
-                driven_at = now
-            elif now - driven_at >= LEFT_S:
+                driven_at = time_s
+            elif time_s - driven_at >= LEFT_S:
                 return view, "left"
-            if now - begun_at >= timeout_s:
+            if time_s - begun_at >= timeout_s:
                 return view, "timeout"
         raise AssertionError("views end with one that is over")
 

@@ -74,7 +74,7 @@ class NoRoom(TryAgain):
 # --- The parts of a line --------------------------------------------------------------------------
 
 # What belongs together: commands, quoted values, brackets without brackets in them.
-_WHOLE = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]")
+_ENCLOSED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]")
 _REMEDIES = ("`ablate ", "expected ", "must be ")
 _GUESS = re.compile(r"did you mean .+", re.IGNORECASE)
 _ORDER = re.compile(r"(?:add|choose|drop|give|leave|mend|name|start|take|use|wait|write)\b")
@@ -83,7 +83,7 @@ _ORDER = re.compile(r"(?:add|choose|drop|give|leave|mend|name|start|take|use|wai
 def split_line(line: str, separator: str, from_end: bool = False) -> tuple[str, str, str]:
     """Partition a line at the first separator, or the last, that no quotes or brackets enclose. The
     parts are those of `str.partition`."""
-    masked = _WHOLE.sub(lambda match: "_" * len(match[0]), line)
+    masked = _ENCLOSED.sub(lambda match: "_" * len(match[0]), line)
     start = masked.rfind(separator) if from_end else masked.find(separator)
     if start < 0:
         return line, "", ""
