@@ -459,3 +459,19 @@ def test_plan_forecasts_what_can_be_told(stored):
 if __name__ == "__main__":
     for name, ending in ENDINGS.items():
         (GOLDEN / f"table.{ending}").write_text(golden(name))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.21, 1.026, "[+0.21, +1.03]"),
+        (-0.97, -0.0004, "[-0.97, -0.0004]"),
+        (0.0049, 0.5, "[+0.005, +0.50]"),
+        (-0.00004, 0.0, "[-0.00004, +0.00]"),
+        (-0.006, 1e-17, "[-0.01, +0.00]"),  # of a computation that rounds
+    ],
+)
+def test_an_end_of_an_interval_stands_on_its_side_of_zero(low, high, text):
+    top1 = TASKS["classify"].metrics[0]
+    assert top1.interval(low, high, sign=True) == text
+    assert top1.interval(0.0004, 0.5) == "[0.00, 0.50]"  # of values, which no verdict is about

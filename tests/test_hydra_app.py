@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -483,3 +484,51 @@ def test_a_folder_that_is_not_there_is_named(of_files):
     error = of_files("config", "trainer=app", code=2).err
     assert error.startswith("ablate: trainer.cwd: ")
     assert "nosuch" in error
+
+
+def test_a_dollar_in_the_path_of_an_application_is_named(of_files):
+    """Hydra fills its help by string.Template, which takes it for a variable."""
+    folder = of_files.folder / "a$b"
+    folder.mkdir()
+    for name in ("app.py", "configs", "conf"):
+        (of_files.folder / name).rename(folder / name)
+    error = Shell(folder)("config", "trainer=app", code=2).err
+    assert str(folder) in error
+    assert "rename" in error
+    assert error.count("\n") == 1
+
+
+def test_the_folders_of_its_configuration_are_walked_once(of_files, monkeypatch):
+    walked = []
+    walk = os.walk
+
+    def counting(folder, **options):
+        walked.append(str(folder))
+        return walk(folder, **options)
+
+    monkeypatch.setattr(os, "walk", counting)
+    of_files("config", "trainer=app")
+    assert walked.count(str(of_files.folder / "configs")) == 1
+
+
+@pytest.mark.whole
+def test_the_seed_is_a_key_of_the_application_s_own(of_files):
+    """Also where it lies deeper: a key of ours beside it would leave every run with one seed."""
+    shutil.rmtree(of_files.folder / "conf")
+    places = {
+        ("seed: 0", ""): ["seed={seed}"],
+        ("training: {seed: 3, steps: 1}", ""): ["training.seed={seed}"],
+        ("training: {seed: 3}", " training.seed=42"): ["training.seed={seed}"],
+        ("steps: 1", " +rng.seed=42"): ["+rng.seed={seed}"],
+        ("steps: 1", ""): [],
+    }
+    for number, ((config, words), seeds) in enumerate(places.items()):
+        configure(of_files, "config", config)
+        out = of_files("new", "trainer", f"python app.py{words}", "--as", f"t{number}").out
+        yaml_path = of_files.folder / "conf" / "trainer" / f"t{number}.yaml"
+        [command] = [
+            line for line in yaml_path.read_text().splitlines() if line.startswith("command: ")
+        ]
+        assert [word for word in command.split() if "seed" in word] == seeds
+        assert ("{seed}" in out) == (not seeds)
+    assert "-m: " in of_files("new", "trainer", "python app.py -m steps=1,2", code=2).err

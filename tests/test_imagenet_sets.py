@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import refused
 from PIL import Image
 
 from ablate.data.cache import match_classes, prepare_cache
-from ablate.planning.compose import resolve_run
+from ablate.planning.compose import resolve_data, resolve_run
 from ablate.run.build import build_run
 
 IDS = [f"n{number:08}" for number in range(1440764, 1440776)]  # twelve: 10 is before 2 by name
@@ -53,6 +54,60 @@ def matched(here: Path, *sets: str) -> dict[str, dict[int, int]]:
 
 
 EVERY = {20 * number: number for number in range(12)}
+
+
+TINY = ("data=tiny_imagenet", "data.classes=12", "data.size=8", "model.arch=mu/4")
+
+
+def tiny_imagenet(home: Path) -> Path:
+    """Tiny-ImageNet's layout as published, with every class twice in `val`."""
+    lines = []
+    for number, name in enumerate(IDS):
+        for copy in range(10):
+            picture(home / "train" / name / "images" / f"{name}_{copy}.JPEG", number)
+        (home / "train" / name / f"{name}_boxes.txt").write_text("a 0 0 8 8\n")
+    for image in range(24):
+        number = (5 * image) % 12
+        picture(home / "val" / "images" / f"val_{image}.JPEG", number)
+        picture(home / "test" / "images" / f"test_{image}.JPEG", 0)
+        lines.append(f"val_{image}.JPEG\t{IDS[number]}\t0\t0\t8\t8\n")
+    (home / "val" / "val_annotations.txt").write_text("".join(lines))
+    return home
+
+
+def test_tiny_imagenet_is_read_as_it_is_published(here):
+    home = tiny_imagenet(here / "tiny")
+    words = [*TINY[:2], f"data.path={home}", *TINY[2:]]
+    _, notes = resolve_data("tiny_imagenet", words[1:3], here / "runs")
+    assert any("108 to train on, 12 to validate on, 24 to test on" in note for note in notes)
+    run = build_run(resolve_run(words, here / "runs")[0])
+    cached = prepare_cache(run.data, here / "cache")
+    assert cached.counts == {"train": 108, "validation": 12, "test": 24}
+    for split, number in (("train", 9), ("validation", 1), ("test", 2)):
+        part = cached.split(split)
+        assert np.bincount(part.labels).tolist() == [number] * 12
+        levels = part.images[:, 0, 0, 0].int()
+        assert ((levels - 20 * part.labels).abs() < 5).all()  # of JPEG
+    table = home / "val" / "val_annotations.txt"
+    table.write_text(table.read_text().replace(IDS[0], IDS[1], 1))
+    assert build_run(resolve_run(words, here / "runs")[0]).id != run.id
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("val_0.JPEG", r"line 1 of .*val_annotations.txt: .* got 'val_0.JPEG'$"),
+        ("other.JPEG\tn01440764", r"val_0.JPEG: has no line in val_annotations.txt$"),
+        ("val_0.JPEG\tn1", r"val_0.JPEG: 'n1' is no class of the training split"),
+    ],
+)
+def test_an_image_of_tiny_imagenet_without_a_class_is_named(line, message, here):
+    home = tiny_imagenet(here / "tiny")
+    table = home / "val" / "val_annotations.txt"
+    table.write_text(table.read_text().replace(f"val_0.JPEG\t{IDS[0]}\t0\t0\t8\t8", line))
+    run = build_run(resolve_run([*TINY, f"data.path={home}"], here / "runs")[0])
+    with refused(message):
+        prepare_cache(run.data, here / "cache")
 
 
 def test_imagenet_v2_has_the_numbers_of_its_folders(folder):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.programs import filled, number
 
 PLAYED = {
     "python train.py": {},
@@ -92,35 +93,6 @@ PLAYED = {
 }
 
 
-def filled(declared: dict, typed: list[str]) -> list[str]:
-    """The words of the yaml's command with its defaults. The seed and the folder are those of the
-    typed command."""
-    values = {}
-    for key, declaration in declared["keys"].items():
-        value = declaration["default"] if isinstance(declaration, dict) else declaration
-        if isinstance(declaration, dict) and "flag" in declaration:
-            value = declaration["flag"]
-        values[key] = str(value).lower() if isinstance(value, bool) else value
-    words = []
-    for place, word in enumerate(shlex.split(declared["command"])):
-        if word.startswith("{*"):
-            words += map(str, values[word[2:-1]])
-        elif "{seed}" in word or "{folder}" in word:
-            words.append(typed[len(words)])
-            assert word.partition("{")[0] == words[-1][: len(word.partition("{")[0])], place
-        else:
-            words.append(word.format(**values))
-    return words
-
-
-def number(word: str) -> object:
-    key, equals, value = word.rpartition("=")
-    try:
-        return key, equals, float(value)
-    except ValueError:
-        return word
-
-
 @pytest.mark.parametrize("command", PLAYED)
 def test_the_yaml_plays_the_command_back(shell, command):
     shell.folder.joinpath("train.py").touch()
@@ -176,17 +148,33 @@ REFUSED = {
     "CUDA_VISIBLE_DEVICES=0 python train.py": ("CUDA_VISIBLE_DEVICES=0", "leave it out"),
     "python train.py 'unclosed": ("unclosed", "quot"),
     "SEED=1 OTHER=2": ("new trainer", "such as"),
+    "source env/bin/activate && python train.py": ("source env", "env/bin/python"),
+    "conda activate new && python train.py": ("conda activate new &&", "conda run -n new"),
+    "export A=offline; python train.py": ("export A=offline ;", "A=offline in front"),
+    "python a.py && python b.py": ("&&", "sh -c"),
+    "python a.py\npython b.py": ("several lines", "sh -c"),
+    'python train.py --data "$HOME/data"': ("$HOME/data", "sh -c"),
+    "python train.py --data ~/data": ("~/data", "write /"),
+    "python train.py conf/trai*": ("conf/trai*", "quote it"),
+    "python train.py --sched={warmup,cosine}": ("{warmup,cosine}", "quote it"),
+    "python train.py '--dir=${now:%Y}'": ("${now:%Y}", "write the value"),
+    "$ python train.py": ("$: ", "leave the prompt out"),
+    "time python train.py": ("time: ", "leave it out"),
+    "sbatch job.sh 0.1": ("sbatch: ", "launcher=slurm"),
+    "python train.py  # on one GPU": ("# on one GPU", "leave it out"),
 }
 
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_what_needs_a_shell_is_refused_with_the_way(shell, command):
+    shell.folder.joinpath("conf").mkdir()
+    shell.folder.joinpath("conf", "train.yaml").touch()  # which a pattern would match
     done = shell("new", "trainer", command, code=2)
     assert done.out == ""
     assert done.err.count("\n") == 1
     for words in REFUSED[command]:
         assert words in done.err
-    assert not shell.folder.joinpath("conf").exists()
+    assert not shell.folder.joinpath("conf", "trainer").exists()
 
 
 MODULE = """

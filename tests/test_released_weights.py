@@ -15,10 +15,20 @@ from ablate.training.model.export import from_timm
 SIZE = {"model.width": 48, "model.depth": 3, "model.heads": 3}
 DINOV2 = {"model.arch": "deit_s/14", "data.size": 28, "model.layerscale": 1e-5}
 REGISTERS = {**DINOV2, "model.registers": 4, "model.cls_posemb": False}
+ROTARY = {"model.posemb": "rope2d_dinov3", "model.norm_eps": 1e-5, "norm.eps": 1e-5}
+DINOV3 = {
+    **{"model.arch": "S/16", "data.size": 48, "model.gelu": "erf", "model.registers": 4},
+    **{"model.layerscale": 1e-5, "model.qkv_bias": False, **ROTARY},
+}
+PLUS = {"model.act": "swiglu", "model.mlp_ratio": 6.0, "model.gelu": "tanh"}
 SIGLIP = {"model.arch": "B/16", "data.size": 32, "model.gelu": "erf"}
 RELEASED = {
     "vit_small_patch14_dinov2": DINOV2,
     "vit_small_patch14_reg4_dinov2": REGISTERS,
+    "vit_small_patch16_dinov3": DINOV3,
+    "vit_small_patch16_dinov3_qkvb": {**DINOV3, "model.qkv_bias": True},
+    "vit_small_plus_patch16_dinov3": {**DINOV3, **PLUS},
+    "vit_small_plus_patch16_dinov3_qkvb": {**DINOV3, **PLUS, "model.qkv_bias": True},
     "vit_base_patch16_siglip_224": {**SIGLIP, "model.pool": "map"},
     "vit_base_patch16_siglip_gap_224": {**SIGLIP, "model.pool": "gap"},
 }
@@ -27,6 +37,8 @@ RELEASED = {
 def released(oracle, name: str, size: int):
     """timm's model of this name, at our size and with random weights."""
     sizes = {"embed_dim": 48, "depth": 3, "num_heads": 3, "img_size": size}
+    if "dinov3" in name:  # whose own features are of the class token
+        sizes["global_pool"] = "token"
     model = oracle("timm").create_model(name, pretrained=False, **sizes).eval()
     tiny.scramble(model)
     return model
@@ -55,6 +67,14 @@ def test_features_of_released_weights_are_timms(name, oracle):
             {"model.depth": 4},
             "^from: has no blocks.3.*.depth",
         ),
+        ("vit_small_patch16_dinov3", {"model.qkv_bias": True}, "^from: has no blocks.0.attn.qkv.b"),
+        (
+            "vit_small_patch16_dinov3_qkvb",
+            {"model.qkv_bias": False},
+            "^from: has blocks.0.attn.qkv.b",
+        ),
+        ("vit_small_patch16_dinov3", {"model.posemb": "learn"}, "^from: has no .*model.posemb$"),
+        ("vit_small_patch16_dinov3", {"model.pool": "gap"}, "^model.pool: "),
         ("vit_base_patch16_siglip_224", {"model.pool": "gap"}, "^from: has attn_pool.kv.bias of"),
     ],
 )
@@ -65,11 +85,18 @@ def test_weights_of_another_model_are_refused(name, changes, message, oracle):
 
 
 @pytest.mark.whole
-def test_few_shots_of_released_weights_are_measured(shell, oracle):
-    theirs = released(oracle, "vit_small_patch14_reg4_dinov2", 28)
-    save_file(theirs.state_dict(), shell.folder / "dinov2.safetensors")
-    keys = {**SIZE, **REGISTERS, "from.names": "timm", "from.weights": "dinov2.safetensors"}
-    keys |= {"recipe": "quick", "data": "digits", "data.channels": 3, "task": "fewshot"}
+@pytest.mark.parametrize(
+    ("task", "name", "quantity"),
+    [
+        ("fewshot", "vit_small_patch14_reg4_dinov2", "25-shot"),
+        ("knn", "vit_small_patch16_dinov3", "20-NN"),
+    ],
+)
+def test_frozen_features_of_released_weights_are_measured(task, name, quantity, shell, oracle):
+    theirs = released(oracle, name, RELEASED[name]["data.size"])
+    save_file(theirs.state_dict(), shell.folder / "released.safetensors")
+    keys = {**SIZE, **RELEASED[name], "from.names": "timm", "from.weights": "released.safetensors"}
+    keys |= {"recipe": "quick", "data": "digits", "data.channels": 3, "task": task}
     words = [f"{key}={'false' if value is False else value}" for key, value in keys.items()]
-    done = shell("sweep", *words, "model.gelu=erf,tanh", "seeds=1")
-    assert "25-shot" in done.out
+    done = shell("sweep", *words, "optim.lr=0.1,0.2", "seeds=1")
+    assert quantity in done.out

@@ -19,6 +19,22 @@ def tokens(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def test_places_as_shares_of_the_image_are_timms_of_dinov3(oracle):
+    theirs = oracle("timm.layers.pos_embed_sincos").RotaryEmbeddingDinoV3(
+        HEAD_DIM, feat_shape=list(GRID), rotate_half=False
+    )
+    x = tokens(2, HEADS, 2 + 15, HEAD_DIM)
+    rotated = Rotary(GRID, HEAD_DIM, 2, "rope2d_dinov3")(x)
+    rotate = oracle("timm.layers.pos_embed_sincos").apply_rot_embed_cat
+    tiny.close(rotated[:, :, 2:], rotate(x[:, :, 2:], theirs.get_embed()), 1e-6)
+
+
+def test_a_compiled_rotation_is_the_same():
+    rotary, x = Rotary(GRID, HEAD_DIM, 1), tokens(2, HEADS, 1 + 15, HEAD_DIM)
+    compiled = torch.compile(rotary, backend="eager", fullgraph=True)
+    tiny.close(compiled(x), rotary(x), 1e-6)
+
+
 def timms(oracle):
     """timm's table for our grid, (N, 2 d): sines, cosines."""
     rotary = oracle("timm.layers.pos_embed_sincos").RotaryEmbeddingCat(
@@ -30,14 +46,14 @@ def timms(oracle):
 @pytest.mark.parametrize("before", [0, 3])
 def test_patches_are_rotated_as_timms_and_the_tokens_before_them_are_not(oracle, before):
     x = tokens(2, HEADS, before + 15, HEAD_DIM)
-    rotated = Rotary(GRID, HEAD_DIM)(x)
+    rotated = Rotary(GRID, HEAD_DIM, before)(x)
     rotate = oracle("timm.layers.pos_embed_sincos").apply_rot_embed_cat
     tiny.close(rotated[:, :, before:], rotate(x[:, :, before:], timms(oracle)), 1e-6)
     assert torch.equal(rotated[:, :, :before], x[:, :, :before])
 
 
 def test_attention_with_rotary_positions_is_timms_of_eva(oracle):
-    ours = Attention(WIDTH, HEADS, HEAD_DIM, parts=AttentionParts(rotary=Rotary(GRID, HEAD_DIM)))
+    ours = Attention(WIDTH, HEADS, HEAD_DIM, parts=AttentionParts(rotary=Rotary(GRID, HEAD_DIM, 3)))
     tiny.scramble(ours)
     theirs = oracle("timm.models.eva").EvaAttention(
         WIDTH, HEADS, num_prefix_tokens=3, scale_norm=False, qkv_bias=True
@@ -60,7 +76,7 @@ def test_attention_with_rotary_positions_is_timms_of_eva(oracle):
 
 
 def test_a_score_depends_on_the_offset_of_two_patches_alone():
-    rotary = Rotary((6, 7), HEAD_DIM).double()
+    rotary = Rotary((6, 7), HEAD_DIM, 0).double()
     q, k = (tokens(1, 1, 1, HEAD_DIM, seed=seed).double() for seed in (1, 2))
     scores = rotary(q.expand(1, 1, 42, -1)) @ rotary(k.expand(1, 1, 42, -1)).mT
     scores = scores.view(6, 7, 6, 7)

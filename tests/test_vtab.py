@@ -208,16 +208,47 @@ def test_the_usual_folder_of_imagenet_is_read_as_it_is(tmp_path, folder):
     for split, number in (("train", 40), (folder, 2)):
         folders(tmp_path / "images" / split, "abcdef", number)
     words = ["data=imagenet1k", f"data.path={tmp_path / 'images'}", "data.classes=6"]
-    tree, _ = resolve_run([*words, "recipe=augreg", "model.arch=Ti/16"], tmp_path / "runs")
-    data = build_run(tree).data
+    tree, notes = resolve_data("imagenet1k", words[1:], tmp_path / "runs")
+    data = Data(**tree["data"])
     assert (data.train, data.validation) == ("train[:99%]", "train[99%:]")
     assert (data.test, data.order) == (folder, "keyed")
     stored = [*words, "recipe=augreg", "model.arch=Ti/16", "data.order=stored"]
     assert build_run(resolve_run(stored, tmp_path / "runs")[0]).data.order == "stored"
+    [said] = [note for note in notes if "keyed" in note]
+    assert "train[:99%]" in said
+    assert "VTAB" not in said
     cached = cache.prepare_cache(data, tmp_path / "cache")
     assert cached.counts == {"train": 238, "validation": 2, "test": 12}
     assert set(cached.split("train").labels.tolist()) == {*range(6)}
     assert np.bincount(cached.split("test").labels).tolist() == [2] * 6
+
+
+def class_sizes(path: Path, **settings) -> dict[str, list[int]]:
+    """The images of each class by split, as `source.cut` has them of class folders."""
+    data = describe(order="keyed", path=path, **settings)
+    opened = source.open_source(data)
+    labels = {split: [label for _, label in part.labels()] for split, part in opened.parts.items()}
+    return {
+        split: np.bincount(np.array(labels[stored])[rows], minlength=data.classes).tolist()
+        for split, (stored, rows) in source.cut(data, source.rows(data)).items()
+    }
+
+
+def test_keyed_shares_of_class_folders_are_cut_within_classes(tmp_path):
+    sizes = {"a": 200, "b": 100, "c": 20, "d": 3}
+    for name, number in sizes.items():
+        folders(tmp_path / "images", name, number)
+    common = {"path": tmp_path / "images", "classes": 4}
+    cut = class_sizes(
+        **common, train="train[:90%]", validation="train[90%:95%]", test="train[95%:]"
+    )
+    assert [sum(counts) for counts in cut.values()] == [291, 16, 16]  # as `plan` counts them
+    for name, share in (("train", 0.9), ("validation", 0.05), ("test", 0.05)):
+        expected = [share * number for number in sizes.values()]
+        np.testing.assert_allclose(cut[name], expected, atol=1.5)
+    shares = class_sizes(**common, train="train", validation=0.1, test=32)
+    assert shares["validation"][:3] == [20, 10, 2]
+    assert np.ptp(np.array(shares["test"][:3]) / [200, 100, 20]) < 0.06
 
 
 @real
@@ -342,7 +373,7 @@ def test_a_set_of_vtab_plans_offline_and_says_whose_choice_its_images_are(name, 
     assert cache.count_examples(data, tmp_path) == {"train": 800, "validation": 200, "test": tested}
     [said] = notes
     assert said.startswith(f"data.order=keyed: which images of vtab_{name} are learnt from and ")
-    assert said.endswith("tested on is our choice, not that of VTAB or another paper")
+    assert "VTAB" in said
 
     (files := tmp_path / "files").mkdir()
     for split in {text.partition("[")[0] for text in slices}:

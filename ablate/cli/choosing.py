@@ -112,6 +112,8 @@ def new(
     template = write_template(kind, name, as_name)
     for path in template.files:
         print(f"wrote {path}")
+    for note in template.notes:
+        print(f"note: {note}")
     print(f"try it: {template.command}")
     print_json({"files": [str(path) for path in template.files], "command": template.command})
 

@@ -141,23 +141,24 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     """Choose the stored rows of train, validation and test: {name: (stored split, sorted rows)}.
 
     What is cut from the training split is the same for every run: the permutation depends on the
-    number of rows alone. Validation is cut first, so that cutting a test set, too, does not move
+    number of rows alone, and in class folders with `data.order=keyed` on their classes, whose
+    files are listed for it. Validation is cut first, so that cutting a test set, too, does not move
     it. A set that is only tested on has a test split alone. Raises UserError where nothing is left
     to train on.
     """
+    labels = _folder_labels(data) if data.order == "keyed" else {}
     if data.train is None:
-        return {"test": _numbers(data, "test", rows)}
-    train_split, numbers = _numbers(data, "train", rows)
+        return {"test": _numbers(data, "test", rows, labels)}
+    train_split, numbers = _numbers(data, "train", rows, labels)
     stored = len(numbers)
-    # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
-    random = np.random.RandomState(draw_key("split", stored) % 2**32)
-    order = random.permutation(stored)
+    train_labels = labels[train_split][numbers] if train_split in labels else None
+    order = _permutation("split", stored, train_labels)
     cut_count = 0
     cuts: dict[str, tuple[str, np.ndarray]] = {}
     for name in ("validation", "test"):
         choice = getattr(data, name)
         if isinstance(choice, str):
-            cuts[name] = _numbers(data, name, rows)
+            cuts[name] = _numbers(data, name, rows, labels)
             _check_apart(data, name, (train_split, numbers), cuts[name])
         else:
             count = choice if isinstance(choice, int) else max(1, round(choice * stored))
@@ -181,13 +182,46 @@ def fraction_rows(data: Data, number: int) -> np.ndarray:
     return np.sort(random.permutation(number)[: max(1, round(data.fraction * number))])
 
 
-def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:
+def _folder_labels(data: Data) -> dict[str, np.ndarray]:
+    """Return the class of each row of class folders, by stored split, int64 (rows,); {} for other
+    sets."""
+    if data.path is None or data.labels == "masks" or found_at(data).kind != "folder":
+        return {}
+    return {
+        split: np.fromiter((label for _, label in part.labels()), np.int64, part.rows)
+        for split, part in open_source(data).parts.items()
+    }
+
+
+def _permutation(use: str, stored: int, labels: np.ndarray | None) -> np.ndarray:
+    """Return a permutation of `stored` rows, the same in every run for this `use`.
+
+    With the `labels` of the rows, int64 (stored,), its beginnings and slices have of each class
+    their share of the class, to within a row or two: row r of the n of a class, in an order that is
+    drawn, comes at (r + 1/2) / n of the whole, and rows of one place come in the order drawn.
+    """
+    # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
+    random = np.random.RandomState(draw_key(use, stored) % 2**32)
+    order = random.permutation(stored)
+    if labels is None:
+        return order
+    by_class = np.argsort(labels[order], kind="stable")
+    _, starts, sizes = np.unique(labels[order][by_class], return_index=True, return_counts=True)
+    ranks = np.arange(stored) - np.repeat(starts, sizes)
+    places = np.empty(stored)
+    places[by_class] = (ranks + 0.5) / np.repeat(sizes, sizes)
+    return order[np.argsort(places, kind="stable")]
+
+
+def _numbers(
+    data: Data, name: str, rows: dict[str, int], labels: dict[str, np.ndarray]
+) -> tuple[str, np.ndarray]:
     """Return the stored split and its rows, in order, that `data.NAME` names. Raises UserError
     where there are none.
 
-    With `data.order` keyed a slice is taken of a permutation that depends on the number of stored
-    rows alone, as in `cut`. So slices that don't overlap share no row, and a slice within another
-    has only rows of that one.
+    With `data.order` keyed a slice is taken of a permutation, as in `cut`, within classes for a
+    split of which there are `labels`. So slices that don't overlap share no row, and a slice within
+    another has only rows of that one.
     """
     part = slice_of(data, name)
     row_range = part.rows(rows[part.split])
@@ -197,8 +231,7 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
             f"{rows[part.split]:,} images"
         )
     if data.order == "keyed" and len(row_range) < rows[part.split]:
-        random = np.random.RandomState(draw_key("order", rows[part.split]) % 2**32)
-        order = random.permutation(rows[part.split])
+        order = _permutation("order", rows[part.split], labels.get(part.split))
         return part.split, np.sort(order[row_range.start : row_range.stop])
     return part.split, np.arange(row_range.start, row_range.stop)
 
@@ -240,20 +273,25 @@ def class_number(data: Data, split: str, place: str, label: Any) -> int:
 
 
 def open_folder(data: Data, listing: Listing) -> Source:
-    """Open class folders, or splits with class folders in them. The class names are those of
-    train."""
+    """Open class folders, or splits with class folders in them, or with a table of classes. The
+    class names are those of train."""
     names = class_folders(listing.path)
     numbers = {name: number for number, name in enumerate(names)}
     _check_filled(split_folder(listing.path, "train"), names, listing.files)
     parts = {}
     for split in wanted_splits(data, local_splits(listing)):
         images = []
+        annotated = listing.annotated_classes(split)
         prefix = f"{split_folder(listing.path, split)}{os.sep}"
         for file in listing.files:
             if not file.startswith(prefix):
                 continue
             folder, *rest = file.removeprefix(prefix).split(os.sep)
-            if not rest:
+            if annotated is not None:
+                folder = annotated.get(os.path.basename(file), "")
+                if not folder:
+                    raise UserError(f"data.path: {file}: has no line in {split}_annotations.txt")
+            elif not rest:
                 raise UserError(f"data.path: {file}: lies in no class folder")
             if folder not in numbers:
                 raise UserError(

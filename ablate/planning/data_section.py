@@ -238,24 +238,35 @@ def _say(notes: list[str], note: str) -> None:
 
 
 def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line on the sets whose images are chosen by us (`data.order=keyed`); [] without any.
+    """Return a line on the sets of VTAB whose images are chosen by us (`data.order=keyed`), and one
+    on other sets with such slices; [] without any.
 
     `sets`: `data` sections.
     """
-    all_names = [
-        data["name"]
-        for data in sets
-        if data.get("order", "stored") == "keyed"
-        and any("[" in str(data[key]) for key in ("train", "validation", "test"))
-    ]
-    names = list(dict.fromkeys(all_names))
-    if not names:
-        return []
+    slices: dict[str, str] = {}  # one of each set
+    for data in sets:
+        names = [str(data[key]) for key in ("train", "validation", "test")]
+        cuts = [name for name in names if "[" in name]
+        if cuts and data.get("order", "stored") == "keyed":
+            slices.setdefault(data["name"], cuts[0])
+    lines = []
+    if vtab := [name for name in slices if name.startswith("vtab_")]:
+        lines.append(
+            f"data.order=keyed: which images of {_some(vtab)} are learnt from and tested on is our "
+            f"choice; VTAB takes slices of the order in which TFDS stores them"
+        )
+    if plain := [name for name in slices if name not in vtab]:
+        lines.append(
+            f"data.order=keyed: slices of {_some(plain)}, such as {slices[plain[0]]}, are of a "
+            f"fixed permutation, so not the images of published slices, which are of the order of "
+            f"their files"
+        )
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
     suffix = f" and {len(names) - MOST_NAMED} more sets" if len(names) > MOST_NAMED else ""
-    return [
-        f"data.order=keyed: which images of {', '.join(names[:MOST_NAMED])}{suffix} are learnt "
-        f"from and tested on is our choice, not that of VTAB or another paper"
-    ]
+    return ", ".join(names[:MOST_NAMED]) + suffix
 
 
 def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:

@@ -518,6 +518,7 @@ def check_seeds(spec: RunSpec, seeds: Sequence[int]) -> None:
         return
     if not program.takes_seed(spec):
         raise UserError(
-            f"seeds: the command `{spec.trainer}` has no {{seed}}, so that all of its seeds "
-            f"would be one run: add {{seed}} to the command, or give seeds=1"
+            f"seeds: all would be one run, since the command has no {{seed}}; put it where the "
+            f"program takes its seed, in `command` or `env` of the yaml, or give seeds=1: "
+            f"{spec.trainer}"
         )

@@ -23,7 +23,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ _FILLED = re.compile(r"[+~]*([A-Za-z_][\w./@-]*)=.*\{.*")  # KEY={PLACE}: only a
 _VARIABLE = re.compile(rb"\$\{\s*(?:oc\.)?env\s*:\s*(\w+)")
 _CHAINED = "\nThe above exception was the direct cause of the following exception:\n"
 _OF_HYDRA = re.compile(r"(?:hydra|omegaconf)\.[\w.]+: ")  # the name of an exception
+_TEMPLATE = re.compile(r'string\.py", line \d+, in substitute')
 _YAML_PLACE = re.compile(r"^ +(in \".*\", line \d+)", re.MULTILINE)
 
 
@@ -154,8 +155,10 @@ class HydraApp:
         began_ns = time.time_ns()
         answer, sources = _parsed(self._printed([*words, *HELP], location), location)
         answer["folders"] = [source["path"] for source in sources if source["schema"] == "file"]
-        answer["sources"] = self._sources(answer["folders"])
-        if path is not None and _is_of_files(sources) and self._is_unchanged(answer, began_ns):
+        files = _config_files(answer["folders"], self.store)
+        answer["sources"] = self._sources(files)
+        places = {*files, *(file.parent for file in files), *map(Path, answer["folders"])}
+        if path is not None and _is_of_files(sources) and self._is_unchanged(places, began_ns):
             make_folder(path.parent)
             write_sealed(path, answer)
         return answer
@@ -164,14 +167,14 @@ class HydraApp:
         """Return the hash as `_sources` does, computed once for all compositions of a plan."""
         key = os.pathsep.join(folders)
         if key not in self._hashes:
-            self._hashes[key] = self._sources(folders)
+            self._hashes[key] = self._sources(_config_files(folders, self.store))
         return self._hashes[key]
 
-    def _sources(self, folders: Sequence[str]) -> str:
-        """Return the hash of the files of configuration in these folders, and of the variables that
-        they and the code name."""
+    def _sources(self, files: Sequence[Path]) -> str:
+        """Return the hash of these files of configuration, and of the variables that they and the
+        code name."""
         content, variables = hashlib.sha256(), set(self._variables)
-        for file in _config_files(folders, self.store):
+        for file in files:
             text = file.read_bytes()
             variables.update(_VARIABLE.findall(text))
             content.update(f"{file}\0{len(text)}\0".encode() + text)
@@ -187,10 +190,9 @@ class HydraApp:
         texts = [command, *(read_file(Path(name)) for name in self.files)]
         return {name for text in texts for name in _VARIABLE.findall(text)}
 
-    def _is_unchanged(self, answer: Mapping[str, Any], began_ns: int) -> bool:
-        """Return whether code and configuration are what they were when the application began."""
-        files = _config_files(answer["folders"], self.store)
-        places = {*files, *(file.parent for file in files), *map(Path, answer["folders"])}
+    def _is_unchanged(self, places: Collection[Path], began_ns: int) -> bool:
+        """Return whether code and configuration, whose files and folders these are, are what they
+        were when the application began. A file that was added changed its folder."""
         try:
             stats = [place.stat() for place in places]
             code = {name: code_file_hash(read_file(Path(name))) for name in self.files}
@@ -239,6 +241,11 @@ class HydraApp:
                 f"long behind @hydra.main, or declare keys: {{KEY: DEFAULT}}"
             ) from None
         if process.returncode:
+            if _TEMPLATE.search(process.stderr):  # Hydra fills its help by string.Template
+                raise UserError(
+                    f"{location}: the path of its configuration has a $, which Hydra can't print; "
+                    f"rename that folder (the application starts in {self.folder})"
+                )
             raise UserError(f"{location}: {_cause(process.stderr)}")
         return process.stdout
 

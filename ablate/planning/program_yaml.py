@@ -19,36 +19,43 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.hydra_app import HydraApp, keys_of
+from ablate.planning.hydra_app import Composed, HydraApp
+from ablate.planning.typed_command import read_typed_command
 from ablate.run import (
     FOLDER_PLACE,
     PLACEHOLDERS,
     SEED_PLACE,
     fill_command,
     local_files,
-    split_command,
 )
 from ablate.shared import UserError, system
 
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 _SETTING = re.compile(r"((?:--?)?[A-Za-z_][\w./-]*)=(.*)", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _SCRIPT = re.compile(r".*\.(py|sh|bash|jl|R|rb|pl|lua|js|ts)")
 _SEED = re.compile(r"(\w+_)?seed(_everything)?|random_state")
 _FOLDER = re.compile(
-    r"(out|output|save|log|run|results?|work|checkpoint)s?_?(dir|folder|path)?|folder"
-    r"|default_root_dir|logging_dir"
+    r"(out|output|save|log|run|result|work|checkpoint|job|exp|experiment)s?_?"
+    r"(dir|directory|folder|path)"
+    r"|out|outputs?|results?|logs|runs|checkpoints?|folder|default_root_dir|logging_dir"
 )
+# A number, a truth value, a file, or a setting.
+_NO_FOLDER = re.compile(r"-?[\d.]+|true|false|yes|no|on|off|.*\.[a-z]\w{0,7}|.*=.*", re.IGNORECASE)
 # A word alone may be a command of the program, such as `run`.
 _FOLDER_ALONE = re.compile(r"(out|outputs?|results?|runs|logs|checkpoints?|out_?dir)/?")
+# Parts of names of numbers that an ablation seldom varies.
+_NO_SIZE = re.compile(
+    r"arg|iter|step|epoch|interval|every|worker|thread|gpu|nproc|device|rank|port"
+)
 _SWITCHES = {"True": "False", "False": "True", "yes": "no", "no": "yes", "on": "off", "off": "on"}
 _MODULE = ("-m", "--module")  # before the name of a module of Python
+_MULTIRUN = ("-m", "--multirun")  # of Hydra
+_LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch")
 _CODE = ("-c", "-jar")  # after an interpreter, before what it runs
 # Programs that start another one, after words of their own.
 _STARTERS = ("uv", "conda", "mamba", "micromamba", "poetry", "pixi", "pdm", "hatch", "pipenv")
-_OF_A_DEVICE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 
 FILE, LINES = "{file: result.json}", r"{lines: 'loss=(?P<loss>\S+)'}"
 YAML = """\
@@ -59,6 +66,13 @@ command: {command}
 result: {result}
 metrics: {{loss: {{direction: less}}}} # one that the result has; more or less: which is better
 {code}"""
+NO_SEED = (
+    "no seed was found in the command; put {seed} where the program takes it, as in --seed={seed}"
+)
+NO_FOLDER = (
+    "no output folder was found in the command; if the program writes files, put {folder} where it "
+    "takes their folder"
+)
 CODE = "code: [{files}] # by default every file that git knows; here is no git repository\n"
 
 
@@ -66,13 +80,14 @@ CODE = "code: [{files}] # by default every file that git knows; here is no git r
 class Declaration:
     """The declaration of a program as a trainer.
 
-    name: of the trainer; text: of its yaml; try_it: the words that vary a setting, "" where none
-    has another value that surely makes sense.
+    name: of the trainer; text: of its yaml; try_it: the words that vary a setting, and seeds=1
+    where the command has no seed; notes: what to complete in `command`.
     """
 
     name: str
     text: str
     try_it: str
+    notes: tuple[str, ...]
 
 
 @dataclass
@@ -94,8 +109,7 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     `name`: of the trainer; by default that of the script. Raises UserError, one line: for a command
     without words or one that needs a shell, and for one that its declaration would not play back.
     """
-    _check_shell(command)
-    env, words = _split_env(split_command(command, "command"))
+    env, words = read_typed_command(command, folder)
     if not words:
         raise UserError("new trainer: expected a command, such as 'python train.py --lr 0.1'")
     start = _script_place(words)
@@ -105,22 +119,31 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     file = _module_file(folder, script, env) if is_module else script
     files = _files(folder, file)
     if files and "hydra.main" in (folder / file).read_text(errors="replace"):
-        options.template += [*_hydra_constants(words[start + 1 :]), "{overrides}"]
-        app = HydraApp([*options.template], folder, env)
-        keys_text, try_it = "hydra", _add_hydra(app, options)
-        files += _config_patterns(app, folder)
+        constants, seed_key = _hydra_constants(words[start + 1 :])
+        options.template += [*constants, "{overrides}"]
+        composed = HydraApp([*options.template], folder, env).compose([])
+        _add_hydra(composed, seed_key, options)
+        keys_text, try_it = "hydra", _first_groups(composed)
+        files += _config_patterns(composed, folder)
     else:
         _add_options(words[start + 1 :], options)
         _play_back(words, options)
         keys_text, try_it = _flow(options.keys), _first_sweep(options.keys)
+    _check_interpolations(options, env)
     env_template = {
         key: f"{{{SEED_PLACE}}}" if _SEED.fullmatch(key.lower()) else _escaped(value)
         for key, value in env.items()
     }
-    has_folder = any(f"{{{FOLDER_PLACE}}}" in word for word in options.template)
+    has_folder = _has(FOLDER_PLACE, options.template)
+    notes = []
+    if not _has(SEED_PLACE, [*options.template, *env_template.values()]):
+        notes.append(NO_SEED)
+        try_it = f"{try_it} seeds=1".strip()
+    if not has_folder:
+        notes.append(NO_FOLDER)
     in_git = system.ask_git("ls-files", cwd=folder) is not None
     text = YAML.format(
-        title=command,
+        title=" ".join(command.replace("\\\n", " ").split()),
         command=_yaml(" ".join(map(_quoted, options.template))),
         env=f"env: {_flow(env_template)}\n" if env_template else "",
         keys=keys_text,
@@ -130,80 +153,26 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     stem = script.rpartition(".")[2] if is_module else Path(script).stem
     if words[start - 1] in _CODE and start > 0:
         stem = Path(words[0]).stem
-    return Declaration(name or re.sub(r"\W", "_", stem) or "program", text, try_it)
+    return Declaration(name or re.sub(r"\W", "_", stem) or "program", text, try_it, tuple(notes))
+
+
+def _has(place: str, words: Sequence[str]) -> bool:
+    return any(f"{{{place}}}" in word for word in words)
 
 
 # --- Reading the typed command ------------------------------------------------------------------
 
 
-def _check_shell(command: str) -> None:
-    """Raise UserError for a command that only a shell understands: runs start without one."""
-    quote = ""
-    escaped = False
-    for place, letter in enumerate(command):
-        if escaped:
-            escaped = False
-        elif letter == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "|&;<>`":
-            raise UserError(f"new trainer: {_operator(command, place)}")
-        elif command.startswith(("$(", "${"), place) or re.match(r"\$\w", command[place:]):
-            raise UserError(
-                f"new trainer: {command[place:].split()[0]}: needs a shell, and runs start without "
-                f"one; write the value itself, or sh -c '...'"
-            )
-
-
-def _operator(command: str, place: int) -> str:
-    """Return why an operator of the shell at this place can't be, and what to write instead."""
-    folder = re.match(r"\s*cd\s+(\S+)\s*&&\s*(.*)", command, re.DOTALL)
-    if folder is not None and place < folder.start(2):
-        return (
-            f"cd {folder[1]} && needs a shell, and runs start without one; leave it out, and write "
-            f"`cwd: {folder[1]}` into the yaml"
-        )
-    operator = re.match(r"[|&;<>`]+", command[place:])
-    assert operator is not None
-    if set(operator[0]) <= set(">&"):
-        remedy = "leave it out: log.txt of a run keeps what it prints"
-    elif operator[0] == "<":
-        remedy = "leave it out, and write `stdin: FILE` into the yaml"
-    else:
-        remedy = "write sh -c '...'"
-    return f"{operator[0]}: needs a shell, and runs start without one; {remedy}"
-
-
-def _split_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split off the variables that stand in front of a command, also after `env`."""
-    is_env = len(words) > 1 and words[0] == "env" and _ASSIGNMENT.fullmatch(words[1]) is not None
-    rest = list(words[is_env:])
-    env: dict[str, str] = {}
-    while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
-        env[assignment[1]] = assignment[2]
-        del rest[0]
-    for key in _OF_A_DEVICE:
-        if key in env:
-            raise UserError(
-                f"new trainer: {key}={env[key]}: leave it out; each run is given its own devices "
-                f"and threads"
-            )
-    return env, rest
-
-
 def _script_place(words: Sequence[str]) -> int:
     """Return the index of the word that names the program.
 
-    That is the first script, or the module after `-m`; the code after `sh -c`; else the first word,
-    after those of a starter such as `uv run`.
+    That is the first script, or the module after `-m`, unless it launches another; the code after
+    `sh -c`; else the first word, after those of a starter such as `uv run`.
     """
     if len(words) > 2 and words[1] in _CODE:
         return 2
     for n, word in enumerate(words):
-        if n and words[n - 1] in _MODULE:
+        if n and words[n - 1] in _MODULE and word not in _LAUNCHERS:
             return n
         if _SCRIPT.fullmatch(word):
             return n
@@ -272,9 +241,11 @@ def _place(options: _Options, names: Mapping[str, str], option: str, value: str)
     """Return the placeholder of an option's value, and add its setting."""
     name = names.get(option, option)
     lower = name.lower()
-    if _SEED.fullmatch(lower) or (lower == "s" and value.isdecimal()):
+    if _SEED.fullmatch(lower):
         return _known_place(options, SEED_PLACE, value)
-    if _FOLDER.fullmatch(lower) or lower == "o":
+    if option == "hydra.run.dir" or (
+        (_FOLDER.fullmatch(lower) or lower == "o") and not _NO_FOLDER.fullmatch(value)
+    ):
         return _known_place(options, FOLDER_PLACE, value)
     name = _free_name(options, name)
     options.keys[name] = _declaration_of(value)
@@ -360,6 +331,16 @@ def _play_back(words: Sequence[str], options: _Options) -> None:
             )
 
 
+def _check_interpolations(options: _Options, env: Mapping[str, str]) -> None:
+    """Raise UserError for a text such as ${name}, which is filled in when a yaml is read."""
+    for text in (*options.template, *options.typed.values(), *env.values()):
+        if text != options.typed.get(FOLDER_PLACE) and "${" in text:
+            raise UserError(
+                f"new trainer: {text}: ${{...}} in a yaml is filled in when ablate reads it; write "
+                f"the value itself"
+            )
+
+
 def _same_word(typed: str | None, rendered: str | None) -> bool:
     """Return whether two words are equal, or end in equal numbers (0.1 and .1)."""
     if typed == rendered or typed is None or rendered is None:
@@ -378,35 +359,55 @@ def _default(declaration: Any) -> Any:
 # --- What to write ------------------------------------------------------------------------------
 
 
-def _hydra_constants(words: Sequence[str]) -> list[str]:
-    """Return what was typed after the script of a Hydra application, but its seed and its folder.
-    It stays in the command, before {overrides}: of two values Hydra takes the later."""
-    return [
-        _escaped(word)
-        for word in words
-        if not (word.startswith("hydra.run.dir=") or _SEED.fullmatch(word.partition("=")[0]))
-    ]
+def _hydra_constants(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return what was typed after the script of a Hydra application, but its seed and its folder,
+    and the key of that seed, "" for none.
+
+    The words stay in the command, before {overrides}: of two values Hydra takes the later.
+    """
+    constants: list[str] = []
+    seed_key = ""
+    for word in words:
+        key = word.partition("=")[0]
+        if word in _MULTIRUN:
+            raise UserError(
+                f"new trainer: {word}: leave it out; `ablate sweep` starts a run for each value of "
+                f"trainer.lr=0.1,0.2"
+            )
+        if not seed_key and _SEED.fullmatch(key.lstrip("+").rpartition(".")[2]):
+            seed_key = key
+        elif not word.startswith("hydra.run.dir="):
+            constants.append(_escaped(word))
+    return constants, seed_key
 
 
-def _add_hydra(app: HydraApp, options: _Options) -> str:
+def _add_hydra(composed: Composed, seed_key: str, options: _Options) -> None:
     """Add the seed and the folder of a Hydra application, whose settings stand in its own
-    configuration; return words for a first sweep."""
-    declarations, _ = keys_of(app, {})
-    has_seed = any(key == SEED_PLACE for key in declarations)
-    options.template += [
-        f"{'' if has_seed else '+'}seed={{{SEED_PLACE}}}",
-        f"hydra.run.dir={{{FOLDER_PLACE}}}",
-    ]
-    for name, declaration in declarations.items():
-        if len(choices := declaration.get("choices", ())) > 1:
-            return f"trainer.{name}={','.join(choices)}"
+    configuration. The seed is the key that was typed, or else the application's own."""
+    keys = (*composed.values, *composed.derived, *composed.missing)
+    seeds = [key for key in keys if _SEED.fullmatch(key.rpartition(".")[2])]
+    if not seed_key and SEED_PLACE in seeds:
+        seed_key = SEED_PLACE
+    if not seed_key and len(seeds) == 1:
+        seed_key = seeds[0]
+    if seed_key:
+        options.template.append(f"{seed_key}={{{SEED_PLACE}}}")
+    options.template.append(f"hydra.run.dir={{{FOLDER_PLACE}}}")
+
+
+def _first_groups(composed: Composed) -> str:
+    """Return words that vary a group of a Hydra application; "" where none has two choices."""
+    for group, choice in composed.choices.items():
+        choices = composed.options.get(group, ())
+        if choice in choices and len(choices) > 1:
+            return f"trainer.{group}={','.join(choices)}"
     return ""
 
 
-def _config_patterns(app: HydraApp, folder: Path) -> list[str]:
+def _config_patterns(composed: Composed, folder: Path) -> list[str]:
     """Return the patterns of a Hydra application's files of configuration, relative to `folder`."""
     patterns = []
-    for config_folder in app.compose([]).folders:
+    for config_folder in composed.folders:
         if not config_folder.is_relative_to(folder.resolve()):
             raise UserError(
                 f"new trainer: {config_folder} is outside {folder}; type the command where both "
@@ -417,17 +418,23 @@ def _config_patterns(app: HydraApp, folder: Path) -> list[str]:
 
 
 def _first_sweep(keys: Mapping[str, Any]) -> str:
-    """Return words that vary a setting: a number is doubled, a flag left out, a choice changed."""
-    for name, declaration in keys.items():
-        if isinstance(declaration, int | float) and not isinstance(declaration, bool):
-            return f"trainer.{name}={declaration},{2 * declaration}"
-    for name, declaration in keys.items():
-        if isinstance(declaration, bool) or (
-            isinstance(declaration, Mapping) and "flag" in declaration
-        ):
-            return f"trainer.{name}=true,false"
-        if isinstance(declaration, Mapping):
-            return f"trainer.{name}={','.join(declaration['choices'])}"
+    """Return words that vary a setting: a fraction, such as a rate, rather than a size, that rather
+    than a flag or a choice, and all of these rather than a number of steps or processes."""
+    numbers = [
+        name
+        for name, declaration in keys.items()
+        if isinstance(declaration, int | float) and not isinstance(declaration, bool)
+        if declaration > 0  # twice 0 is 0, and -1 often means: none
+    ]
+    fractions = [name for name in numbers if isinstance(keys[name], float)]
+    sizes = [name for name in numbers if not _NO_SIZE.search(name.lower())]
+    switches = [name for name, declaration in keys.items() if isinstance(declaration, bool | dict)]
+    for name in (*fractions, *sizes, *switches, *numbers):
+        declaration = keys[name]
+        values = f"{declaration},{2 * declaration}" if name in numbers else "true,false"
+        if isinstance(declaration, dict) and "choices" in declaration:
+            values = ",".join(declaration["choices"])
+        return f"trainer.{name}={values}"
     return ""
 
 

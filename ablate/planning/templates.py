@@ -63,10 +63,11 @@ KINDS: dict[str, Starter] = {
 
 @dataclass(frozen=True)
 class Written:
-    """The files, in order, and the command that tries them."""
+    """The files, in order, the command that tries them, and what to complete in them."""
 
     files: tuple[Path, ...]
     command: str
+    notes: tuple[str, ...] = ()
 
 
 NAMELESS = ("skill",)  # kinds whose file has a name of its own
@@ -129,15 +130,15 @@ def _write_command(command: str, name: str | None) -> Written:
     if path.exists():
         raise UserError(f"new trainer: {path} exists; give another name by --as NAME")
     words = f"trainer={declaration.name} {declaration.try_it or 'seeds=1'}"
-    return _write({path: declaration.text}, f"ablate plan {words}")
+    return _write({path: declaration.text}, f"ablate plan {words}", declaration.notes)
 
 
-def _write(texts: Mapping[Path, str], command: str) -> Written:
+def _write(texts: Mapping[Path, str], command: str, notes: tuple[str, ...] = ()) -> Written:
     for path, text in texts.items():
         make_folder(path.parent)
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
-    return Written(tuple(texts), command)
+    return Written(tuple(texts), command, notes)
 
 
 def _check_module(kind: str, name: str) -> None:

@@ -104,10 +104,10 @@ __all__ = [
     "Excerpt",  # what a lean bundle keeps of predictions
     "classification_scores",  # loss and accuracies from predictions
     "contrastive_scores",  # zero-shot scores from predictions
-    "fewshot_scores",  # few-shot accuracies from predictions
     "segmentation_scores",  # mean IoU and pixel accuracy
     "FEWSHOT_SEEDS",  # the draws of a few-shot test
     "FEWSHOT_SHOTS",  # the numbers of shots
+    "KNN_NEIGHBOURS",  # the numbers of neighbours
     "PROBE_METRICS",  # the metrics of each probe
     "probe_name",  # the name of a probe in files and metrics
     "probe_numbers",  # every number of a probe's file
@@ -257,7 +257,7 @@ if TYPE_CHECKING:
     )
     from ablate.run.metrics.classify import classification_scores
     from ablate.run.metrics.contrastive import contrastive_scores
-    from ablate.run.metrics.fewshot import FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
+    from ablate.run.metrics.frozen import FEWSHOT_SEEDS, FEWSHOT_SHOTS, KNN_NEIGHBOURS
     from ablate.run.metrics.metric import CROSSING, Excerpt
     from ablate.run.metrics.probed import (
         FIRST_SCALE,

@@ -28,7 +28,7 @@ from ablate.shared import UserError, count_text, unknown_value
 
 GELUS = ("gelu", "geglu")  # the activations to which `model.gelu` applies
 
-WHOLE_PROBES = ("gradnorm", "fewshot")  # need no knowledge of the parts of a model
+WHOLE_PROBES = ("gradnorm", "fewshot", "knn")  # need no knowledge of the parts of a model
 
 # The keys on the class token, as they are in a model without one.
 CLASS_TOKEN_OFF = {"cls": "include", "cls_at": None, "cls_posemb": False}
@@ -220,10 +220,11 @@ def _shipped(run: Run, model: Model) -> None:
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
             f"got {model.width}"
         )
-    if model.posemb == "rope2d" and model.head_dim % 4:
+    if model.posemb in ("rope2d", "rope2d_dinov3") and model.head_dim % 4:
         raise UserError(
-            f"model.posemb: rope2d rotates pairs of channels by row and by column, so a head needs "
-            f"a multiple of 4 channels, got {model.head_dim}; set model.head_dim or model.heads"
+            f"model.posemb: {model.posemb} rotates pairs of channels by row and by column, so a "
+            f"head needs a multiple of 4 channels, got {model.head_dim}; set model.head_dim or "
+            f"model.heads"
         )
     if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
         raise UserError(

@@ -470,6 +470,11 @@ PROBES: dict[str, Choice] = {
         "Dual PatchNorm (arXiv 2302.01327), Tables 1 and 2; big_vision evaluators/fewshot_lsr.py",
         "ablate.training.probes.fewshot:FewShotProbe",
     ),
+    "knn": Choice(
+        "accuracy of a vote of the 10 and 20 nearest training images, by features at the end",
+        "DINO (arXiv 2104.14294); facebookresearch/dino eval_knn.py",
+        "ablate.training.probes.knn:KNNProbe",
+    ),
 }
 
 

@@ -5,6 +5,12 @@ An image-text set lies in a folder as tables of images and texts, next to the im
 FOLDER/train*.csv, test*.csv, ...    a column of paths below FOLDER, and one of texts
 FOLDER/train*.parquet, ...           so, or a column of the images themselves
 
+A split of class folders may name the classes of its images in a table instead, as Tiny-ImageNet's
+`val` does (Le, Yang 2015):
+
+FOLDER/val/images/val_0.JPEG
+FOLDER/val/val_annotations.txt       lines of NAME <tab> CLASS <tab> ...
+
 Used by `ablate plan` and `sweep` (planning/data_section.py), for what data is there, and by
 decoding (data/source.py, data/tables.py). A new set in `BUNDLED` also needs data/bundled_sets.py,
 data/source.py and the choices of `data.source` in run/sections.py.
@@ -53,6 +59,38 @@ class Listing:
     kind: str  # parquet, folder or captions
     files: list[str]
     unread_note: str | None = None
+
+    def annotations(self) -> dict[str, Path]:
+        """Return the table of classes of each split that has one, by the split."""
+        if self.kind != "folder" or not _has_splits(self.path):
+            return {}
+        tables = {
+            split: self.path / split / f"{split}_annotations.txt"
+            for split in _subfolders(self.path)
+        }
+        return {split: table for split, table in tables.items() if table.is_file()}
+
+    def annotated_classes(self, split: str) -> dict[str, str] | None:
+        """Return the class of each image of a split by the name of its file, as the split's table
+        has it; None without a table. Raise UserError for a table that can't be read, and for a line
+        without a class."""
+        table = self.annotations().get(split)
+        if table is None:
+            return None
+        try:
+            lines = table.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.path: {table}: can't be read: {error}") from error
+        classes = {}
+        for number, line in enumerate(lines, 1):
+            name, _, columns = line.partition("\t")
+            if not columns:
+                raise UserError(
+                    f"data.path: line {number} of {table}: expected NAME, a tab and CLASS, "
+                    f"got {line!r}"
+                )
+            classes[name] = columns.partition("\t")[0]
+        return classes
 
 
 def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:

@@ -42,6 +42,8 @@ _READING = ("source", "image", "label", "size", "channels", "train", "validation
 # More such keys, which count only where they differ from their defaults.
 _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
+WITHIN_CLASSES = "within classes"  # how `data.order=keyed` cuts class folders
+
 
 def data_fingerprint(
     data: dict[str, Any],
@@ -53,7 +55,7 @@ def data_fingerprint(
     `fingerprint`.
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that planning again does
-    not read gigabytes. `listing`: the files at `data.path`, where they have just been listed.
+    not read gigabytes. `listing`: the files at `data.path`, where they have just been paths.
     `is_absent`: whether the set is not here, so that it is planned without its files. Raise
     UserError where `data.path` does not exist or holds no images.
     """
@@ -69,10 +71,15 @@ def data_fingerprint(
         return _digest([name, data["hub"], data["revision"]], data)
     listing = listing or list_local(Path(path).expanduser(), name, data.get("text") is not None)
     file_hashes = FileHashes(memo)
-    hashes = file_hashes.hashes(listing.files, name)
+    paths = [*listing.files, *map(str, listing.annotations().values())]
+    hashes = file_hashes.hashes(paths, name)
     prefix = os.path.join(listing.path, "")
-    names = [file.removeprefix(prefix) for file in listing.files]
-    return _digest([*zip(names, hashes, strict=True)], data)
+    names = [file.removeprefix(prefix) for file in paths]
+    content = [*zip(names, hashes, strict=True)]
+    is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
+    if is_by_class and data.get("order", "stored") == "keyed":
+        return _digest([WITHIN_CLASSES, content], data)
+    return _digest(content, data)
 
 
 def _digest(content: Any, data: dict[str, Any]) -> str:

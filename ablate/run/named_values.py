@@ -89,6 +89,10 @@ NAMED_VALUES: dict[str, tuple[str, dict[str, NamedValue]]] = {
                 "axial RoPE: queries and keys of patches rotated by row and column in every block",
                 "Su et al. 2021 (arXiv 2104.09864); for two axes as in EVA-02 (arXiv 2303.11331)",
             ),
+            "rope2d_dinov3": NamedValue(
+                "axial RoPE by the patch's place as a share of the image, not by its number",
+                "Simeoni et al. 2025 (DINOv3, arXiv 2508.10104)",
+            ),
         },
     ),
     "pools": (

@@ -159,7 +159,7 @@ class Model:
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
     posemb: Annotated[
-        Literal["none", "learn", "sincos2d", "rope2d"] | str,
+        Literal["none", "learn", "sincos2d", "rope2d", "rope2d_dinov3"] | str,
         Key(
             "positions: none, learned, sines and cosines, rotated queries and keys, or module:Class"
         ),

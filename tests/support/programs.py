@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 # Its loss is a function of rate, seed and steps, which tests compute. It saves at every step.
@@ -80,3 +81,32 @@ def attempts(folder: Path) -> list[dict]:
 
 
 RESUMES = {"resume": "--resume {folder}/last.json"}
+
+
+def filled(declared: dict, typed: list[str]) -> list[str]:
+    """The words of the yaml's command with its defaults. The seed and the folder are those of the
+    typed command."""
+    values = {}
+    for key, declaration in declared["keys"].items():
+        value = declaration["default"] if isinstance(declaration, dict) else declaration
+        if isinstance(declaration, dict) and "flag" in declaration:
+            value = declaration["flag"]
+        values[key] = str(value).lower() if isinstance(value, bool) else value
+    words = []
+    for place, word in enumerate(shlex.split(declared["command"])):
+        if word.startswith("{*"):
+            words += map(str, values[word[2:-1]])
+        elif "{seed}" in word or "{folder}" in word:
+            words.append(typed[len(words)])
+            assert word.partition("{")[0] == words[-1][: len(word.partition("{")[0])], place
+        else:
+            words.append(word.format(**values))
+    return words
+
+
+def number(word: str) -> object:
+    key, equals, value = word.rpartition("=")
+    try:
+        return key, equals, float(value)
+    except ValueError:
+        return word

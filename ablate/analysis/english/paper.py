@@ -15,7 +15,7 @@ from ablate.analysis.english.words import first_few, prefixed
 @writes("paper", exact=True)
 def paper(table: str, has_pm: bool, wide: float) -> str:
     """`has_pm`: whether figures have a +-; `wide`: an interval that is so many times as wide as the
-    published gain says nothing."""
+    published gain is too wide to compare with."""
     pm = ""
     if has_pm:
         pm = (
@@ -27,8 +27,8 @@ def paper(table: str, has_pm: bool, wide: float) -> str:
         f"a cell has our value minus the published one. Where only data and architecture match, "
         f"it says whether our gain has the published direction (can't tell: our interval includes "
         f"0, or the published gain is 0), and whether the published gain lies in our interval "
-        f"(says nothing: the interval is wider than {wide} times the published gain). Elsewhere "
-        f"the published figure stands alone (says nothing here)."
+        f"(too wide: the interval is wider than {wide} times the published gain). Elsewhere, where "
+        f"data or architecture are others, the published figure stands alone (not compared)."
     )
 
 

@@ -240,11 +240,11 @@ def _theirs(text: Callable[[Against], str]) -> Callable[[Entry], str]:
     return lambda entry: text(entry.against) if entry.against else ""
 
 
-OTHER_SUBJECT = "says nothing here"  # in place of a comparison: see `Beside.same_subject`
+OTHER_SUBJECT = "not compared"  # in place of a comparison: see `Beside.same_subject`
 INSIDE = {  # `Against.inside`, in a column of its own and in a line
     True: ("yes", "in our interval"),
     False: ("no", "outside our interval"),
-    None: ("says nothing", "our interval says nothing"),
+    None: ("too wide", "our interval is too wide"),
 }
 
 
@@ -276,7 +276,7 @@ def _silence(against: Against) -> str:
 
 
 def _comparison(entry: Entry, table: Table) -> str:
-    """Write "-0.34, gain +0.10", "same direction, in our interval" or "says nothing here"."""
+    """Write "-0.34, gain +0.10", "same direction, in our interval" or "not compared"."""
     if (against := entry.against) is None:
         return ""
     if not against.published.same_subject:

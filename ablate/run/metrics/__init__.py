@@ -14,6 +14,7 @@ from ablate.run import parts
 from ablate.run.metrics.classify import CLASSIFY
 from ablate.run.metrics.contrastive import CONTRASTIVE
 from ablate.run.metrics.fewshot import FEWSHOT
+from ablate.run.metrics.knn import KNN
 from ablate.run.metrics.metric import Metric, TaskChoice, threshold
 from ablate.run.metrics.segment import SEGMENT
 
@@ -31,6 +32,7 @@ DEFAULT_TASK = "classify"  # the task of every run that says none
 TASKS: dict[str, TaskChoice] = {
     DEFAULT_TASK: CLASSIFY,
     "fewshot": FEWSHOT,
+    "knn": KNN,
     "segment": SEGMENT,
     "contrastive": CONTRASTIVE,
 }

@@ -2,8 +2,7 @@
 `predictions.npy`, and how many images a run of it is shown.
 
 Used by run/metrics/__init__.py (`TASKS`), so by tables and `ablate verify`, and by the workers of
-the task and the probe (training/task/fewshot.py, training/probes/fewshot.py); `FEWSHOT_SHOTS` also
-by run/metrics/probed.py.
+the task and the probe (training/task/fewshot.py, training/probes/fewshot.py).
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ablate.run.metrics.frozen import FEWSHOT_SEEDS, FEWSHOT_SHOTS
 from ablate.run.metrics.metric import Metric, TaskChoice, share
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
-
-# Training images of a class, and the seeds of their draws (big_vision/configs/common_fewshot.py).
-FEWSHOT_SHOTS, FEWSHOT_SEEDS = (1, 5, 10, 25), (0, 1, 2)
 
 
 def fewshot_scores(table: np.ndarray, classes: int) -> dict[str, float]:

@@ -63,10 +63,19 @@ class Metric:
         return f"{value:{'+' if sign else ''}.{self.decimals}f}"
 
     def interval(self, low: float | None, high: float | None, sign: bool = False) -> str:
-        """Return an interval as "[+0.21, +1.03]"; "" where it is not known."""
+        """Return an interval as "[+0.21, +1.03]"; "" where it is not known. An end of a difference
+        that would be printed as 0, and is not, has as many decimals as its side of 0 takes, so that
+        it contradicts no verdict: "[-0.97, -0.0004]"."""
         if low is None or high is None:
             return ""
-        return f"[{self.text(low, sign)}, {self.text(high, sign)}]"
+        return f"[{self._end(low, sign)}, {self._end(high, sign)}]"
+
+    def _end(self, value: float, sign: bool) -> str:
+        extra = range(1, 7)  # decimals; what they round to 0 is the rounding of a computation
+        exact = (f"{value:+.{self.decimals + more}f}" for more in extra)
+        if sign and value and not round(value, self.decimals):
+            return next((text for text in exact if float(text)), self.text(value, sign))
+        return self.text(value, sign)
 
     def no_share(self, raw: float) -> str:
         """Say why a raw value of a metric of shares is none, with the remedy; "" where it is one. A

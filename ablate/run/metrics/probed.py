@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.run.metrics.fewshot import FEWSHOT_SHOTS
+from ablate.run.metrics.frozen import FEWSHOT_SHOTS, KNN_NEIGHBOURS
 from ablate.run.metrics.metric import Metric, share
 
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
@@ -130,7 +130,7 @@ def _scales(arrays: Arrays, spec: Spec) -> dict[str, float]:
     return summary
 
 
-# --- Attention distance (DTN, arXiv 2112.02624), few-shot ---------------------------------------
+# --- Attention distance (DTN, arXiv 2112.02624), few-shot, k-NN ---------------------------------
 
 
 def _attention(arrays: Arrays, spec: Spec) -> dict[str, float]:
@@ -142,6 +142,11 @@ def _attention(arrays: Arrays, spec: Spec) -> dict[str, float]:
 def _fewshot(arrays: Arrays, spec: Spec) -> dict[str, float]:
     means = arrays["accuracy"].mean(1)
     return {str(k): float(mean) for k, mean in zip(arrays["shots"], means, strict=True)}
+
+
+def _knn(arrays: Arrays, spec: Spec) -> dict[str, float]:
+    by_number = zip(arrays["neighbours"], arrays["accuracy"], strict=True)
+    return {str(k): float(accuracy) for k, accuracy in by_number}
 
 
 # --- All of them --------------------------------------------------------------------------------
@@ -205,6 +210,16 @@ def _shots(shots: int) -> Metric:
     )
 
 
+def _neighbours(neighbours: int) -> Metric:
+    names = f"knn:{neighbours}", f"{neighbours}-NN accuracy", f"{neighbours}-NN"
+    return share(
+        *names,
+        probe="knn",
+        how="k-NN: the k training images nearest to a test image, by the cosine s of features of "
+        "the model at the last step, vote for their classes, each with the weight exp(s / 0.07).",
+    )
+
+
 PROBE_METRICS = {
     probed.probe: probed
     for probed in (
@@ -246,6 +261,7 @@ PROBE_METRICS = {
             ),
         ),
         Probed("fewshot", tuple(map(_shots, reversed(FEWSHOT_SHOTS))), _fewshot),
+        Probed("knn", tuple(map(_neighbours, reversed(KNN_NEIGHBOURS))), _knn),
     )
 }
 

@@ -182,7 +182,8 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
     with of_timm(model, run.data), torch.no_grad():
         with math, _Counter({}) as counter:
             check_outputs(net, net(images), (len(images), outputs))
-        if run.task == "fewshot" or "fewshot" in run.probe:
+        # A probe that has a task's name does what that task does.
+        if any(name in TASKS and not TASKS[name].trains for name in (run.task, *run.probe)):
             features(net, images)
     return {
         "parameters": sum(parameter.numel() for parameter in net.parameters()),

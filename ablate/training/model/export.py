@@ -1,4 +1,5 @@
-"""Weights of the plain ViT and of DeiT under the names of timm's VisionTransformer, and back.
+"""Weights of the plain ViT and of DeiT under the names of timm's VisionTransformer, and back; those
+of DINOv3, which timm has as an Eva, are read through dinov3.py.
 
 timm reads images (B, C, H, W); ours are (B, H, W, C) and its patches' values lie in that order.
 
@@ -22,6 +23,7 @@ from ablate.run import (
     shipped,
 )
 from ablate.shared import UserError
+from ablate.training.model.dinov3 import as_vision_transformer
 from ablate.training.model.sublayers import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.
@@ -35,6 +37,7 @@ BLOCK = {
 }
 
 QK_NORM = {"attn.f.q_norm": "attn.q_norm", "attn.f.k_norm": "attn.k_norm"}
+DINOV3 = "rope2d_dinov3"  # the positions of DINOv3, by which its weights are known
 MAP = {"pool.q": "q", "pool.kv": "kv", "pool.proj": "proj", "pool.norm": "norm"}
 MAP |= {"pool.mlp.fc1": "mlp.fc1", "pool.mlp.fc2": "mlp.fc2"}
 
@@ -105,11 +108,14 @@ def to_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our state dict, made from timm's; without a head where theirs has none, as those of
-    DINOv2 and SigLIP.
+    DINOv2, DINOv3 and SigLIP.
 
     Raises UserError for a model that timm does not have, and for weights of another model.
     """
-    run = _check(run)
+    of_dinov3 = not isinstance(run.model, Whole) and run.model.posemb == DINOV3
+    run = _check(run, DINOV3 if of_dinov3 else "learn")
+    if of_dinov3:
+        state = as_vision_transformer(state, run.model.head_dim)
     names = {
         name: timm_name
         for name, timm_name in _renamed(run).items()
@@ -130,7 +136,8 @@ def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _check_names(state: Mapping[str, Tensor], names: Collection[str]) -> None:
     """Raise UserError unless a file of timm's has weights of these names, and besides them at most
     a head's."""
-    hint = "see model.registers, model.layerscale, model.pool, model.depth and model.qkv_bias"
+    keys = "model.registers, model.layerscale, model.pool, model.depth, model.qkv_bias"
+    hint = f"see {keys} and model.posemb"
     if missing := sorted({*names} - state.keys()):
         raise UserError(f"from: has no {missing[0]} of timm's, which this model has; {hint}")
     for name in sorted(state.keys() - {*names}):
@@ -154,7 +161,9 @@ def _renamed(run: ShippedRun) -> dict[str, str]:
         names[f"{ours}.weight"] = f"{theirs}.weight"
         if run.model.qkv_bias or not ours.endswith("qkv"):
             names[f"{ours}.bias"] = f"{theirs}.bias"
-    names |= {"stem.dense.bias": "patch_embed.proj.bias", "posemb": "pos_embed"}
+    names["stem.dense.bias"] = "patch_embed.proj.bias"
+    if run.model.posemb == "learn":
+        names["posemb"] = "pos_embed"
     if run.model.registers:
         names["registers.token"] = "reg_token"
     if run.model.pool == "tok":
@@ -168,8 +177,9 @@ def _renamed(run: ShippedRun) -> dict[str, str]:
     return names
 
 
-def _check(run: Run) -> ShippedRun:
-    """Return the run; raise UserError for a model that timm's VisionTransformer cannot be."""
+def _check(run: Run, posemb: str = "learn") -> ShippedRun:
+    """Return the run; raise UserError for a model that timm's VisionTransformer cannot be, given
+    positions of the kind `posemb`."""
     if isinstance(run.model, Whole):
         raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
     run = shipped(run)
@@ -184,12 +194,14 @@ def _check(run: Run) -> ShippedRun:
         "norm.affine": (run.norm.settings.get("affine"), True),
         "norm.eps": (run.norm.settings.get("eps"), model.norm_eps),
         "model.rep": (model.rep, False),
-        "model.posemb": (model.posemb, "learn"),
+        "model.posemb": (model.posemb, posemb),
         "model.attention": (model.attention, "softmax"),
         "model.cls": (model.cls, "include"),
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),
     }
+    if posemb == DINOV3:  # its timm's pools mean over the patches of a model with a class token
+        requirements |= {"model.pool": (model.pool, "tok"), "model.qk_norm": (model.qk_norm, False)}
     if model.act not in ACTS or model.act == "relu2":
         raise UserError(f"model.act: timm has no {model.act!r}")
     if model.pool == "map":  # timm's attends to registers, too, and has no gate

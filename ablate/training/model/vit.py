@@ -24,7 +24,7 @@ from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
-from ablate.training.model.rotary import Rotary
+from ablate.training.model.rotary import ANGLES, Rotary
 from ablate.training.model.stem import Patches
 from ablate.training.model.sublayers import (
     MLP,
@@ -180,9 +180,8 @@ class ViT(Host):
             self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
         elif model.posemb == "sincos2d":
             self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
-        else:  # none, or rope2d: attention has them
+        else:  # none, or rotary ones: attention has them
             self.posemb = nn.Identity()
-        rotates = model.posemb == "rope2d"
         registers, stem_traits = model.registers, traits(self.stem, StemTraits)
         self.unplaced = stem_traits.tokens_added
         self.registers = Registers(registers, model.width) if registers else nn.Identity()
@@ -199,6 +198,9 @@ class ViT(Host):
             "exclude": past_cls(norm, plain),
             "late": plain,
         }
+        rotary = None
+        if model.posemb in ANGLES:
+            rotary = Rotary(patches.grid, model.head_dim, shape.cls, model.posemb)
         layer = Layer(
             shape,
             model.head_dim,
@@ -213,7 +215,7 @@ class ViT(Host):
             layerscale=model.layerscale,
             qk_norm=plain if model.qk_norm else None,
             attention=shaped_part(own_part("model.attention", model)),
-            rotary=Rotary(patches.grid, model.head_dim) if rotates else None,
+            rotary=rotary,
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.

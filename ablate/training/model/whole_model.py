@@ -193,7 +193,7 @@ def features(model: nn.Module, images: Tensor) -> Tensor:
         return untyped_model.features(inputs)
     raise UserError(
         f"model: {type(model).__name__} has no features(images), (B, C, H, W) -> (B, D), which "
-        f"few-shot learning reads; give it one"
+        f"few-shot and k-NN classification read; give it one"
     )
 
 

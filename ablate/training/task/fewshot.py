@@ -21,16 +21,16 @@ from ablate.data import draw_key
 from ablate.run import (
     FEWSHOT_SEEDS,
     FEWSHOT_SHOTS,
+    TASKS,
     Run,
-    fewshot_scores,
 )
 from ablate.training.task import Predictor, Task
+from ablate.training.task.frozen_features import features_and_labels, train_features
 
 EPS = 1e-5  # added to a feature's deviation
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalised
 PENALTY = 1024.0
 POOL, POOL_A_CLASS = 65_000, 65  # rows that shots are drawn from, at least, and for each class
-AT_ONCE = 500  # rows that are read at once: a pool need not fit into memory
 
 
 class FewShot(Task):
@@ -52,36 +52,20 @@ class FewShot(Task):
             for draw_number, seed in enumerate(FEWSHOT_SEEDS):
                 drawn_rows[n, draw_number] = rows[draw(labels[rows], count, seed)]
         used = np.unique(np.concatenate(list(drawn_rows.values())))
-        train_features = _features(predict, used)
-        parts = []
-        for images, label in batches:
-            parts.append((predict.features(images).double().cpu(), label.cpu()))
-        parts = predict.ranks.gathered(parts)
-        features = torch.cat([part for part, _ in parts]).to(predict.training.device)
-        test_labels = torch.cat([label for _, label in parts])
+        shot_pool = train_features(predict, used, torch.float64)
+        features, test_labels = features_and_labels(predict, batches, torch.float64)
 
         kind = np.min_scalar_type(self._classes - 1)
         draws_shape = len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)
         table = np.empty(len(features), [("label", kind), ("class", kind, draws_shape)])
         table["label"] = test_labels.numpy()
-        device = train_features.device
+        device = shot_pool.device
         for (n, draw_number), draw_rows in drawn_rows.items():
             places = torch.from_numpy(np.searchsorted(used, draw_rows)).to(device)
             target = torch.from_numpy(labels[draw_rows]).to(device)
-            classes = classify(train_features[places], target, features, self._classes)
+            classes = classify(shot_pool[places], target, features, self._classes)
             table["class"][:, n, draw_number] = classes.cpu().numpy()
-        return fewshot_scores(table, self._classes), table
-
-
-def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
-    """Return the features of these rows of the training split, float64 (rows, D)."""
-    features, parts = [], torch.from_numpy(rows).split(AT_ONCE)
-    for part in parts[predict.ranks.share(len(parts))]:
-        split = predict.train.take(part.to(predict.train.device))
-        features += [
-            predict.features(images).double().cpu() for images, _ in predict.split_batches(split)
-        ]
-    return torch.cat(predict.ranks.gathered(features)).to(predict.training.device)
+        return TASKS["fewshot"].score(table, self._classes), table
 
 
 def pool(rows: int, classes: int) -> np.ndarray:
