@@ -21,6 +21,7 @@ from conftest import REPOSITORY
 
 from ablate.analysis import across, note, paper, stats, table
 from ablate.analysis.english import WRITERS
+from ablate.api import stream_answers
 from ablate.audit import merge
 from ablate.cli.answers import JSON_VERSION
 from ablate.planning import cell
@@ -34,7 +35,7 @@ OF_STATS = [
 ]
 SCOPE = {
     name: value
-    for module in (metrics, *OF_STATS, cell, paper, across, merge, note, table)
+    for module in (metrics, *OF_STATS, cell, paper, across, merge, note, stream_answers, table)
     for name, value in vars(module).items()
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
@@ -64,6 +65,7 @@ ADDED = {
         "own": "map of [measure] or absent",
     },
     "Sentence": {"text": "text"},
+    "StreamLog": {"sentence": "text"},
     "TableRow": MARKS,
     "TableColumn": MARKS,
     "Entry": {**MARKS, "gain_footnotes": "list of whole"},

@@ -46,7 +46,7 @@ def written() -> str:
     lines += ["Most commands take these; `ablate COMMAND --help` says which."]
     lines += ["", *table(shared)]
     for name, command in commands():
-        example = help_texts.EXAMPLES[command.name]
+        example = help_texts.EXAMPLES[name]
         lines += [
             "",
             f"## `ablate {name}`",

@@ -117,7 +117,7 @@ def test_a_client_plans_sweeps_waits_and_reads(tmp_path):
         ("plan", {"words": ["--store", "elsewhere"]}),
     ]
     found = served(tmp_path, calls, "--allow", "sweep")
-    assert {*found["tools"]} == {"plan", "status", "table", "sweep"}
+    assert {*found["tools"]} == {"plan", "status", "table", "gate_log", "sweep"}
     plan, sweep, status, table, unknown, option = found["answers"]
     assert [answer["exit_code"] for answer in found["answers"]] == [0, 0, 0, 0, 2, 2]
     assert (plan["sweep"], sweep["sweep"]) == ("small", "small")
@@ -131,7 +131,7 @@ def test_a_client_plans_sweeps_waits_and_reads(tmp_path):
 @pytest.mark.whole
 def test_a_server_that_is_not_allowed_to_train_has_no_tool_for_it(tmp_path):
     found = served(tmp_path, [("plan", {"words": SMALL}), ("sweep", {"words": SMALL})])
-    assert {*found["tools"]} == {"plan", "status", "table"}
+    assert {*found["tools"]} == {"plan", "status", "table", "gate_log"}
     plan, refused = found["answers"]
     assert plan["exit_code"] == 0
     assert isinstance(refused, str)

@@ -50,6 +50,11 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...] | None, str, tuple[str, ...]]] = 
     "doctor": ("doctor", ("--repair",), "--repair", ("fixture", "--repair")),
     "run": ("run", ("pre#0", "--delete", "--yes"), "run", ("pre#1",)),
     "gc": ("gc", ("--yes",), "no store at nowhere", NOWHERE),
+    "gate start": ("gate log", ("idea", "trainer=line"), "trainer", ("idea", "trainer=lin")),
+    "gate try": ("gate try", None, "trainer.r", ("idea", "trainer.r=1")),  # test_gate_stream.py
+    "gate log": ("gate log", ("idea",), "stream", ("ida",)),
+    "gate show": ("gate show", ("idea", "0"), "idea", ("idea", "7")),
+    "gate restore": ("gate restore", ("idea", "0", "restored"), "idea", ("idea", "7", "x")),
     "data prepare": ("data prepare", ("digits",), "data", ("digitz",)),
 }
 SERVING = {"watch", "mcp"}  # until somebody ends it: see below, and test_agents.py
@@ -87,6 +92,10 @@ def test_every_command_prints_one_object_well_and_with_a_mistake(beside, name):
     section, words, place, wrong = COMMANDS[name]
     if name == "merge":
         beside("export", "fixture", "handed-on")
+    if name.startswith("gate "):
+        beside("new", "trainer", "line")
+        if name != "gate start":
+            beside("gate", "start", "idea", "trainer=line")
     if words is not None:
         document = answer(beside(*name.split(), *words, "--format", "json"), section)
         assert not document.keys() & {*ERROR_KEYS}

@@ -22,6 +22,7 @@ from support.tuning import declare_tuning, simulate
 
 from ablate.analysis import across, paper, stats
 from ablate.analysis.table import Table
+from ablate.api.stream_answers import GateAnswer, StreamLog
 from ablate.cli.answers import JSON_VERSION
 from ablate.planning import cell
 from ablate.planning.cell import PlannedRun
@@ -140,6 +141,12 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
         said("verify", "--rerun", "none#0", "launcher=inline", "--store", "ours"),
     )
     yield "merge", said("merge", "runs", "--store", "elsewhere")
+    yield "gate try", printed(filled(GateAnswer).tree)
+    yield "gate log", printed(filled(StreamLog).tree)
+    said("new", "trainer", "line")
+    said("gate", "start", "idea", "trainer=line", *OURS)
+    yield "gate show", said("gate", "show", "idea", "0", *OURS)
+    yield "gate restore", said("gate", "restore", "idea", "0", "restored", *OURS)
     (folder / "sheet.csv").write_text("row,acc,lr\na,1,1\nb,nan,2\nb,3,2\n")
     words = ("--row", "row", "--metric", "acc:more")
     yield "import", said("import", "sheet.csv", *words, "--store", "elsewhere")

@@ -65,6 +65,9 @@ __all__ = [
     "FEWEST_RUNS",  # runs of a row from which null tables can be drawn
     "pairing_remedy",  # the command that judges gains by pairs of seeds
     "worth_pairing",  # would pairs of seeds narrow the intervals?
+    # Streams of proposals
+    "StreamJudge",  # judges the proposals of a stream
+    "stream_metric",  # the metric of a stream, by its name
     # Published numbers
     "published_figures",  # find the published figure of each cell
     "list_papers",  # list the published tables
@@ -126,6 +129,7 @@ if TYPE_CHECKING:
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
+    from ablate.analysis.stream_looks import StreamJudge, stream_metric
     from ablate.analysis.summary import PValues, Summary, SummaryLine
     from ablate.analysis.table import (
         Against,

@@ -16,6 +16,10 @@ __all__ = [
     "Store",  # a folder of runs, or an exported bundle
     "Sweep",  # a sweep to train, read, export
     "Table",  # a table of gains with intervals and verdicts
+    "Stream",  # a stream of proposals: keep or discard
+    "GateOptions",  # what a stream declares at its start
+    "GateAnswer",  # what a stream says of a proposal
+    "StreamLog",  # what became of a stream
     # Errors
     "explain_in_scripts",  # let Python print our errors as one line
     "failure_of",  # the failure that a broken ledger or file is
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from ablate.api.nouns import Run, Store, Sweep
     from ablate.api.publishing import draw_sweep, render_report
     from ablate.api.recall import StoreRecall
+    from ablate.api.stream import Stream
+    from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
     from ablate.api.tables import Table
     from ablate.api.training import (
         Start,

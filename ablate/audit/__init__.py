@@ -16,6 +16,7 @@ __all__ = [
     "print_findings",  # print each finding as it comes
     "findings_tree",  # findings as a plain tree, for JSON
     "write_constraints",  # write pip constraints that freeze this environment
+    "verify_stream",  # judge every look of a stream again
     "verify_plan",  # recompute a sweep's numbers from its raw files
     "retrain",  # train a run again and compare the bits
     "RerunStopped",  # a signal stopped a re-training; nothing is left behind
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ablate.audit.merge import MergeReport, merge_stores, read_merge_source
     from ablate.audit.rerun import SAME_BITS, RerunStopped, retrain
     from ablate.audit.sheet import read_frame, read_sheet
+    from ablate.audit.streams import verify_stream
     from ablate.audit.verify import verify_plan
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
+from ablate.audit.streams import bring_streams, stream_conflicts
 from ablate.audit.verify import faults
 from ablate.planning import Plan, PlannedRun, Search, before_searches, unite_plans
 from ablate.run import (
@@ -153,8 +154,8 @@ class MergeReport:
     """The outcome of merging a source: numbers of runs, lines on damaged ones, and its sweeps.
 
     The fields are keys of `--format json`. "Here" is the store that is merged into. `damaged`: a
-    line for each fault. `sweeps`: the state of each sweep here after the merge: "new", "same" or
-    "grown".
+    line for each fault. `sweeps`, `streams`: the state of each sweep, and of each stream of
+    proposals, here after the merge: "new", "same" or "grown".
     """
 
     source: str
@@ -165,6 +166,7 @@ class MergeReport:
     running: int = 0  # have a result in the source, but are being trained here: not copied
     damaged: list[str] = field(default_factory=list)
     sweeps: dict[str, str] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
 
 
 # --- Checked, then copied, then recorded ----------------------------------------------------------
@@ -178,11 +180,14 @@ def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -
     """
     work = _Merge(store, ledger)
     reports = [work.choose_from_source(source) for source in sources]
+    work.conflicts += stream_conflicts(store, [source.store for source in sources])
     work.refuse()
     work.copy()
     for source in sources:
         take_decisions(store, source.store)
     work.record()
+    for report, source in zip(reports, sources, strict=True):
+        report.streams = bring_streams(store, source.store)
     return reports
 
 

@@ -24,6 +24,7 @@ import typer  # noqa: E402
 from ablate.cli import (  # noqa: E402
     choosing,
     driving,
+    gate,
     help_texts,
     importing,
     keeping,
@@ -61,7 +62,14 @@ for group, commands in GROUPS.items():
     for command in commands:
         help_texts.add(app, command, group)
 app.add_typer(data, name="data", rich_help_panel="Keep")
-help_texts.add(data, choosing.prepare)
+help_texts.add(data, choosing.prepare, group="data")
+stream = typer.Typer(
+    cls=help_texts.TypelessGroup,
+    help="Keep or discard a stream of changes, with few false keeps.",
+)
+app.add_typer(stream, name="gate", rich_help_panel="Train")
+for command in (gate.start, gate.try_, gate.log, gate.show, gate.restore):
+    help_texts.add(stream, command, group="gate")
 
 
 def _version(is_set: bool) -> None:

@@ -39,21 +39,30 @@ EXAMPLES = {
     "doctor": "doctor",
     "verify": "verify quickstart",
     "gc": "gc",
-    "prepare": "data prepare digits",
+    "data prepare": "data prepare digits",
+    "gate start": "gate start idea trainer=line --pin line.py:evaluate",
+    "gate try": "gate try idea --note 'ten times the steps'",
+    "gate log": "gate log idea",
+    "gate show": "gate show idea 0",
+    "gate restore": "gate restore idea 0 .",
 }
 
 
-def add(app: typer.Typer, command: Callable[..., None], panel: str | None = None) -> None:
+def add(
+    app: typer.Typer, command: Callable[..., None], panel: str | None = None, group: str = ""
+) -> None:
     """Add a command. Its help begins with an example; lists of commands have its first sentences.
 
-    `panel`: the heading that it stands below in the list.
+    `panel`: the heading that it stands below in the list; `group`: the words before its name, of a
+    command whose name another one has, too.
     """
     name = command.__name__.rstrip("_")
     text = inspect.getdoc(command) or ""
+    example = EXAMPLES[f"{group} {name}".strip()]
     decorate = app.command(
         name=name,
         cls=TypelessCommand,
-        help=f"Example: ablate {EXAMPLES[name]}\n\n{text}",
+        help=f"Example: ablate {example}\n\n{text}",
         short_help=" ".join(text.partition("\n\n")[0].split()),
         rich_help_panel=panel,
     )

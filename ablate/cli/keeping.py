@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ablate.run import RunDir, RunSpec
     from ablate.running import Slot
     from ablate.shared import Notes
-    from ablate.store import Store
+    from ablate.store import Store, StreamFile
 
 
 def doctor(
@@ -184,9 +184,9 @@ def verify(
     """Recompute every number of a table from the raw files, and check the files against the ledger.
 
     With a folder of `ablate export` as NAME: check every file against the manifest, and recompute
-    every derived file.
+    every derived file. With the name of a stream: judge every look again.
     """
-    from ablate.audit import Bundle, check_bundle
+    from ablate.audit import Bundle, check_bundle, verify_stream
     from ablate.audit import verify_plan as verify_sweep
 
     if rerun is not None:
@@ -207,6 +207,10 @@ def verify(
             f" of the bundle {bundle.root}",
             check_bundle(bundle),
         )
+    elif (file := _stream_named(selection)) is not None:
+        announce(f"checking the looks of the stream {file.name}")
+        name, suffix = file.name, f" of the stream {file.name}"
+        verified = verify_stream(store_at(selection.store), file)
     else:
         try:
             with selection.opened(checks_seal=False) as (store, ledger, plan):
@@ -228,6 +232,16 @@ def verify(
     if format == "text":
         counts = f"{count_text(verified.runs, 'run')}, {count_text(verified.numbers, 'number')}"
         print(f"verified: {counts}{suffix}, nothing wrong")
+
+
+def _stream_named(selection: Selection) -> StreamFile | None:
+    """Return the stream that a single word names, if the store has it."""
+    from ablate.store import StreamFile
+
+    for file in StreamFile.of_store(store_at(selection.store)):
+        if selection.words == [file.name]:
+            return file
+    return None
 
 
 def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) -> None:
@@ -404,4 +418,5 @@ def _lines(report: MergeReport) -> Iterator[str]:
     yield f"{report.source}: runs: {text or 'none'}"
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
     yield from (f"  sweep {name!r}: {words[change]}" for name, change in report.sweeps.items())
+    yield from (f"  stream {name!r}: {words[change]}" for name, change in report.streams.items())
     yield from (f"  damaged: {line}" for line in report.damaged)

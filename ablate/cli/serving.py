@@ -24,7 +24,7 @@ from ablate.shared import UserError, install_command, unknown_value
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-CHANGES = ("sweep",)  # what a server does only where it is allowed
+CHANGES = ("sweep", "gate")  # what a server does only where it is allowed
 INSTRUCTIONS = (
     "ablate trains variants of a model with several seeds and says whether each one helps. Begin "
     "with `plan`; nothing is known before `table` has a verdict. In every answer `exit_code` is 0 "
@@ -36,12 +36,16 @@ INSTRUCTIONS = (
 def mcp(
     allow: Annotated[
         list[str] | None,
-        option("sweep", "Also offer the tool that starts trainings (default: tools that read)."),
+        option(
+            "sweep|gate",
+            "Also offer a tool that starts trainings; can be repeated (default: tools that read).",
+        ),
     ] = None,
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
-    """Serve plan, status, table and, if allowed, sweep as tools for agents, on standard input."""
+    """Serve commands as tools for agents, on standard input: plan, status, table and gate_log, and
+    sweep and gate_try where they are allowed."""
     if format != "text":
         raise UserError(f"--format {format}: mcp speaks a protocol of its own; leave it out")
     for change in allow or ():
@@ -87,6 +91,23 @@ def make_server(store: Path, allowed: Sequence[str] = ()) -> MCPServer:
         options = ["--fields", fields] if fields else []
         return await _answer("table", store, [sweep] if sweep else [], options)
 
+    @server.tool()
+    async def gate_log(stream: str) -> dict[str, Any]:
+        """Show what became of the proposals of a stream, and how many keeps chance explains."""
+        return await _answer("gate log", store, [stream], [])
+
+    if "gate" in allowed:
+
+        @server.tool()
+        async def gate_try(
+            stream: str, words: list[str] | None = None, note: str = ""
+        ) -> dict[str, Any]:
+            """Judge the code in the folder, with settings as `words`, against the stream's
+            baseline: trains up to 12 runs. `word` says keep, discard or undecided; `exit_code` is 0
+            for keep alone, 3 for discard, 4 undecided, 5 stale. `note`: what the change is."""
+            options = ["--note", note] if note else []
+            return await _answer("gate try", store, [stream, *(words or ())], options)
+
     if "sweep" in allowed:
 
         @server.tool()
@@ -109,7 +130,7 @@ async def _answer(
     """Run a command, and return its object and exit code. No word is taken for an option."""
     import anyio
 
-    line = [sys.executable, "-P", "-m", "ablate", command, "--format", "json"]
+    line = [sys.executable, "-P", "-m", "ablate", *command.split(), "--format", "json"]
     line += ["--store", str(store), *options, "--", *words]
     ended = await anyio.run_process(
         line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False

@@ -66,6 +66,9 @@ __all__ = [
     "ResultReader",  # reads the result of a run, or None
     "apply_settings",  # a configuration with dotted keys set, checked
     "before_searches",  # the plan of a tuned sweep, without trials
+    # A stream of proposals
+    "compose_code",  # compose the code in the working folder
+    "code_plan",  # the plan of a sweep of one code
     # Words
     "Word",  # `key=value` of a declaration
     "SettingsLayer",  # settings, and where they were written
@@ -158,6 +161,7 @@ if TYPE_CHECKING:
     from ablate.planning.parents import FROM_PREFIX
     from ablate.planning.part import read_labels
     from ablate.planning.plan import Plan, before_searches
+    from ablate.planning.proposal import code_plan, compose_code
     from ablate.planning.recall import Recall
     from ablate.planning.search import (
         Grower,

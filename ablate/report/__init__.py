@@ -60,6 +60,8 @@ __all__ = [
     "trees",  # plans, runs and status as plain trees, for JSON
     "StoreAnswers",  # what the live page asks about a store
     "WatchServer",  # serves the live page
+    # Streams of proposals
+    "StreamView",  # a stream as text and as a figure
     # The terminal
     "progress_view",  # the view of a drive: bars on a terminal, else lines
     "python_view",  # the view of a drive from Python: also in notebooks, else silent
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
         print_log,
     )
     from ablate.report.status import SweepView
+    from ablate.report.stream import StreamView
     from ablate.report.text import (
         announce,
         device_time,

@@ -126,6 +126,7 @@ __all__ = [
     "part_name",  # the name behind the module's
     "is_plugin",  # is a name an import path?
     "own_code",  # a hash of the user's code that a run names
+    "code_sources",  # the user's files that runs are trained from
     "version_of",  # the version that stands for a part's code
     "PROBE",  # probes
     "TIMM",  # the prefix of timm's models
@@ -296,7 +297,7 @@ if TYPE_CHECKING:
         own_parts,
         part_name,
     )
-    from ablate.run.plugin import is_whole_name, own_code, version_of
+    from ablate.run.plugin import code_sources, is_whole_name, own_code, version_of
     from ablate.run.program import (
         FOLDER_PLACE,
         PLACEHOLDERS,

@@ -35,12 +35,13 @@ from ablate.run.source import (
     find_definition,
     find_source,
     literal_value,
+    local_files,
     missing_module,
     module_file,
     parse_source,
     source_file,
 )
-from ablate.run.spec import RunSpec
+from ablate.run.spec import OwnSpec, RunSpec
 from ablate.shared import UserError, install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
@@ -64,6 +65,22 @@ def own_code(spec: RunSpec) -> str:
     not suffice: a class may declare its own, and what it imports has none."""
     user_parts = [(used.name, Path(used.folder)) for used in spec.own_parts if used.folder]
     return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
+
+
+def code_sources(spec: RunSpec, folder: Path) -> dict[str, Path]:
+    """Return the user's own files in `folder` that the runs of a spec are trained from, by their
+    paths there: of a trainer of the user's own, those by which its runs are known; else those of
+    parts by import path, also of the runs that these start from. Raise UserError as `local_files`
+    does."""
+    sources: dict[str, Path] = {}
+    for part_spec in (spec, *spec.ancestors()):
+        if isinstance(part_spec, OwnSpec):
+            sources |= {name: folder / name for name in part_spec.tree["code"]["files"]}
+        for used in part_spec.own_parts:
+            if used.folder == str(folder):
+                for file in local_files(find_source(used.key, used.name, folder), folder):
+                    sources[file.relative_to(folder).as_posix()] = file
+    return sources
 
 
 def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:

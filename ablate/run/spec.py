@@ -96,6 +96,10 @@ class RunSpec(PlainValue):
     def without_places(self) -> Self:
         """Return the spec without `places`. The id stays."""
 
+    @abstractmethod
+    def with_code_in(self, folder: str, origin: str) -> Self:
+        """Return the spec whose code lies in `folder` where it lay in `origin`. The id stays."""
+
     @property
     def parent(self) -> RunSpec | None:
         """The spec of the run whose weights this one starts from. Without a seed, it has that of
@@ -296,6 +300,22 @@ class ShippedSpec(RunSpec):
             tree["parent"] = self.parent.without_places().tree
         return type(self)(tree)
 
+    def with_code_in(self, folder: str, origin: str) -> Self:
+        tree = dict(self.tree)
+        for section, settings in self.tree.items():
+            moved = {}
+            for key in _place_keys(section, settings):
+                place = settings[key]
+                if isinstance(place, Mapping):
+                    moved[key] = {name: _moved(p, folder, origin) for name, p in place.items()}
+                else:
+                    moved[key] = _moved(place, folder, origin)
+            if moved:
+                tree[section] = {**settings, **moved}
+        if self.parent is not None:
+            tree["parent"] = self.parent.with_code_in(folder, origin).tree
+        return type(self)(tree)
+
     def ids(self, seeds: Iterable[int]) -> dict[int, str]:
         if self.parent is not None:  # a parent with a seed of its own is another's for most seeds
             return {seed: self.with_seed(seed).id for seed in seeds}
@@ -430,6 +450,10 @@ def _place_keys(section: str, settings: Any) -> list[str]:
     return [name for name in settings if name in keys and keys[name].place]
 
 
+def _moved(place: Any, folder: str, origin: str) -> Any:
+    return folder if place == origin else place
+
+
 def _without_keys(settings: Tree, keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in keys}
 
@@ -492,6 +516,11 @@ class OwnSpec(RunSpec):
 
     def without_places(self) -> Self:
         return type(self)({**self.tree, "code": {**self.tree["code"], "folder": None}})
+
+    def with_code_in(self, folder: str, origin: str) -> Self:
+        code = self.tree["code"]
+        place = _moved(code["folder"], folder, origin)
+        return type(self)({**self.tree, "code": {**code, "folder": place}})
 
     @property
     def is_command(self) -> bool:

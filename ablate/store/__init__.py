@@ -77,6 +77,10 @@ __all__ = [
     "look_changes",  # in what two looks differ
     "renamed_labels",  # labels that differ between two drives
     "trained_identity",  # what is trained for each row and column
+    # Streams of proposals
+    "StreamFile",  # the file of a stream
+    "StreamRecord",  # a stream, folded from its events
+    "CodeVersion",  # a code of a stream
     # Pilots: workers on other hosts
     "Pilots",  # the pilots of a store
     "PilotDir",  # the folder of one pilot
@@ -193,5 +197,7 @@ if TYPE_CHECKING:
     )
     from ablate.store.repair import repair_ledger
     from ablate.store.store import RETRY_REMEDY, Store, retry_remedy
+    from ablate.store.stream_record import CodeVersion, StreamRecord
+    from ablate.store.streams import StreamFile
 else:
     __getattr__ = lazy(__name__, __file__)

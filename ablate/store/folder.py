@@ -156,6 +156,8 @@ class StoreFolder:
         self.reruns = root / "reruns"  # runs trained a second time, to compare bits
         self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
+        self.streams = root / "streams"  # of proposals, a file of sealed events each
+        self.code = root / "code"  # copies of the code of streams, by content
 
     def command(self, *words: str) -> str:
         """Return the shell command `ablate WORDS` for this store, with --store where it is

@@ -43,14 +43,16 @@ from ablate.store.events import RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
+from ablate.store.streams import StreamFile
 
-Kind = Literal["trash", "temporary", "diffs", "reruns", "attempts", "data", "runs"]
+Kind = Literal["trash", "temporary", "diffs", "reruns", "attempts", "code", "data", "runs"]
 WORDS: dict[Kind, str] = {
     "trash": "left in the trash by an earlier gc",
     "temporary": "temporary files of writes that a crash ended",
     "diffs": "diffs that no run refers to",
     "reruns": "runs that a killed `verify --rerun` left",
     "attempts": "attempts on other hosts that were given up",
+    "code": "copies of code that no stream has kept",
     "data": "files and folders of decoded data that no sweep uses",
     "runs": "runs that no sweep contains",
 }
@@ -222,6 +224,7 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
     rubbish += [_rubbish_at("temporary", path) for path in _temporary(store, stay)]
     rubbish += [_rubbish_at("temporary", path) for path in _half_done(store)]
     rubbish += [_rubbish_at("diffs", path) for path in _diffs(store, stay)]
+    rubbish += _codes(store)
     rubbish += _reruns(store)
     rubbish += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
     if not sweeps.unreadable:
@@ -287,6 +290,16 @@ def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
         with contextlib.suppress(FileNotFoundError):
             used.update(re.findall(rf"{ID}\.diff", RunDir(folder).env.read_text(errors="replace")))
     return [path for path in diffs if path.name not in used and not _is_young(path)]
+
+
+def _codes(store: Store) -> Iterator[Rubbish]:
+    """Yield the copies of code that no stream may train again. Raises Failure where the file of a
+    stream was edited: nobody knows then what it needs."""
+    used = {code.copy for file in StreamFile.of_store(store) for code in file.record().needed_codes}
+    for path in _entries(store.code):
+        is_copy = re.fullmatch(rf"{ID}|\.{ID}\.\d+", path.name)
+        if is_copy and path.name not in used and not _is_young(path):
+            yield _rubbish_at("code", path)
 
 
 def _reruns(store: Store) -> list[Rubbish]:

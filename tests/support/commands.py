@@ -35,13 +35,14 @@ for line in sys.stdin:
 
 
 class Server:
-    """Runs commands in a folder; what they print is in its file `said`."""
+    """Runs commands in a folder; what they print is in its file `said`. `loads`: a statement that
+    the warm process executes, too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, loads: str = "") -> None:
         self.folder, self.said = folder, folder / "said"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with open(self.said, "wb") as said:
-            words = [sys.executable, "-c", SERVER]
+            words = [sys.executable, "-c", f"{loads}\n{SERVER}"]
             self.process = subprocess.Popen(words, cwd=folder, stderr=said, **pipes)
 
     def start(self, *words: str) -> int:

@@ -83,6 +83,18 @@ __all__ = [
     "Sequential",
     "stopped_word",
     "take_look",
+    # Keep or discard: a proposal of a stream of changes
+    "GateLook",
+    "GateRules",
+    "GateWord",
+    "is_constant",
+    "KEEPING_LOOKS",
+    "LEVEL",
+    "Need",
+    "next_step_of",
+    "Pool",
+    "self_pairs",
+    "spread_of",
     # Seeds that a gain needs
     "detect",
     "detected_again",
@@ -150,6 +162,19 @@ if TYPE_CHECKING:
         raw_p,
         target_difference,
         verdict,
+    )
+    from ablate.analysis.stats.gate import (
+        KEEPING_LOOKS,
+        LEVEL,
+        GateLook,
+        GateRules,
+        GateWord,
+        Need,
+        Pool,
+        is_constant,
+        next_step_of,
+        self_pairs,
+        spread_of,
     )
     from ablate.analysis.stats.power import (
         SHARED_PART,

@@ -1,0 +1,155 @@
+"""Looks at a stream's proposals: the rules of `stats.gate`, applied to records and results.
+
+A result is read as the number of one metric, as it is printed, and turned so that higher is better.
+
+Used by api/stream.py, which trains what the next look needs and seals it, and by audit/streams.py,
+which judges sealed looks again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ablate.analysis.stats import (
+    Estimate,
+    GateLook,
+    GateRules,
+    Need,
+    Pool,
+    mean_interval,
+    next_step_of,
+    self_pairs,
+)
+from ablate.run import Metric, OwnSpec, RunSpec
+from ablate.shared import UserError, is_number, unknown_value
+from ablate.store import StreamRecord
+
+Results = Sequence[Mapping[str, Any]]  # of runs, as result.json has them
+VALIDATION = "val_"  # begins the name of a metric that is read on validation
+
+
+@dataclass(frozen=True)
+class StreamMetric:
+    """A metric as a stream reads it. `part`: "validation" or "test", the part of a run's result."""
+
+    metric: Metric
+    part: str
+
+    @property
+    def name(self) -> str:
+        return f"{VALIDATION if self.part == 'validation' else ''}{self.metric.key}"
+
+    def value(self, result: Mapping[str, Any]) -> float:
+        """Return the number of a run, in units as printed, higher is better. Raises UserError for a
+        result without it."""
+        raw = (result.get(self.part) or {}).get(self.metric.key)
+        if not is_number(raw):
+            raise UserError(f"{self.name}: a run left no such number as its {self.part} result")
+        return self.metric.sign * self.metric.scale * float(raw)
+
+
+def stream_metric(spec: RunSpec, name: str | None, place: str) -> StreamMetric:
+    """Return the metric of this name: KEY, read in the test, or val_KEY, on validation.
+
+    None is the first metric that a trainer of the user's own declares, or the first of the task on
+    validation, since hundreds of looks wear a test set out. Raises UserError for another name.
+    """
+    metrics = {metric.key: metric for metric in spec.task.metrics}
+    if name is None:
+        return StreamMetric(
+            spec.task.metrics[0], "test" if isinstance(spec, OwnSpec) else "validation"
+        )
+    if name in metrics:
+        return StreamMetric(metrics[name], "test")
+    key = name.removeprefix(VALIDATION)
+    if key == name or key not in metrics:
+        names = [*metrics, *(f"{VALIDATION}{key}" for key in metrics)]
+        raise unknown_value(place, name, names)
+    return StreamMetric(metrics[key], "validation")
+
+
+class StreamJudge:
+    """Judges the proposals of a stream by the results of its runs. `results` of a proposal and of
+    the baseline are in the order of their seeds.
+
+    Raises UserError for a metric that the stream's first baseline doesn't have.
+    """
+
+    def __init__(self, record: StreamRecord) -> None:
+        self.record = record
+        self.spec = RunSpec.of(record.start.spec)
+        self.metric = stream_metric(self.spec, record.rules.metric, "metric")
+
+    def lacking(self, number: int, own: Results, others: Results) -> tuple[int, int] | None:
+        """Return the runs that the next look at a proposal needs, its own and the baseline's, in
+        all; None where it can be taken."""
+        step = self._step(number, own, others)
+        return (step.runs, step.baseline_runs) if isinstance(step, Need) else None
+
+    def look(self, number: int, own: Results, others: Results) -> dict[str, Any]:
+        """Return what is sealed of the next look at a proposal: its fields, a number that is none
+        as null; of one that ends the proposal, what its runs and the baseline's add to the pool;
+        and of one that keeps it, the means of the metrics that no rule reads."""
+        look = self._step(number, own, others)
+        assert isinstance(look, GateLook)
+        fields = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in asdict(look).items()
+        }
+        if look.word != "goes on":
+            proposal = self._values(own[: look.runs], self.metric)
+            baseline = self._values(others[: look.baseline_runs], self.metric)
+            if self.record.rules.pairs:
+                proposal = [c - b for c, b in zip(proposal, baseline, strict=True)]
+            fields["spreads"] = {
+                "proposal": [*Pool().with_runs(proposal)],
+                "baseline": [*Pool().with_runs(baseline)],
+            }
+        if look.word == "keep":
+            fields["holdout"] = {name: self._means(name, own, others) for name in self._holdouts}
+        return fields
+
+    @staticmethod
+    def failed(runs: int, reason: str) -> dict[str, Any]:
+        """Return what is sealed where a run of a proposal diverged or collapsed: it is
+        discarded."""
+        empty = dict.fromkeys(("gain", "low", "high"))
+        return {
+            **{"runs": runs, "baseline_runs": 0, "word": "discard", **empty, "p": 1.0},
+            **{"reason": reason, "spreads": {}},
+        }
+
+    def first_pool(self, results: Results) -> list[float]:
+        """Return the pool that a stream of pairs begins with: see `stats.self_pairs`."""
+        return [*self_pairs(self._values(results, self.metric))]
+
+    def measured(self, results: Results) -> Estimate:
+        """Return the mean of a baseline's runs with its interval at 95 %, as printed."""
+        sign = self.metric.metric.sign
+        return mean_interval([sign * value for value in self._values(results, self.metric)])
+
+    @property
+    def _holdouts(self) -> tuple[str, ...]:
+        return self.record.rules.holdout
+
+    def _means(self, name: str, own: Results, others: Results) -> list[float]:
+        """Return the means of a metric as printed, the proposal's and the baseline's."""
+        metric = stream_metric(self.spec, name, "--holdout")
+        values = (self._values(results, metric) for results in (own, others))
+        return [metric.metric.sign * sum(numbers) / len(numbers) for numbers in values]
+
+    def _step(self, number: int, own: Results, others: Results) -> Need | GateLook:
+        proposal, rules = self.record.proposals[number - 1], self.record.rules
+        return next_step_of(
+            self._values(own, self.metric),
+            self._values(others, self.metric),
+            Pool(*proposal.pool),
+            [look.runs for look in proposal.looks],
+            GateRules(rules.margin, proposal.simplify, proposal.most, rules.level, rules.pairs),
+        )
+
+    def _values(self, results: Results, metric: StreamMetric) -> list[float]:
+        return [metric.value(result) for result in results]

@@ -1,0 +1,270 @@
+"""A stream of proposals: keep or discard, by rules that bound false keeps.
+
+`Stream.attempt` opens a proposal, trains what its next look needs, seals the look, and goes on
+until a word is there. Every step is decided by what is sealed and by results; so after a kill the
+same call goes on, to the same word. Two processes may judge proposals at once: each is judged
+against the baseline of its opening, and a keep for which that has changed is stale.
+
+Used by `ablate gate` (cli/gate.py) and by Python. The rules are in analysis/stats/gate.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis import StreamJudge, stream_metric
+from ablate.api.errors import explained
+from ablate.api.pins import check_pins, read_pins
+from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
+from ablate.api.stream_log import answer_of, log_of
+from ablate.api.stream_runs import Collapsed, StreamRuns
+from ablate.planning import compose_code
+from ablate.run import RunSpec, code_sources
+from ablate.shared import UserError, read_file, unknown_value
+from ablate.store import CodeVersion, Store, StreamFile
+
+Place = str | os.PathLike[str] | None
+PAIRED_START = 12  # runs of a baseline with itself, in a stream of pairs
+MOST_CHOICES = (4, 8, 12, 20, 30)  # runs of a proposal at most: its looks that may keep it
+
+
+class Stream:
+    """A stream that was started: `Stream("idea").attempt("trainer.lr=0.01", note="faster")`.
+
+    Raises UserError where the store has none of this name.
+    """
+
+    @explained
+    def __init__(self, name: str, *, store: Place = None) -> None:
+        self._store = _store(store)
+        self._file = StreamFile(self._store, name)
+        if not self._file.exists():
+            names = [file.name for file in StreamFile.of_store(self._store)]
+            raise unknown_value("stream", name, names, f"one started in {self._store.root}:")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<ablate.Stream {self.name!r}>"
+
+    @staticmethod
+    @explained
+    def start(
+        name: str, *words: str, rules: GateOptions | None = None, store: Place = None
+    ) -> Stream:
+        """Start a stream: the code in the working folder, with the settings of `words`, is its
+        baseline. Nothing is trained. The same call again changes nothing.
+
+        Raises UserError for a mistake in words or rules, and where another stream has the name.
+        """
+        options, place = rules or GateOptions(), _store(store)
+        _check_options(options)
+        file = StreamFile(place, name)
+        composed = compose_code(words, None, place.root)
+        metric = stream_metric(composed.spec, options.metric, "--metric")
+        for holdout in options.holdout:
+            stream_metric(composed.spec, holdout, "--holdout")
+        code = _code_of(file, composed.spec, composed.declared_tree)
+        sealed_rules = {
+            "metric": metric.name,
+            **{key: getattr(options, key) for key in ("margin", "most", "level", "pairs")},
+            "holdout": list(options.holdout),
+            "pins": read_pins(options.pins, Path.cwd()),
+        }
+        with file.appending() as writer:
+            if not file.exists():
+                writer.append("start", rules=sealed_rules, code=dataclasses.asdict(code))
+            record = file.record()
+        same_rules = {**dataclasses.asdict(record.rules), "holdout": [*record.rules.holdout]}
+        if record.start.id != code.id or same_rules != sealed_rules:
+            raise UserError(
+                f"{name}: is a stream already, with another baseline or other rules; go on with "
+                f"`{place.command('gate', 'try', name)}`, or give another name"
+            )
+        return Stream(name, store=place.root)
+
+    @explained
+    def attempt(
+        self, *words: str, note: str = "", simplify: float | None = None, most: int | None = None
+    ) -> GateAnswer:
+        """Judge the code in the working folder, with `words` over the baseline's, and return the
+        answer; the missing runs are trained. The same content has the same answer.
+
+        `note`: what the change is, for the log; `simplify`: keep it if it loses no more than this;
+        `most`: runs at most (4, 8, 12, 20 or 30), also for one that was left undecided.
+
+        Raises UserError for a mistake, for code that is the baseline's, and where it changes what
+        is pinned; Failure where a run fails, and the proposal stays open; KeyboardInterrupt where
+        it was stopped. The same call goes on.
+        """
+        _check_most(most)
+        _check_positive("--simplify", simplify)
+        record = self._file.record()
+        check_pins(record.rules.pins, Path.cwd())
+        composed = compose_code(words, record.baseline.declared, self._store.root)
+        _check_measured(composed.spec, RunSpec.of(record.start.spec))
+        code = _code_of(self._file, composed.spec, composed.declared_tree)
+        work = StreamRuns(self._store, record, composed.launcher)
+        if record.rules.pairs and record.first_pool is None:
+            self._train_first_pairs(work)
+        number = self._open(code, note, simplify, most)
+        while not (record := self._file.record()).proposals[number - 1].word:
+            self._judge(dataclasses.replace(work, record=record), number)
+        return answer_of(self._store, record, number)
+
+    @explained
+    def log(self) -> StreamLog:
+        """Return what became of all proposals. Nothing is trained."""
+        return log_of(self._store, self._file.record())
+
+    @explained
+    def files(self, number: int) -> dict[str, bytes]:
+        """Return the files of a kept code, by path: 0 is the first baseline, N the N-th
+        proposal. Raises UserError for another number."""
+        return self._file.copies.files(self._copy(number))
+
+    @explained
+    def restore(self, number: int, folder: str | os.PathLike[str]) -> list[str]:
+        """Write the files of a kept code into a folder, over what is there; return their paths.
+        Raises UserError as `files` does, and for a folder within the store."""
+        return self._file.copies.restore(self._copy(number), Path(folder))
+
+    def _copy(self, number: int) -> str:
+        kept_codes = {code.number: code for code in self._file.record().kept_codes}
+        if number not in kept_codes:
+            raise unknown_value(f"{self.name}: code", number, kept_codes, "a kept one among")
+        if not (copy := kept_codes[number].copy):
+            raise UserError(f"{self.name} {number}: has no files of its own, only settings")
+        return copy
+
+    # --- A proposal ---
+
+    def _open(self, code: CodeVersion, note: str, simplify: float | None, most: int | None) -> int:
+        """Return the number of the proposal with this content, a new one where the stream has not
+        judged it against this baseline."""
+        with self._file.appending() as writer:
+            record = self._file.record()
+            baseline = record.baseline
+            for proposal in reversed(record.proposals):
+                is_judged = baseline.number in (proposal.against, proposal.number)
+
+                if proposal.code.id != code.id or not (is_judged or not proposal.word):
+                    continue
+                goes_on = proposal.word == "undecided" and (most or 0) > proposal.most
+                if goes_on and proposal.looks[-1].reason == "runs":
+                    writer.append("more", proposal=proposal.number, most=most)
+                return proposal.number
+            if code.id == baseline.id:
+                raise UserError(
+                    f"{self.name}: the code and settings are the baseline's; change them first"
+                )
+            writer.append(
+                "open",
+                code=dataclasses.asdict(
+                    dataclasses.replace(code, number=len(record.proposals) + 1)
+                ),
+                against=baseline.number,
+                measure=record.measure.number,
+                note=note,
+                simplify=simplify,
+                most=most or record.rules.most,
+                pool=[*record.pool],
+            )
+            return len(record.proposals) + 1
+
+    def _train_first_pairs(self, work: StreamRuns) -> None:
+        results = work.of_baseline(work.record.start, PAIRED_START)
+        spread = StreamJudge(work.record).first_pool(results)
+        with self._file.appending() as writer:
+            if self._file.record().first_pool is None:
+                writer.append("pairs", spread=spread)
+
+    def _judge(self, work: StreamRuns, number: int) -> None:
+        """Train what the next look at a proposal needs, and seal the look."""
+        judge, record = StreamJudge(work.record), work.record
+        proposal = record.proposals[number - 1]
+        measure = record.code(proposal.measure)
+        own, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        try:
+            while (lacking := judge.lacking(number, own, others)) is not None:
+                runs, baseline_runs = lacking
+                if record.rules.pairs:
+                    own, others = work.of_pairs(proposal.code, measure, runs)
+                    continue
+                if runs:
+                    own = work.of_proposal(proposal.code, runs)
+                asked = max(baseline_runs, record.baseline_runs(measure.number))
+                others = work.of_baseline(measure, asked)
+        except Collapsed as error:
+            self._seal(number, judge.failed(error.runs, error.word))
+            return
+        self._seal(number, judge.look(number, own, others))
+
+    def _seal(self, number: int, fields: dict[str, Any]) -> None:
+        """Seal a look, unless another process has judged the same. A keep whose baseline has
+        changed is stale."""
+        with self._file.appending() as writer:
+            record = self._file.record()
+            proposal = record.proposals[number - 1]
+            is_there = fields["runs"] in [look.runs for look in proposal.looks]
+            if proposal.word or (is_there and fields["word"] == "goes on"):
+                return
+            if fields["word"] == "keep" and record.baseline.number != proposal.against:
+                fields["word"] = "stale"
+            writer.append("look", proposal=number, **fields)
+
+
+def _store(place: Place) -> Store:
+    return Store(Path(place or os.environ.get("ABLATE_STORE", "runs")))
+
+
+def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> CodeVersion:
+    """Return the code in the working folder, without a number yet, and keep a copy of its files."""
+    origin = Path.cwd()
+    sources = code_sources(spec, origin)
+    contents = {name: read_file(path) for name, path in sources.items()}
+    return CodeVersion(
+        number=0,
+        id=hashlib.sha256(spec.identity.encode()).hexdigest()[:16],
+        spec=dict(spec.tree),
+        declared=declared,
+        copy=file.copies.keep(contents, origin) if contents else "",
+        origin=str(origin),
+    )
+
+
+def _check_measured(spec: RunSpec, first: RunSpec) -> None:
+    """Raise UserError where a proposal is measured otherwise than the first baseline."""
+    if spec.task_name != first.task_name:
+        raise UserError(
+            f"metrics: this code is measured by {spec.task_name}, and the stream's baseline by "
+            f"{first.task_name}; a change of what is measured is another stream"
+        )
+    if spec.is_command and first.is_command:
+        results = [part.tree["code"]["program"]["result"] for part in (spec, first)]
+        if results[0] != results[1]:
+            raise UserError(
+                "trainer.result: is read from another place than the stream's baseline has; that "
+                "is another stream"
+            )
+
+
+def _check_options(options: GateOptions) -> None:
+    _check_most(options.most)
+    _check_positive("--margin", options.margin)
+    if not 0 < options.level <= 0.5:
+        raise UserError(f"--level: expected a number above 0 and up to 0.5, got {options.level:g}")
+
+
+def _check_most(most: int | None) -> None:
+    if most is not None and most not in MOST_CHOICES:
+        raise unknown_value("--most", most, MOST_CHOICES)
+
+
+def _check_positive(option: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise UserError(f"{option}: expected a number above 0, got {value:g}")

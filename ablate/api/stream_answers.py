@@ -1,0 +1,126 @@
+"""What a stream of proposals takes and answers, as values.
+
+Used by api/stream.py, and through it by `ablate gate` (cli/gate.py) and by Python. A new field of
+an answer also needs its line in docs/json.keys, and docs/json.md, which tests/json_page.py writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.shared import count_text
+
+EXIT_CODES: Mapping[str, int] = {"keep": 0, "discard": 3, "undecided": 4, "stale": 5}
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What a stream declares at its start. Numbers are in the unit of the metric as printed.
+
+    `metric`: KEY, or val_KEY for that on validation; None: the trainer's first, or for ablate's own
+    training the task's first on validation. `margin`: of a gain that matters; None: 1.5 spreads.
+    `most`: runs of a proposal at most. `pairs`: compare on the same seeds, side by side. `pins`:
+    FILE or FILE:NAME that no proposal may change. `holdout`: metrics that are reported at each
+    keep, and read by no rule.
+    """
+
+    metric: str | None = None
+    margin: float | None = None
+    most: int = 12
+    level: float = 0.01
+    pairs: bool = False
+    pins: Sequence[str] = ()
+    holdout: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class GateAnswer:
+    """What a stream says of a proposal. Numbers are in the unit of the metric as printed, and a
+    gain above 0 is better.
+
+    `reason`: gain, small, runs (none is left), bits (all runs are equal: the code ignores its
+    seed), constant (all runs of the baseline are, too), diverged or collapsed. `interval`: of the
+    gain at the last look, at 95 %. `runs`: of the proposal; `baseline_runs`: those it was compared
+    with. `next`: what to do now, in words. `exit_code`: 0 keep, 3 discard, 4 undecided, 5 stale.
+    """
+
+    stream: str
+    proposal: int
+    word: str
+    reason: str
+    gain: float | None
+    interval: tuple[float, float] | None
+    unit: str
+    p: float
+    runs: int
+    baseline_runs: int
+    against: int
+    note: str
+    holdout: Mapping[str, tuple[float, float]]
+    proposals: int
+    kept_so_far: int
+    expected_false_keeps: float
+    next: str
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.word]
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The answer as plain values, as `ablate gate try --format json` prints it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class MeasuredBaseline:
+    """A code that was kept for a gain, or the first one, by its own fresh runs: mean and interval
+    at 95 %, as printed."""
+
+    number: int
+    runs: int
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class StreamLog:
+    """What became of a stream. `sentence`: how many keeps chance would have made at most, and how
+    many there are. `runs`: all that looks have read. `spread`: of one run. `answers`: one for each
+    proposal, an open one without a word."""
+
+    stream: str
+    metric: str
+    unit: str
+    proposals: int
+    kept: int
+    discarded: int
+    undecided: int
+    stale: int
+    open: int
+    runs: int
+    expected_false_keeps: float
+    spread: float | None
+    margin: float | None
+    answers: tuple[GateAnswer, ...]
+    baselines: tuple[MeasuredBaseline, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How many keeps chance alone would have made at most, and how many were made."""
+        verb = "was" if self.kept == 1 else "were"
+        bound = f"{self.expected_false_keeps:.2g}"
+        proposals = count_text(self.proposals, "proposal")
+        return (
+            f"Had none of the {proposals} gained anything, at most {bound} would have been kept; "
+            f"{self.kept} {verb}."
+        )
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The log as plain values, as `ablate gate log --format json` prints it."""
+        return {**dataclasses.asdict(self), "sentence": self.sentence}

@@ -1,0 +1,127 @@
+"""The answers and the log of a stream, from its record and from the results of its baselines.
+
+Used by api/stream.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.analysis import StreamJudge
+from ablate.api.stream_answers import GateAnswer, MeasuredBaseline, StreamLog
+from ablate.run import RunSpec
+from ablate.store import CodeVersion, Store, StreamRecord
+
+
+def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
+    """Return what the stream says of a proposal; its word is "" while it is open."""
+    proposal = record.proposals[number - 1]
+    metric = StreamJudge(record).metric
+    last_look = proposal.looks[-1] if proposal.looks else None
+    interval = None
+    if last_look is not None and last_look.low is not None and last_look.high is not None:
+        interval = last_look.low, last_look.high
+    return GateAnswer(
+        stream=record.name,
+        proposal=number,
+        word=proposal.word,
+        reason=last_look.reason if last_look else "",
+        gain=last_look.gain if last_look else None,
+        interval=interval,
+        unit=metric.metric.points,
+        p=last_look.p if last_look else 1.0,
+        runs=proposal.trained,
+        baseline_runs=last_look.baseline_runs if last_look else 0,
+        against=proposal.against,
+        note=proposal.note,
+        holdout=dict(last_look.holdout) if last_look else {},
+        proposals=len(record.proposals),
+        kept_so_far=_count(record, "keep"),
+        expected_false_keeps=expected_false_keeps(record),
+        next=_advice(store, record, number),
+    )
+
+
+def _advice(store: Store, record: StreamRecord, number: int) -> str:
+    """Say what to do after the last look at a proposal."""
+    proposal, name = record.proposals[number - 1], record.name
+    kept = record.baseline
+    undo = "undo the change"
+    if kept.copy:
+        undo += f": `{store.command('gate', 'restore', name, str(kept.number), '.')}`"
+    match proposal.word:
+        case "keep":
+            return "it is the baseline now: commit it, and propose the next change on top of it"
+        case "discard":
+            return undo
+        case "stale":
+            return f"the baseline is proposal {kept.number} now: make the change on top of it"
+        case "undecided":
+            reason = proposal.looks[-1].reason
+            if reason == "bits":
+                return "let the seed decide what its runs draw: they are all equal"
+            if reason == "constant":
+                return "let the seed decide what the baseline's runs draw: they are all equal"
+            more = [most for most in (20, 30) if most > proposal.most]
+            if not more:
+                return undo
+            command = store.command("gate", "try", name, "--most", str(more[0]))
+            return f"`{command}` goes on with it; or {undo}"
+    return f"`{store.command('gate', 'try', name)}` with the same code goes on"
+
+
+def _count(record: StreamRecord, word: str) -> int:
+    return sum(proposal.word == word for proposal in record.proposals)
+
+
+def expected_false_keeps(record: StreamRecord) -> float:
+    """Return the false keeps to expect at most, had no proposal gained anything."""
+    return round(record.rules.level * len(record.proposals), 6)
+
+
+def log_of(store: Store, record: StreamRecord) -> StreamLog:
+    """Return the log of a stream."""
+    metric = StreamJudge(record).metric
+    squares, df = record.pool
+    spread = math.sqrt(squares / df / (2 if record.rules.pairs else 1)) if df else None
+    answers = tuple(answer_of(store, record, p.number) for p in record.proposals)
+    measures = sorted({0, *(p.number for p in record.proposals if p.has_gained)})
+    baselines = [measured_baseline(store, record, record.code(n)) for n in measures]
+    return StreamLog(
+        stream=record.name,
+        metric=metric.name,
+        unit=metric.metric.points,
+        proposals=len(record.proposals),
+        kept=_count(record, "keep"),
+        discarded=_count(record, "discard"),
+        undecided=_count(record, "undecided"),
+        stale=_count(record, "stale"),
+        open=_count(record, ""),
+        runs=record.runs,
+        expected_false_keeps=expected_false_keeps(record),
+        spread=spread,
+        margin=record.rules.margin,
+        answers=answers,
+        baselines=tuple(baseline for baseline in baselines if baseline is not None),
+    )
+
+
+def measured_baseline(
+    store: Store, record: StreamRecord, code: CodeVersion
+) -> MeasuredBaseline | None:
+    """Return the fresh mean of a baseline, None where looks have not asked for its runs, or some of
+    their files are not what the runs left. In a stream of pairs no code has runs of its own."""
+    count = record.baseline_runs(code.number)
+    if record.rules.pairs or not count:
+        return None
+    seeds = [code.seed("baseline", position) for position in range(count)]
+    seals, results = store.seals(), list[Mapping[str, Any]]()
+    for run in RunSpec.of(code.spec).ids(seeds).values():
+        result, fault = store.rundir(run).sealed_result(seals.get(run))
+        if result is None or fault:
+            return None
+        results.append(result)
+    estimate = StreamJudge(record).measured(results)
+    return MeasuredBaseline(code.number, count, estimate.mean, estimate.low, estimate.high)

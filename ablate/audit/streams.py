@@ -1,0 +1,164 @@
+"""Streams of proposals, checked and merged.
+
+A stream is checked by its own file: its seals, then every look, which is judged again from the
+results of its runs, then the copies of its codes. Merging copies the file of a stream whole: of two
+that have a name in common, one has to begin as the other does.
+
+Used by `ablate verify` (cli/keeping.py) and by `ablate merge` (audit/merge.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis import StreamJudge
+from ablate.audit.verify import Verified
+from ablate.run import RunSpec
+from ablate.shared import Failure, make_folder, read_file, write_whole
+from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
+
+FAILED_RUNS = ("diverged", "collapsed")  # reasons of looks that no rule has judged
+_Results = list[Mapping[str, Any]]
+JUDGED = ("word", "gain", "low", "high", "p", "reason")  # fields of a look that are judged again
+
+
+def verify_stream(store: Store, file: StreamFile) -> Verified:
+    """Judge every look of a stream again from the results of its runs; nothing is changed. Raises
+    Failure for a file that was edited."""
+    check = _Check(store, file)
+    for number in range(1, len(check.record.proposals) + 1):
+        check.proposal(number)
+    for code in check.record.kept_codes:
+        check.copy(code)
+    return check.report
+
+
+class _Check:
+    def __init__(self, store: Store, file: StreamFile) -> None:
+        self.store, self.file, self.record = store, file, file.record()
+        self.report = Verified()
+        self.seals = store.seals()
+        self.results: dict[str, Mapping[str, Any] | None] = {}
+
+    def finding(self, number: int, problem: str) -> None:
+        self.report.findings.append(f"{self.record.name} {number}: {problem}")
+
+    def copy(self, code: CodeVersion) -> None:
+        if not code.copy:
+            return
+        try:
+            self.file.copies.files(code.copy)
+        except Failure as error:
+            self.finding(code.number, str(error))
+
+    def proposal(self, number: int) -> None:
+        """Judge each look at a proposal by what it had seen."""
+        proposal = self.record.proposals[number - 1]
+        for position, look in enumerate(proposal.looks):
+            if look.reason in FAILED_RUNS:
+                self._failed(number, look.runs, look.reason)
+                continue
+            results = self._seen(number, look.runs, look.baseline_runs)
+            if results is None:
+                self.finding(number, f"look {look.runs}: lacks results of its runs")
+                continue
+            judge = StreamJudge(self._at_look(number, position))
+            if judge.lacking(number, *results) is not None:
+                self.finding(number, f"look {look.runs}: was taken before it could be")
+                continue
+            judged = judge.look(number, *results)
+            if judged["word"] == "keep" and look.word == "stale":
+                judged["word"] = "stale"
+            self.report.numbers += 1
+            for key in JUDGED:
+                if judged[key] != getattr(look, key):
+                    sealed = getattr(look, key)
+                    problem = f"{key} is {sealed}, but {judged[key]} by the results"
+                    self.finding(number, f"look {look.runs}: {problem}")
+
+    def _at_look(self, number: int, position: int) -> StreamRecord:
+        """Return the stream as it was before a look at a proposal."""
+        proposals = list(self.record.proposals)
+        looks = proposals[number - 1].looks[:position]
+        proposals[number - 1] = replace(proposals[number - 1], looks=looks)
+        return replace(self.record, proposals=tuple(proposals))
+
+    def _failed(self, number: int, runs: int, reason: str) -> None:
+        code = self.record.code(number)
+        result = self._results(code, [code.seed("proposal", runs - 1)])[0]
+        is_so = result is not None and (result["status"] == reason or result.get("collapsed"))
+        if not is_so:
+            self.finding(number, f"look {runs}: no run {reason}, by the results")
+
+    def _seen(self, number: int, runs: int, baseline_runs: int) -> tuple[_Results, _Results] | None:
+        """Return the results that a look has seen, the proposal's and the baseline's; None where
+        one is missing."""
+        proposal = self.record.proposals[number - 1]
+        code, measure = proposal.code, self.record.code(proposal.measure)
+        seeds = [code.seed("proposal", position) for position in range(runs)]
+        other_seeds = seeds
+        if not self.record.rules.pairs:
+            other_seeds = [measure.seed("baseline", n) for n in range(baseline_runs)]
+        own, others = self._results(code, seeds), self._results(measure, other_seeds)
+        whole = [[r for r in results if r is not None] for results in (own, others)]
+        if len(whole[0]) < len(own) or len(whole[1]) < len(others):
+            return None
+        return whole[0], whole[1]
+
+    def _results(self, code: CodeVersion, seeds: list[int]) -> list[Mapping[str, Any] | None]:
+        """Return results of a code's runs, None for one that is missing or was edited."""
+        ids = RunSpec.of(code.spec).ids(seeds)
+        return [self._result(ids[seed]) for seed in seeds]
+
+    def _result(self, run: str) -> Mapping[str, Any] | None:
+        if run not in self.results:
+            folder = self.store.rundir(run)
+            result, fault = folder.sealed_result(self.seals.get(run), curves=True)
+            if fault:
+                self.report.findings.append(f"{self.record.name}: {fault}")
+            self.results[run] = None if fault else result
+            self.report.runs += result is not None
+        return self.results[run]
+
+
+# --- Merging --------------------------------------------------------------------------------------
+
+
+def stream_conflicts(store: Store, sources: Sequence[Store]) -> Iterator[str]:
+    """Yield a line for each stream of the sources that this store, or another source, has with
+    other events."""
+    longest = {file.name: file for file in StreamFile.of_store(store)}
+    for source in sources:
+        for file in StreamFile.of_store(source):
+            other = longest.setdefault(file.name, file)
+            contents = sorted([read_file(file.path), read_file(other.path)], key=len)
+            if not contents[1].startswith(contents[0]):
+                yield (
+                    f"the stream {file.name!r} of {source.root} is another one than "
+                    f"{other.path}; move one of the files away"
+                )
+            if len(read_file(file.path)) > len(read_file(other.path)):
+                longest[file.name] = file
+
+
+def bring_streams(store: Store, source: Store) -> dict[str, str]:
+    """Bring the streams of a source, and the copies of their codes; return the state of each here:
+    "new", "same" or "grown"."""
+    states = {}
+    for file in StreamFile.of_store(source):
+        mine = StreamFile(store, file.name)
+        for code in file.record().needed_codes:
+            if code.copy in file.copies.names():
+                mine.copies.keep(file.copies.files(code.copy), Path(code.origin))
+        content, before = read_file(file.path), b""
+        if mine.exists():
+            before = read_file(mine.path)
+        if len(content) > len(before):
+            make_folder(mine.path.parent)
+            write_whole(mine.path, content)
+        grown = "grown" if len(content) > len(before) else "same"
+        states[file.name] = grown if before else "new"
+    return states

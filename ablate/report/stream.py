@@ -1,0 +1,156 @@
+"""A stream of proposals for eyes: the answer in a line, the log as a table, and its figure.
+
+Used by cli/gate.py, which gives the plain trees of api/stream_answers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.shared import count_text
+
+REASONS = {
+    "gain": "",
+    "small": "gains too little",
+    "runs": "no look is left",
+    "bits": "all of its runs are equal: the code ignores its seed",
+    "constant": "all runs of the baseline are equal, too: seeds change nothing",
+    "diverged": "a run diverged",
+    "collapsed": "a run collapsed",
+}
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """The log of a stream, from its plain tree."""
+
+    log: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The log as lines of text."""
+        return _stream_text(self.log)
+
+    def draw(self, format: str) -> bytes:
+        """Draw the log as a file of this format: svg, pdf or png."""
+        return _draw_stream(self.log, format)
+
+    @staticmethod
+    def answer_line(answer: Mapping[str, Any]) -> str:
+        """Say in a line what a stream says of a proposal, from its plain tree."""
+        return _answer_line(answer)
+
+
+def _answer_line(answer: Mapping[str, Any]) -> str:
+    """Say in a line what a stream says of a proposal, from its plain tree."""
+    parts = [gain_text(answer)]
+    parts.append(f"{count_text(answer['runs'], 'run')} against {answer['baseline_runs']}")
+    if reason := REASONS.get(answer["reason"], ""):
+        parts.append(reason)
+    facts = ", ".join(filter(None, parts))
+    kept, expected = answer["kept_so_far"], answer["expected_false_keeps"]
+    tally = f"{kept} kept so far, at most {expected:.2g} by chance"
+    return f"{answer['word']} {answer['proposal']}: {facts}; {tally}; {answer['next']}"
+
+
+def gain_text(answer: Mapping[str, Any]) -> str:
+    """Return a gain with its interval and unit, "" where there is none."""
+    if answer["gain"] is None:
+        return ""
+    text = f"{answer['gain']:+.4g}"
+    if answer["interval"] is not None:
+        low, high = answer["interval"]
+        text += f" [{low:+.4g}, {high:+.4g}]"
+    return f"{text} {answer['unit']}".rstrip()
+
+
+def _stream_text(log: Mapping[str, Any]) -> str:
+    """Return the log of a stream as lines of text, from its plain tree."""
+    counts = [f"{log[key]} {key}" for key in ("kept", "discarded", "undecided", "stale", "open")]
+    shown = ", ".join(text for text in counts if not text.startswith("0 "))
+    tally = f"{count_text(log['proposals'], 'proposal')}, {count_text(log['runs'], 'run')}"
+    lines = [log["sentence"], f"{tally}: {shown}" if shown else tally]
+    if log["spread"] is not None:
+        lines.append(f"spread of one run: {log['spread']:.4g} {log['unit']}".rstrip())
+    if log["answers"]:
+        lines.append("")
+        lines += _columns([_cells(answer) for answer in log["answers"]])
+    if log["baselines"]:
+        lines.append("")
+        lines += [_baseline_line(baseline, log) for baseline in log["baselines"]]
+    return "\n".join(lines)
+
+
+HEADINGS = ("n", "word", "runs", "gain", "note")
+
+
+def _cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    word = answer["word"] or "open"
+    remark = REASONS.get(answer["reason"], "") if word == "undecided" else ""
+    holdout = [f"{key} {own:.4g} ({base:.4g})" for key, (own, base) in answer["holdout"].items()]
+    note = "; ".join(filter(None, [answer["note"], remark, *holdout]))
+    return str(answer["proposal"]), word, str(answer["runs"]), gain_text(answer), note
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    table = [HEADINGS, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def _baseline_line(baseline: Mapping[str, Any], log: Mapping[str, Any]) -> str:
+    number = baseline["number"]
+    name = f"proposal {number}" if number else "the start"
+    text = f"{baseline['mean']:.4g}"
+    if baseline["low"] is not None:
+        text += f" [{baseline['low']:.4g}, {baseline['high']:.4g}]"
+    runs = count_text(baseline["runs"], "fresh run")
+    return f"{log['metric']} of {name}: {text}, {runs}"
+
+
+# --- The figure -----------------------------------------------------------------------------------
+
+SIZE = (7.0, 3.2)  # inches
+COLOURS = {"keep": "#0072b2", "discard": "#999999", "undecided": "#e69f00", "stale": "#cc79a7"}
+
+
+def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
+    """Draw a stream over the runs spent: each proposal's gain, those of kept ones with intervals.
+
+    `log`: the plain tree; `format`: svg, pdf or png.
+    """
+    import io
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(0, color="#666666", linewidth=0.8)
+    spent = 0
+    for answer in log["answers"]:
+        spent += answer["runs"]
+        if answer["gain"] is None:
+            continue
+        word = answer["word"] or "open"
+        colour = COLOURS.get(word, "#cccccc")
+        if word == "keep" and answer["interval"] is not None:
+            axes.vlines(spent, *answer["interval"], color=colour, linewidth=1.5)
+        axes.plot(spent, answer["gain"], "o", color=colour, markersize=6 if word == "keep" else 3)
+    for word, colour in COLOURS.items():
+        count = sum(answer["word"] == word for answer in log["answers"])
+        if count:
+            axes.plot([], [], "o", color=colour, label=f"{word}: {count}")
+    if log["answers"]:
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("runs of proposals")
+    axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
+    axes.set_title(log["sentence"], fontsize=9, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    content = io.BytesIO()
+    figure.savefig(content, format=format, metadata={"Date": None} if format == "svg" else None)
+    return content.getvalue()

@@ -1,0 +1,130 @@
+"""Copies of the code of a stream, by content: `code/HASH/`, from which it is trained.
+
+The folder that a user works in changes with every proposal, and the baseline is trained again
+later. So every code of a stream is trained from its copy. Besides the files of the code, which are
+copied, the copy has a link to everything else that lay in that folder when it was made, such as
+data.
+
+Used by api/stream.py and audit/streams.py, and by store/gc.py, which removes copies that no stream
+needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ablate.shared import (
+    Failure,
+    UserError,
+    make_folder,
+    read_file,
+    read_json,
+    sync_folder,
+    to_json,
+    write_whole,
+)
+from ablate.store.folder import StoreFolder
+
+NEVER_LINKED = (".git", "__pycache__")
+MANIFEST = ".ablate-code.json"  # hashes of its files, and what it has a link to
+
+
+class CodeCopies:
+    """The copies of a store."""
+
+    def __init__(self, store: StoreFolder) -> None:
+        self.root = store.code
+        self._store = store.root
+
+    def keep(self, files: Mapping[str, bytes], origin: Path) -> str:
+        """Keep files of the folder `origin`, by their paths there; return the name of the copy. A
+        copy that is there already stays."""
+        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+        text = json.dumps(hashes, sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if (self.root / name / MANIFEST).exists():
+            return name
+        folder = self.root / f".{name}.{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)
+        make_folder(folder)
+        for path, content in files.items():
+            make_folder((folder / path).parent)
+            write_whole(folder / path, content)
+        manifest = {"files": hashes, "links": sorted(self._other_places(files, origin))}
+        write_whole(folder / MANIFEST, to_json(manifest))
+        with contextlib.suppress(OSError):  # another process has made it meanwhile
+            folder.rename(self.root / name)
+        shutil.rmtree(folder, ignore_errors=True)
+        sync_folder(self.root)
+        return name
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """Return the files of a copy, by path. Raises Failure where one is missing or was
+        edited."""
+        folder = self.root / name
+        hashes = self._manifest(name)["files"]
+        contents = {}
+        for path in hashes:
+            try:
+                contents[path] = read_file(folder / path)
+            except OSError as error:
+                raise Failure(
+                    f"{folder / path}: {error.strerror}: a file of a kept code"
+                ) from error
+            if hashlib.sha256(contents[path]).hexdigest() != hashes[path]:
+                raise Failure(f"{folder / path}: was edited; the kept file had other bytes")
+        return contents
+
+    def prepare(self, name: str, origin: Path) -> Path:
+        """Return the folder of a copy, ready for training: whole, and with a link to everything
+        else that lay in the folder `origin`. Raises Failure as `files` does."""
+        self.files(name)
+        folder = self.root.resolve() / name
+        for path in self._manifest(name)["links"]:
+            make_folder((folder / path).parent)
+            with contextlib.suppress(FileExistsError):
+                (folder / path).symlink_to(origin / path)
+        return folder
+
+    def restore(self, name: str, folder: Path) -> list[str]:
+        """Write the files of a copy into a folder, over what is there; return their paths. Raises
+        UserError for a folder within the store."""
+        if folder.resolve().is_relative_to(self._store.resolve()):
+            raise UserError(f"{folder}: lies in the store; name the folder that you work in")
+        contents = self.files(name)
+        for path, content in contents.items():
+            make_folder((folder / path).parent)
+            write_whole(folder / path, content)
+        return sorted(contents)
+
+    def names(self) -> list[str]:
+        """List the copies."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path.name for path in self.root.iterdir() if (path / MANIFEST).exists())
+
+    def _manifest(self, name: str) -> dict[str, Any]:
+        match read_json(self.root / name / MANIFEST):
+            case {"files": dict(), "links": list()} as manifest:
+                return dict(manifest)
+        raise Failure(f"{self.root / name}: is no whole copy of code")
+
+    def _other_places(self, files: Iterable[str], origin: Path) -> Iterator[str]:
+        """Yield the paths in a folder of what is no file of the code: of folders that hold code,
+        what lies in them."""
+        paths = {PurePosixPath(path) for path in files}
+        folders = {parent for path in paths for parent in path.parents} or {PurePosixPath()}
+        for folder in folders:
+            for place in (origin / folder).iterdir() if (origin / folder).is_dir() else ():
+                path = folder / place.name
+                is_other = path not in paths and path not in folders
+                is_store = place.resolve() == self._store.resolve()
+                if is_other and not is_store and place.name not in NEVER_LINKED:
+                    yield str(path)
