@@ -45,7 +45,7 @@ def test_a_quiet_sweep_trains_and_prints_nothing(ask):
 def test_a_quiet_sweep_asks_nothing(ask):
     code, text = ask(*WORDS, "train.epochs=1e11", "launcher=inline", "--quiet")
     assert (code, text.count("\n")) == (2, 1)
-    assert text.endswith("a sweep of this length needs a confirmation; add --yes\n")
+    assert text.endswith("confirmation; add --yes\n")
     code, text = ask("sweep", "nope", "--quiet")
     assert (code, text.count("\n")) == (2, 1)
 

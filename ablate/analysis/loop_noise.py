@@ -29,7 +29,7 @@ class LoopKeep:
 
 @dataclass(frozen=True)
 class LoopNoise:
-    """What a log tells of noise. `proposals`: codes that were tried, and did not crash, after the
+    """The noise that a log shows. `proposals`: codes that were tried, and did not crash, after the
     first; `spread`: standard deviation of a run, from `df` degrees of freedom, of `repeated` codes
     with several runs; None without such a code, 0 where their runs are equal.
 
