@@ -23,7 +23,7 @@ from ablate.analysis import across, note, paper, stats, table
 from ablate.analysis.english import WRITERS
 from ablate.api import stream_answers
 from ablate.audit import merge
-from ablate.cli.printing import JSON_VERSION
+from ablate.cli.answers import JSON_VERSION
 from ablate.planning import cell
 from ablate.run import metrics
 from ablate.store.events import Status

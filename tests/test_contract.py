@@ -172,7 +172,7 @@ WITH_SETTINGS = [new for new, kind in KINDS.items() if kind.place]
 
 def test_every_kind_has_a_case_and_a_line_of_help():
     assert KINDS.keys() == TEXTS.keys()
-    assert {*templates.KINDS} - {"sweep", "recipe", "data"} == KINDS.keys()
+    assert {*templates.KINDS} - {"sweep", "recipe", "skill", "data"} == KINDS.keys()
     command = typer.main.get_command(cli.app).commands["new"]
     text = next(param.help for param in command.params if param.name == "kind")
     assert re.findall(r"\w+(?=,|\.| or)", text) == [*templates.KINDS]

@@ -154,8 +154,8 @@ def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_fail
     words = ("sweep", "norm=broken:Broken", f"optim.lr={rates}", "seeds=1", *TINY)
     assert re.search(
         r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
-        r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep .* "
-        r"--retry failed` goes on; 0 of 12 runs done",
+        r"the device is gone\): no single variant is the cause; 0 of 12 runs done; mend it, and "
+        r"`ablate sweep .* --retry failed` goes on",
         broken(*words, code=1).err,
     )
     with Ledger.reading(Store(broken.folder / "runs")) as ledger:

@@ -414,7 +414,7 @@ def test_it_stays_away_from_a_store_that_is_driven(store, shell):
     before = contents(store.root / "runs")
     with store.driver.hold():
         store.driver.note(pid=os.getpid())
-        done = shell("gc", "right", "--yes", code=1)
+        done = shell("gc", "right", "--yes", code=75)
     assert re.fullmatch(f".*process {os.getpid()} drives this store.*\n", done.err)
     assert contents(store.root / "runs") == before
     assert store.plan_path("right").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ablate.cli import main
-from ablate.cli.printing import JSON_VERSION, print_json
+from ablate.cli.answers import JSON_VERSION, Answer, print_json
 from ablate.planning.launcher import launcher_settings
 
 
@@ -75,7 +75,9 @@ def test_plan(ask):
 
 
 def test_what_is_not_finite_is_null(capsys):
-    print_json({"a": [1.5, float("nan")], "b": (float("inf"), -float("inf")), "c": {"d": True}})
+    with Answer(sys.stdout) as answer:
+        print_json({"a": [1.5, float("nan")], "b": (float("inf"), -float("inf")), "c": {"d": True}})
+        answer.print()
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert found.pop("version") == JSON_VERSION
     assert found == {"a": [1.5, None], "b": [None, None], "c": {"d": True}}
@@ -147,7 +149,8 @@ def test_doctor(ask):
 @pytest.mark.parametrize("words", [("status", "--watch"), ("show", "pre#0", "--log")])
 def test_what_is_no_document_is_refused(ask, words):
     code, out, err = ask(*words, "--format", "json")
-    assert (code, out, words[-1] in err) == (2, "", True)
+    assert (code, err.count("\n"), words[-1] in err) == (2, 1, True)
+    assert json.loads(out)["place"] == "--format json"
 
 
 @pytest.mark.parametrize("words", [("status",), ("config",), ("table",), ("trials",)])

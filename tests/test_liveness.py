@@ -19,7 +19,7 @@ from support.plans import record_plan, small_plan
 
 from ablate.audit.doctor import stored
 from ablate.report.show import describe_run, follow_log
-from ablate.report.status import show_status
+from ablate.report.status import SweepView
 from ablate.run.rundir import RunDir, to_json, write_whole
 from ablate.running.driver_lock import stop_driver
 from ablate.running.launchers import Slot
@@ -120,7 +120,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
     with Ledger.reading(store) as ledger:
         now = observe_progress(plan, list(plan.runs()), store, ledger)
         assert [(worker.run.id, worker.slot) for worker in now.workers] == [("a0", "far:1")]
-        show_status(plan, store, ledger)
+        SweepView.observe(plan, list(plan.runs()), store, ledger).show()
         assert "running: a#0 on far:1: train" in capsys.readouterr().out
         assert "status: started, running: train" in describe_run(store, ledger, "a0")
     assert stored._locks(store, None, ["a0", "a1"]).text.startswith("no driver, but 1 worker")

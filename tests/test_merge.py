@@ -394,7 +394,7 @@ def test_what_is_no_source_is_told_in_a_line(shell):
     events.write_text(events.read_text().replace("finished", "diverged"))
     assert "was changed after the export" in merge(shell, "handed-on", "new", code=1)
     with Store(shell.folder / "one").driver.hold():
-        assert "drives this store" in merge(shell, "two", "one", code=1)
+        assert "drives this store" in merge(shell, "two", "one", code=75)
         assert "runs: 4 brought" in merge(shell, "one", "new")  # it only reads
 
 

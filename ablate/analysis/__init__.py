@@ -18,6 +18,7 @@ __all__ = [
     "read_means",  # make a table of means alone
     "make_table",  # make a table from results; records no look
     "Detail",  # the most that is shown of gains: means, intervals or verdicts
+    "LoopNoise",  # how many keeps of a past loop could be noise
     "Extras",  # what a table shows beyond its metric and gains
     "Table",  # a whole table, or the part of one that is shown
     "TableColumn",  # a value of `across`, with the spread that judges its gains
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from ablate.analysis.footnotes import MACHINE_FACTS, winner_doubts
     from ablate.analysis.headline import gain_label, table_headline, wins
     from ablate.analysis.judging import Detail, gain_alpha, method_of, sequential_of
+    from ablate.analysis.loop_noise import LoopNoise
     from ablate.analysis.note import WARNING_KINDS, Note, Sentence
     from ablate.analysis.own import measure_own, own_metrics, with_own_metrics
     from ablate.analysis.pairing import pairing_remedy, worth_pairing

@@ -16,22 +16,38 @@ from numbers import Integral, Real
 from types import TracebackType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ablate.shared import Failure, UserError, unknown_value
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Failure,
+    NoRoom,
+    TryAgain,
+    UserError,
+    unknown_value,
+)
 
 Call = TypeVar("Call", bound=Callable[..., object])
 NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}  # numpy's are numbers, too
 BREAKDOWNS = (sqlite3.Error, OSError)
+PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # another process writes
 
 
 def failure_of(error: BaseException) -> Failure:
     """Return the failure that a ledger or a file which can't be read or written is: one line with
-    its place and, where there is one, the remedy."""
+    its place and, where there is one, the remedy. It is a TryAgain where another process writes the
+    ledger, and where the disk is full."""
     if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code has more bits
+        if code in PASSING:
+            return TryAgain(f"the store's ledger.db: {error}; wait for the process that writes it")
+        if code == sqlite3.SQLITE_FULL:
+            return NoRoom(f"the store's ledger.db: {error}; free some space")
         damaged = not isinstance(error, sqlite3.OperationalError)
         remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if damaged else ""
         return Failure(f"the store's ledger.db: {error}{remedy}")
     assert isinstance(error, OSError)
     place = f"{error.filename}: " if error.filename else ""
+    if error.errno in DISK_FULL_ERRORS:
+        return NoRoom(f"{place}{error.strerror}; free some space")
     return Failure(f"{place}{error.strerror or error}")
 
 

@@ -424,8 +424,8 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
     status_command = store.command("status", plan.name)
     if outcome.stopped is not None:
         raise Failure(
-            f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`{retry}` goes on; {tally}"
+            f"{plan.name}: {outcome.stopped}: no single variant is the cause; {tally}; mend it, "
+            f"and `{retry}` goes on"
         )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:

@@ -35,6 +35,7 @@ from ablate.run import (
 from ablate.running import take_decisions
 from ablate.shared import (
     Failure,
+    TryAgain,
     UserError,
     make_folder,
     open_file,
@@ -518,4 +519,4 @@ def _copy_file(source: Path, target: Path, sha256: str | None) -> None:
         file.flush()
         os.fsync(file.fileno())
     if sha256 not in (None, hashed.hexdigest()):
-        raise Failure(f"{source}: was changed while it was copied; the same command goes on")
+        raise TryAgain(f"{source}: was changed while it was copied; the same command goes on")

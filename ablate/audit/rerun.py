@@ -20,6 +20,7 @@ from ablate.shared import (
     ENDING_SIGNALS,
     Failure,
     Notes,
+    TryAgain,
     noted_signals,
 )
 from ablate.store import Store
@@ -51,7 +52,7 @@ def retrain(
     if original_result is None:
         raise Failure(f"{run.id}: has no result to compare with; finish the run first")
     if not store.rerunning.acquire():
-        raise Failure(f"{store.reruns}: another process trains a run again; wait for its end")
+        raise TryAgain(f"{store.reruns}: another process trains a run again; wait for its end")
     repeat = RunDir(store.reruns / run.id)
     try:
         while store.liveness.alive(repeat):  # the worker of a command that was killed

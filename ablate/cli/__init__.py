@@ -30,10 +30,12 @@ from ablate.cli import (  # noqa: E402
     keeping,
     looking,
     publishing,
+    serving,
 )
+from ablate.cli.answers import Answer, asks_for_json  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
-from ablate.shared import Failure, UserError, printable  # noqa: E402
+from ablate.shared import Failure, TryAgain, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
@@ -51,7 +53,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
-        looking.trials,
+        *(looking.trials, serving.mcp),
     ),
     "Share": (publishing.report, publishing.export, keeping.merge, importing.import_),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),
@@ -88,6 +90,9 @@ def _main(
         raise typer.Exit(2)
 
 
+EXIT_FAILURE, EXIT_MISTAKE = 1, 2
+EXIT_TRY_AGAIN = os.EX_TEMPFAIL  # 75
+
 _heard: list[int] = []
 
 
@@ -108,16 +113,17 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def main() -> None:
-    """Run `ablate` and exit: with 2 for the user's mistake and 1 for a failure, each with one line
-    of text; silently, as other commands do, with 130 after Ctrl-C, and with 141 where nobody reads
-    the output."""
+    """Run `ablate` and exit: with 2 for the user's mistake, 75 for what can't be had now and 1 for
+    another failure, each with one line of text; silently, as other commands do, with 130 after
+    Ctrl-C, and with 141 where nobody reads the output. Under `--format json` each but the last also
+    prints an object."""
     try:
         if _OURS:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
         with gate_output():
-            code = _run()
+            code = _answer() if asks_for_json(sys.argv[1:]) else _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -144,6 +150,25 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
+def _answer() -> int:
+    """Run the command with one object as its output, and return its exit code."""
+    with Answer(sys.stdout) as answer:
+        try:
+            code = _run()
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
+        except (BrokenPipeError, SystemExit):
+            raise
+        except Exception as error:  # of ours: the traceback is for whoever mends it
+            traceback.print_exc()
+            code, answer.error = EXIT_FAILURE, Failure(f"{type(error).__name__}: {error}")
+        if code > 128:
+            name = signal.Signals(code - 128).name
+            answer.error = TryAgain(f"stopped by {name}; give the same command again")
+        answer.print()
+    return code
+
+
 def _run() -> int:
     """Run the command and return its exit code."""
     try:
@@ -153,9 +178,10 @@ def _run() -> int:
             raise BrokenPipeError from ended
         raise
     except UsageError as error:
-        return _fail(in_words(error), 2)
+        command, _, problem = in_words(error).partition(": ")
+        return _fail(UserError(problem), command)
     except (UserError, Failure) as error:
-        return _fail(f"ablate: {error}", 2 if isinstance(error, UserError) else 1)
+        return _fail(error)
     except typer.Abort:  # Ctrl-C, or no more input, where it asked
         raise KeyboardInterrupt from None
     except BrokenPipeError:
@@ -163,13 +189,18 @@ def _run() -> int:
     except (sqlite3.Error, OSError) as error:  # damaged, not writable, no folder
         from ablate.api import failure_of
 
-        return _fail(f"ablate: {failure_of(error)}", 1)
+        return _fail(failure_of(error))
 
 
-def _fail(line: str, code: int) -> int:
+def _fail(error: UserError | Failure, command: str = "ablate") -> int:
+    """Print an error in one line, keep it for the answer, and return the exit code."""
     if _heard:
         raise KeyboardInterrupt
     if "--debug" in sys.argv:
         traceback.print_exc()
-    print(printable(line), file=sys.stderr)
-    return code
+    if Answer.current is not None:
+        Answer.current.error = error
+    print(printable(f"{command}: {error}"), file=sys.stderr)
+    if isinstance(error, UserError):
+        return EXIT_MISTAKE
+    return EXIT_TRY_AGAIN if error.retry else EXIT_FAILURE

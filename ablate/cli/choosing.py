@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import options
+from ablate.cli.answers import print_json
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, argument, option
-from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
 from ablate.report import announce
 from ablate.run import PART_KINDS
@@ -90,15 +90,17 @@ def new(
         argument(
             "KIND",
             ", ".join(kind.name for kind in PART_KINDS)
-            + ", metric, trainer, sweep, recipe or data.",
+            + ", metric, trainer, sweep, recipe, skill or data.",
         ),
     ],
     name: Annotated[
-        str,
+        str | None,
         argument(
-            "NAME", "Name of the file; of a trainer also the command of a program, in quotes."
+            "NAME",
+            "Name of the file; of a trainer also the command of a program, in quotes; not of a "
+            "skill.",
         ),
-    ],
+    ] = None,
     as_name: Annotated[
         str | None,
         option("NAME", "Name for the trainer of a command (default: its script's).", "--as"),
@@ -113,6 +115,7 @@ def new(
     for note in template.notes:
         print(f"note: {note}")
     print(f"try it: {template.command}")
+    print_json({"files": [str(path) for path in template.files], "command": template.command})
 
 
 # --- `ablate data prepare` ------------------------------------------------------------------------
@@ -151,8 +154,15 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is decoded: {_images(state)}")
-    for line in data_remarks(spec["data"], place.root):
+    remarks = list(data_remarks(spec["data"], place.root))
+    for line in remarks:
         print(line)
+    print_json({"data": name, "remarks": remarks, "notes": notes} | _decoded_tree(state))
+
+
+def _decoded_tree(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the folder of a decoded dataset, and its images by split."""
+    return {"folder": str(state["folder"]), "examples": state["examples"]}
 
 
 def _images(state: dict[str, Any]) -> str:

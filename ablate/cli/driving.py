@@ -13,18 +13,27 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
-from ablate.cli.printing import TableView, ask_for, print_json, print_table
+from ablate.cli.answers import print_json
+from ablate.cli.options import (
+    RUNS,
+    StoreDir,
+    TextFormat,
+    argument,
+    flag,
+    number,
+    option,
+    word_of,
+)
+from ablate.cli.printing import TableView, ask_for, print_table
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report import announce
-from ablate.shared import Failure, UserError, unknown_value
+from ablate.shared import Failure, UserError
 
 if TYPE_CHECKING:
     from ablate.analysis import Table
@@ -55,6 +64,7 @@ def sweep(
             "here|job",
             "Return at once: the driver runs in the background (here), or as a job of its own "
             "(job; needs launcher=slurm).",
+            parser=word_of("here", "job"),
         ),
     ] = None,
     quiet: Annotated[
@@ -70,9 +80,10 @@ def sweep(
 
     statuses = [status for status in retry.split(",") if status]
     check_retry(statuses)
-    _check_output(quiet, detach, format)
-    table_output = None if quiet else TableOutput(sys.stdout, format)
-    with _progress_output(quiet, format):
+    if quiet and format == "json":
+        raise UserError("--quiet: prints no table; leave it or --format json out")
+    view = None if quiet else TableView(format="json" if format == "json" else None)
+    with _silence() if quiet else contextlib.nullcontext():
         store = store_at(selection.store)
         logger_settings = read_logger_words(selection.logger_words)
         check_loggers_installed([*logger_settings.loggers])
@@ -90,7 +101,7 @@ def sweep(
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 print("stopped before the first run; the same command goes on")
                 raise typer.Exit(130) from None
-            _close(store, outcome, observers, table_output)
+            _close(store, outcome, observers, view)
 
 
 def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, dict[str, Any]]]:
@@ -110,38 +121,6 @@ def _declaring(selection: Selection, store: Store) -> Callable[..., tuple[Plan, 
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-@dataclass(frozen=True)
-class TableOutput:
-    """Where a sweep prints its table at the end, and how: as "text" or as "json"."""
-
-    stream: TextIO
-    format: str
-
-    def print(self, plan: Plan, store: Store) -> Table:
-        """Print the table of a sweep, and return it."""
-        view = TableView(format="json") if self.format == "json" else TableView()
-        with contextlib.redirect_stdout(self.stream):
-            return print_table(plan, store, view)
-
-
-def _check_output(quiet: bool, detach: str | None, format: str) -> None:
-    """Raise UserError for --format json with an option that leaves the table out."""
-    if format == "json":
-        for name, is_given in (("--quiet", quiet), ("--detach", detach is not None)):
-            if is_given:
-                raise UserError(f"{name}: prints no table; leave it or --format json out")
-
-
-def _progress_output(quiet: bool, format: str) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which the progress of a sweep is printed: nowhere if `quiet`, and on
-    standard error where standard output is for the JSON alone."""
-    if quiet:
-        return _silence()
-    if format == "json":
-        return contextlib.redirect_stdout(sys.stderr)
-    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -166,14 +145,15 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
         ask_for(lacking, f"{forecast.cost}. Start?", yes)
 
 
+ONLY_HERE = ("--detach", "--format", "--fields")  # options that the driver behind does not take
+
+
 def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
     from ablate.api import forecast_sweep, grow_plan
-    from ablate.running import DETACH_PLACES, detach_driver, make_launcher
+    from ablate.running import detach_driver, make_launcher
 
-    if place not in DETACH_PLACES:
-        raise unknown_value("--detach", place, DETACH_PLACES)
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
@@ -183,18 +163,19 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
             launcher.free()
     words, skip = [], False
     for word in sys.argv[1:]:
-        if not skip and word != "--detach" and not word.startswith("--detach="):
+        name = word.partition("=")[0]
+        if not skip and name not in ONLY_HERE:
             words.append(word)
-        skip = word == "--detach"
+        skip = word in ONLY_HERE
     if not yes:
         words.insert(words.index("sweep") + 1, "--yes")
-    print(detach_driver(place, words, plan.name, store, settings))
+    line = detach_driver(place, words, plan.name, store, settings)
+    print(line)
+    print_json({"sweep": plan.name, "driver": line})
 
 
-def _close(
-    store: Store, outcome: Outcome, observers: Observers, table_output: TableOutput | None
-) -> None:
-    """Print the end of a drive and the table, if it has an output, and exit with the code."""
+def _close(store: Store, outcome: Outcome, observers: Observers, view: TableView | None) -> None:
+    """Print the end of a drive and the table, unless it has no view, and exit with the code."""
     from ablate.analysis import table_headline
     from ablate.api import check_outcome
     from ablate.store import without_skipped
@@ -205,10 +186,10 @@ def _close(
         print(f"stopped after {tally}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     # A table that nobody sees would be a look.
-    if table_output is not None and outcome.misread is None:
+    if view is not None and outcome.misread is None:
         with reading(store.root) as (_, ledger):
             table_plan = without_skipped(plan, ledger)
-        table = table_output.print(table_plan, store)
+        table = print_table(table_plan, store, view)
         if line := table_headline(table):
             observers.keep_verdicts(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
@@ -360,6 +341,7 @@ def stop(
     if driver_of(place) is not None:
         announce("stopping: workers write their checkpoints")
     stopped = stop_driver(place, sweep, announce, timeout)
+    counts: dict[str, int | None] = {"done": None, "total": None}
     if stopped is None:
         print(f"no run of {sweep or store} is active")
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
@@ -368,7 +350,9 @@ def stop(
         with reading(store) as (_, ledger):
             progress = observe_progress(plan, list(plan.runs()), place, ledger)
         tally = f"{progress.ended_count} of {progress.total}"
+        counts = {"done": progress.ended_count, "total": progress.total}
         print(f"stopped {stopped} after {tally}; the same `ablate sweep` goes on")
+    print_json({"sweep": stopped, **counts})
 
 
 # --- Orders for single runs -----------------------------------------------------------------------
@@ -428,6 +412,15 @@ def run(
         if status_after not in (None, status):
             raise Failure(f"{text}: is {status} by now")
         print(line.format(text, place.command("run", text, "--undo")))
+    print_json(_order_tree(order, {run: states[run].status for run in texts}, texts))
+
+
+def _order_tree(
+    order: str, statuses: Mapping[str, str | None], texts: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what an order did. Keys: order; runs: {run, label, status} in the order given."""
+    runs = [{"run": run, "label": texts[run], "status": status} for run, status in statuses.items()]
+    return {"order": order, "runs": runs}
 
 
 def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
@@ -446,6 +439,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
             note = _restore_hint(store, run)
             remove_run(store, ledger, run, item)
             print(f"removed: {runs[run]}; {note}")
+    print_json(_order_tree("delete", dict.fromkeys(runs), runs))
 
 
 def _restore_hint(store: Store, run: str) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.answers import print_json
 from ablate.cli.options import (
     RUNS,
     StoreDir,
@@ -22,7 +23,7 @@ from ablate.cli.options import (
     option,
     whole_number,
 )
-from ablate.cli.printing import check_out, print_json, write_out
+from ablate.cli.printing import check_out, write_out
 
 StreamName = Annotated[str, argument("NAME", "Name of the stream.")]
 Words = Annotated[list[str] | None, argument("KEY=VALUE", "Settings, each with one value.")]
@@ -150,9 +151,12 @@ def show(name: StreamName, number: Code, store: StoreDir = RUNS) -> None:
     """Print the files of a code that was kept, each below its name."""
     from ablate.api import Stream
 
-    for path, content in Stream(name, store=store).files(number).items():
+    files = Stream(name, store=store).files(number)
+    texts = {path: content.decode(errors="replace") for path, content in files.items()}
+    for path, text in texts.items():
         print(f"==> {path} <==")
-        print(content.decode(errors="replace"))
+        print(text)
+    print_json({"stream": name, "number": number, "texts": texts})
 
 
 def restore(
@@ -164,5 +168,6 @@ def restore(
     """Write the files of a code that was kept into a folder, over what is there."""
     from ablate.api import Stream
 
-    for path in Stream(name, store=store).restore(number, folder):
-        print(folder / path)
+    files = [str(folder / path) for path in Stream(name, store=store).restore(number, folder)]
+    print("\n".join(files))
+    print_json({"stream": name, "number": number, "files": files})

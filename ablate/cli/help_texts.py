@@ -30,6 +30,7 @@ EXAMPLES = {
     "table": "table quickstart --show gain,n,verdict --format md",
     "plot": "plot quickstart gain",
     "trials": "trials table7",
+    "mcp": "mcp --allow sweep",
     "report": "report quickstart",
     "export": "export quickstart handed-on",
     "merge": "merge handed-on --store both",

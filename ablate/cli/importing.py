@@ -11,8 +11,8 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
-from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, number, option
-from ablate.cli.printing import print_json
+from ablate.cli.answers import print_json
+from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
 from ablate.cli.selection import store_at
 from ablate.shared import UserError, printable
 
@@ -24,9 +24,9 @@ Sources = Annotated[
         "TensorBoard, or of jobs with --result.",
     ),
 ]
-RowColumn = Annotated[str, option("COLUMN", "Column that names the variant.")]
+RowColumn = Annotated[str | None, option("COLUMN", "Column that names the variant.")]
 MetricColumns = Annotated[
-    list[str],
+    list[str] | None,
     option(
         "KEY:more|less:UNIT",
         "Column of a metric, which values are better, and the unit, such as acc:more:%; "
@@ -108,10 +108,19 @@ Encoding = Annotated[
 ]
 
 
+Loop = Annotated[
+    bool,
+    flag(
+        "--loop",
+        "Only say how many keeps of a loop's log (commit, metric, status) could be noise.",
+    ),
+]
+
+
 def import_(
     sources: Sources,
-    row: RowColumn,
-    metric: MetricColumns,
+    row: RowColumn = None,
+    metric: MetricColumns = None,
     name: SweepName = None,
     column: ColumnColumn = None,
     seed: SeedColumn = None,
@@ -128,6 +137,7 @@ def import_(
     decimal: Decimal = None,
     comment: Comment = None,
     encoding: Encoding = None,
+    loop: Loop = False,
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
@@ -138,6 +148,12 @@ def import_(
     from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
     from ablate.planning import DeclaredImport, SheetKeys
 
+    if loop:
+        _tell_loop(sources, metric or [])
+        return
+    for option_name, value in (("--row", row), ("--metric", metric)):
+        if not value:
+            raise UserError(f"{option_name}: is missing; give the column that it names")
     if decimal not in (None, ".", ","):
         raise UserError(f"--decimal {decimal}: expected a point or a comma")
     layout_options = {
@@ -171,7 +187,7 @@ def import_(
     sheet_file, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(
         name or "",
-        metric,
+        metric or [],
         layout,
         baseline,
         target,
@@ -185,3 +201,14 @@ def import_(
         print_json({"store": str(store), "source": sheet.name, **dataclasses.asdict(report)})
         return
     print("\n".join(map(printable, report.lines())))
+
+
+def _tell_loop(sources: list[Path], metrics: list[str]) -> None:
+    """Say how many keeps of a loop's log could be noise; nothing is imported."""
+    from ablate.audit import read_loop
+
+    if len(sources) > 1 or len(metrics) > 1:
+        raise UserError("--loop: reads one log and one metric; give one of each")
+    log = read_loop(sources[0], *metrics)
+    print("\n".join(map(printable, log.lines())))
+    print_json(log.tree())

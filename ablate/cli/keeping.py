@@ -7,7 +7,6 @@ and its line in cli/help_texts.py `EXAMPLES`, too.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import options
+from ablate.cli.answers import print_json
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
-from ablate.cli.printing import ask_for, print_json
+from ablate.cli.printing import ask_for
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report import announce
 from ablate.shared import (
@@ -85,7 +85,9 @@ def doctor(
     if constraints:
         if words or scale or statistics or repair:
             raise UserError("--constraints: prints a file's path; leave other words out")
-        print(write_constraints())
+        file = write_constraints()
+        print(file)
+        print_json({"constraints": str(file)})
         return
     place = store_at(store)
     repaired: list[str] = []
@@ -304,10 +306,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     settings = composer.launcher(launcher_settings)
     launcher = make_launcher(settings, store.cache, may_be_remote=False)
     try:
-        with contextlib.ExitStack() as quiet:
-            if format == "json":  # standard output is its own
-                quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
-            watching = quiet.enter_context(progress_view())
+        with progress_view() as watching:
 
             def show(slot: Slot, place: RunDir, notes: Notes) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, place)]))
@@ -372,12 +371,17 @@ def gc(
             print(f"to forget: the sweep {name!r}" if exists else f"already forgotten: {name!r}")
         for line in rubbish_summary(items):
             print(line)
+        total = sum(item.bytes for item in items)
+        files = [str(item.path) for item in items]
+        print_json({"forgotten": forget, "paths": files, "bytes": total, "removed_bytes": 0})
         if not (items or forget):
             print("nothing to remove: a sweep refers to every file")
             return
-        size = decimal(sum(item.bytes for item in items))
+        size = decimal(total)
         ask_for(f"{size} to remove: needs a confirmation", f"Remove these {size}?", yes)
-        print(f"removed {decimal(collect_rubbish(place, ledger, stay, items, forget))}")
+        removed = collect_rubbish(place, ledger, stay, items, forget)
+        print(f"removed {decimal(removed)}")
+        print_json({"removed_bytes": removed})
 
 
 # --- Merging stores -------------------------------------------------------------------------------

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ablate.cli import options
+from ablate.cli.answers import print_json, print_json_now
 from ablate.cli.options import (
     RUNS,
     Rows,
@@ -28,24 +30,24 @@ from ablate.cli.options import (
     TrialsFormat,
     argument,
     flag,
+    number,
     option,
     whole_number,
 )
 from ablate.cli.printing import (
     TableView,
     check_out,
-    print_json,
     print_set,
     print_table,
     write_out,
 )
 from ablate.cli.selection import ReadSelection, Selection, reading, store_at
 from ablate.report import announce
-from ablate.shared import NotThere, UserError, unknown_value
+from ablate.shared import Failure, NotThere, TryAgain, UserError, count_text, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning import Plan
-    from ablate.report import FigureForm
+    from ablate.report import FigureForm, SweepView
 
 
 MAX_PORT = 65535
@@ -53,25 +55,107 @@ AGAIN_S = 0.5  # until a sweep is looked for again
 MANY = 1000  # runs: reading their results takes seconds
 
 
+GOALS = ("finished", "look")
+
+
+def _goal_or_seeds(text: str) -> str | int:
+    return text if text in GOALS else whole_number(text)
+
+
+@dataclass(frozen=True)
+class AwaitedSelection(Selection):
+    """A sweep, and what is waited for: `--until` takes a goal, too."""
+
+    until: Annotated[
+        Any,
+        option(
+            "finished|look|N",
+            "With --wait: until the sweep has ended (default), or until its next look has decided; "
+            "N as with sweep.",
+            parser=_goal_or_seeds,
+        ),
+    ] = None
+    goal: Literal["finished", "look"] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Move a goal out of the options by which the sweep is declared."""
+        super().__post_init__()
+        if self.until in GOALS:
+            object.__setattr__(self, "goal", self.until)
+            object.__setattr__(self, "until", None)
+
+
 def status(
-    selection: Selection,
+    selection: AwaitedSelection,
     watch: Annotated[bool, flag("--watch", "Refresh every second until the sweep ends.")] = False,
+    wait: Annotated[
+        bool,
+        flag("--wait", "Wait until the sweep has ended, then show it."),
+    ] = False,
+    timeout: Annotated[
+        float,
+        option(
+            "SECONDS",
+            "With --wait: show what stands after this time, and exit with 75.",
+            parser=number,
+            show_default=False,
+        ),
+    ] = math.inf,
     format: TextFormat = "text",
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import SweepView, show_status, trees, watch_status
+    from ablate.report import SweepView, trees
 
+    _check_wait(selection, watch, wait, timeout)
     if watch and format != "text":
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
+    wait_end = None
     with selection.opened() as (store, ledger, plan):
-        if format == "json":
-            view = SweepView.observe(plan, list(plan.runs()), store, ledger)
-            print_json(trees.of_status(view, store.results(view.runs).withheld.values()))
-        elif watch:
+        if selection.goal == "look" and not plan.design.grows:
+            raise UserError(f"--until look: {plan.name} has no looks; leave it out")
+        if watch:
             with _until_interrupted():
-                watch_status(plan, store, ledger)
+                SweepView.watch(plan, store, ledger)
+            return
+        if wait:
+            goal = selection.goal or "finished"
+            view, wait_end = SweepView.await_goal(plan, store, ledger, goal, timeout)
         else:
-            show_status(plan, store, ledger)
+            view = SweepView.observe(plan, list(plan.runs()), store, ledger)
+        if format == "json":
+            print_json(trees.of_status(view, store.results(view.runs).withheld.values()))
+        else:
+            view.show()
+    if wait_end is not None:
+        _check_awaited(view, wait_end, timeout)
+
+
+def _check_wait(selection: AwaitedSelection, watch: bool, wait: bool, timeout: float) -> None:
+    """Raise UserError for options of a wait that is not asked for, and for no time."""
+    if watch and wait:
+        raise UserError("--watch: shows the sweep until it ends, as --wait waits; leave one out")
+    if not wait and (selection.goal or timeout != math.inf):
+        option = "--timeout" if selection.goal is None else f"--until {selection.goal}"
+        raise UserError(f"{option}: says how long to wait; add --wait, or leave it out")
+    if not timeout > 0:
+        raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
+
+
+def _check_awaited(view: SweepView, wait_end: str, timeout: float) -> None:
+    """Raise TryAgain for a wait whose time is over, and Failure where runs are left that nobody
+    trains, as `ablate sweep` does."""
+    from ablate.api import check_outcome
+    from ablate.running import Outcome
+
+    plan, progress = view.plan, view.progress
+    tally = f"{progress.ended_count} of {count_text(progress.total, 'run')} done"
+    if wait_end == "timeout":
+        raise TryAgain(f"{plan.name}: {tally} after {timeout:g} s; the same command waits on")
+    if wait_end == "left":
+        command = view.store.command(*plan.command)
+        raise Failure(f"{plan.name}: {tally}, and no process drives it; `{command}` goes on")
+    if progress.is_over:
+        check_outcome(Outcome(plan, progress, signal=None), view.store)
 
 
 @contextlib.contextmanager
@@ -110,6 +194,7 @@ def watch(
             raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
         with server:
             print(f"{server.url}{page}", flush=True)
+            print_json_now({"url": f"{server.url}{page}"})
             server.serve_forever()
 
 
@@ -263,6 +348,8 @@ def plot(
     out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")
     if write_out(out, content):
         print(out)
+    facts = {"sweep": plan.name, "kind": kind, "file": str(out)}
+    print_json({**facts, "caption": caption or None, "withheld": withheld_lines})
 
 
 def _with_rows(form: FigureForm, plan: Plan, rows: str | None) -> FigureForm:

@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ablate.cli.answers import choose_keys
 from ablate.run import parts
 from ablate.shared import UserError, expected_words
 
@@ -122,17 +123,25 @@ def _parser(kind: type[Any], description: str) -> Callable[[str], Any]:
 number, whole_number = _parser(float, "a number"), _parser(int, "a whole number")
 
 
+def word_of(*words: str) -> Callable[[str], str]:
+    """Make the parser of an option whose value is one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise typer.BadParameter(expected_words(text, words))
+        return text
+
+    return parse
+
+
 def format_of(*formats: str, default: str = "") -> Any:
     """Make the option --format, whose value is one of these formats."""
 
-    def parse(text: str) -> str:
-        if text not in formats:
-            raise typer.BadParameter(expected_words(text, formats))
-        return text
-
     help, names = f"Output format{default}.", [*formats]
     complete: Any = lambda: names  # noqa: E731
-    return option("|".join(names), help, "--format", parser=parse, autocompletion=complete)
+    return option(
+        "|".join(names), help, "--format", parser=word_of(*formats), autocompletion=complete
+    )
 
 
 READABLE = " (default: rich on a terminal, md elsewhere)"
@@ -158,13 +167,22 @@ Scale = Annotated[
 StoreDir = Annotated[
     Path, option("DIR", "Folder of runs and results.", "--store", envvar="ABLATE_STORE")
 ]
+Fields = Annotated[
+    str | None,
+    option(
+        "KEY,KEY",
+        "With --format json: only these keys, wherever they are, with the labels of their objects.",
+        "--fields",
+    ),
+]
 RUNS = Path("runs")
 
 
 def flat(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command in the form that typer takes: each field of a dataclass, such as a
-    Selection, is a parameter of its own. --store and --debug come last. `main` looks for --debug by
-    itself, since no command sees words that can't be read."""
+    Selection, is a parameter of its own. --fields, --store and --debug come last, behind --format,
+    which each command has. `main` looks for --format and --debug by itself, since no command sees
+    words that can't be read."""
     groups: dict[str, Any] = {}
     params: dict[str, inspect.Parameter] = {}
     for name, param in inspect.signature(command, eval_str=True).parameters.items():
@@ -177,6 +195,10 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
                 params[part.name] = _param(part.name, hints[part.name], default)
         else:
             params[name] = _param(name, param.annotation, param.default)
+    has_format = "format" in params
+    if not has_format:
+        params["format"] = _param("format", TextFormat, "text")
+    params["fields"] = _param("fields", Fields, None)
     if "store" in params:
         params["store"] = params.pop("store")
     params["debug"] = _param(
@@ -184,7 +206,11 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     )
 
     @functools.wraps(command)
-    def run(debug: bool, **values: Any) -> None:
+    def run(debug: bool, fields: str | None, **values: Any) -> None:
+        if fields is not None:
+            choose_keys(fields)
+        if not has_format:
+            del values["format"]
         for name, group in groups.items():
             values[name] = group(**{part.name: values.pop(part.name) for part in _fields(group)})
         command(**values)

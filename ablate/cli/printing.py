@@ -1,25 +1,24 @@
-"""Prints on standard output: tables, and JSON for other programs; and writes to `--out`.
+"""Prints tables on standard output, asks questions there, and writes to `--out`.
 
-Used by the commands that print tables or JSON, such as `ablate table` (cli/looking.py) and `ablate
-sweep` (cli/driving.py). A new key of a JSON document also needs its line in docs/json.keys, and
-docs/json.md, which tests/json_page.py writes.
+Used by the commands that print tables, such as `ablate table` (cli/looking.py) and `ablate sweep`
+(cli/driving.py), and by those that ask, such as `ablate gc` (cli/keeping.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli.answers import is_for_programs, print_json
 from ablate.cli.options import Rows, TableFormat, flag, option
 from ablate.shared import UserError, unknown_value
 
@@ -109,30 +108,11 @@ class TableView:
         )
 
 
-JSON_VERSION = 2  # of the keys in docs/json.md, which says when it grows
-
-
-def print_json(tree: Mapping[str, Any]) -> None:
-    """Print a plain tree and its version as JSON with sorted keys: the same bytes for the same
-    tree. A number that is not finite becomes null."""
-    from ablate.shared import to_json
-
-    sys.stdout.write(to_json(_finite({"version": JSON_VERSION, **tree})).decode())
-
-
-def _finite(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _finite(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_finite(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
 def ask_for(lacking: str, question: str, yes: bool) -> None:
     """Ask, unless `yes`, and end the command where the answer is no. Raises UserError, which begins
-    with what is `lacking`, where nobody can answer."""
+    with what is `lacking`, where nobody can answer: without a terminal, and a program."""
     if not yes:
-        if not sys.stdin.isatty():
+        if is_for_programs() or not sys.stdin.isatty():
             raise UserError(f"{lacking}; add --yes")
         if not typer.confirm(question):
             raise typer.Exit(0)
@@ -235,6 +215,8 @@ def check_out(path: Path, formats: Sequence[str]) -> str:
     regular file, such as /dev/stdout. Raises UserError for another ending, for a folder, and where
     no file can be written."""
     if _is_stream(path):
+        if is_for_programs() and os.path.samestat(path.stat(), os.fstat(1)):
+            raise UserError(f"--out: {path}: --format json prints there; name another file")
         return formats[0]
     real = Path(os.path.realpath(path))
     if real.is_dir() or not real.parent.is_dir():

@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+from ablate.cli.answers import print_json
 from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
 from ablate.cli.selection import ReadSelection, planned, reading
@@ -35,6 +36,7 @@ def report(
     path = out or Path(f"{output_name(plan.name)}.html")
     if write_out(path, render_report(plan, store, histories).encode()):
         print(f"wrote {path}")
+    print_json({"sweep": plan.name, "file": str(path)})
 
 
 def export(
@@ -85,6 +87,7 @@ def export(
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)
     command = shlex.join(["ablate", "table", "--from", str(folder)])
     print(f"wrote {folder}; `{command}` makes its table again")
+    print_json({"sweep": plan.name, "folder": str(folder)})
 
 
 def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
@@ -100,3 +103,4 @@ def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
     with ForkServer() as server:
         export_weights(store, run_id, file, naming, server.ask)
     print(f"wrote {file}; `from.weights={file} from.names={naming}` starts runs from it")
+    print_json({"run": run_id, "file": str(file), "names": naming})

@@ -56,6 +56,7 @@ KINDS: dict[str, Starter] = {
     ),
     "sweep": _file("a sweep", "sweep", "sweeps", "plan $name"),
     "recipe": _file("a recipe", "recipe", "conf/recipe", "plan stem=none,dpn recipe=$name"),
+    "skill": Starter("a page for agents", {"skill.md.txt": "SKILL.md"}, "ablate plan quickstart"),
     "data": _file("a dataset", "data", "conf/data", "config data=$name"),
 }
 
@@ -69,16 +70,23 @@ class Written:
     notes: tuple[str, ...] = ()
 
 
-def write_template(kind: str, name: str, as_name: str | None = None) -> Written:
+NAMELESS = ("skill",)  # kinds whose file has a name of its own
+
+
+def write_template(kind: str, name: str | None, as_name: str | None = None) -> Written:
     """Write the files of a kind into the working folder.
 
-    `name`: of what is written, or the command of a program; `as_name`: the trainer's name then.
+    `name`: of what is written, or the command of a program, None of a kind in NAMELESS; `as_name`:
+    the trainer's name then.
 
     Raises UserError, before anything is written, for an unknown kind, a name that can't be one, or
     one that something else has: a file, an installed module, what ships.
     """
     if kind not in KINDS:
         raise unknown_value("new", kind, KINDS)
+    if (name is None) != (kind in NAMELESS):
+        raise UserError(f"new {kind}: {_name_words(kind)}")
+    name = name or kind
     if as_name is not None and not re.fullmatch(r"[A-Za-z]\w*", as_name, re.ASCII):
         raise UserError(f"--as: {as_name!r}: expected a name of letters, digits and _")
     if kind == "trainer" and " " in name:
@@ -107,6 +115,12 @@ def write_template(kind: str, name: str, as_name: str | None = None) -> Written:
         if rest and shipped_folder(top).joinpath(*rest).exists():
             raise UserError(f"new {kind}: a {kind} called {name} ships; choose another name")
     return _write(texts, words["command"])
+
+
+def _name_words(kind: str) -> str:
+    if kind in NAMELESS:
+        return "has a name of its own; leave NAME out"
+    return f"give a name, as in `ablate new {kind} my_{kind}`"
 
 
 def _write_command(command: str, name: str | None) -> Written:

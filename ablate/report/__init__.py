@@ -52,8 +52,6 @@ __all__ = [
     "key_lines",  # every key with its default and its line of help
     # Runs and status
     "SweepView",  # a sweep at one moment
-    "show_status",  # print the runs of a sweep by state
-    "watch_status",  # print the status every second
     "describe_run",  # describe a run
     "compare_runs",  # print the differences between two runs
     "print_log",  # print a run's log
@@ -119,7 +117,7 @@ if TYPE_CHECKING:
         follow_log,
         print_log,
     )
-    from ablate.report.status import SweepView, show_status, watch_status
+    from ablate.report.status import SweepView
     from ablate.report.stream import StreamView
     from ablate.report.text import (
         announce,

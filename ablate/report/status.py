@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rich import box
 from rich.console import Group
@@ -57,6 +57,11 @@ LIFE = (*get_args(Status), BLOCKED)  # in the order of a run's life
 def told_counts(counts: Mapping[str, int], to_come: int) -> str:
     words = [f"{counts[status]:,} {status}" for status in LIFE if counts.get(status)]
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
+
+
+Goal = Literal["finished", "look"]  # what `status --wait` waits for
+WaitEnd = Literal["reached", "left", "timeout"]
+LEFT_S = 3.0  # without a driver, after which nobody is about to begin
 
 
 @dataclass(frozen=True)
@@ -157,23 +162,58 @@ class SweepView:
                 f"folder has none; the same `ablate sweep` trains it again, or put the folder back"
             )
 
+    @classmethod
+    def watch(cls, plan: Plan, store: Store, ledger: Ledger) -> None:
+        """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
+        line for each change of the counts."""
+        views = _views(plan, store, ledger)
+        if draws_in_place():
+            time_left = TimeLeft(store)
+            _watch_in_place(
+                (view, time_left.seconds(view.plan, view.progress, ledger)) for view in views
+            )
+        else:
+            _watch_plain(views)
 
-def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Print runs by state for each variant, the work of each worker, and the errors of runs."""
-    view = SweepView.observe(plan, list(plan.runs()), store, ledger)
-    progress, command = view.progress, store.command(*plan.command)
-    print(view.head)
-    show_grid(*view.by_variant())
-    for worker in progress.workers:
-        activity = f"{worker.notes.phase}{speed(worker.notes)}"
-        print(f"running: {worker.run.label} on {worker.slot}: {activity}")
-    for line in (
-        *view.details(),
-        *view.lost(),
-        *(() if progress.is_driven or progress.is_over else (f"to go on: `{command}`",)),
-        *edit_notes(plan, store.command),
-    ):
-        print(line)
+    @classmethod
+    def await_goal(
+        cls, plan: Plan, store: Store, ledger: Ledger, goal: Goal, timeout_s: float
+    ) -> tuple[SweepView, WaitEnd]:
+        """Wait until a sweep is over or, for the goal "look", until another look has decided.
+        Return what stands then, and how the wait ended: "reached", "left" where runs are left that
+        nobody drives, "timeout" after `timeout_s`."""
+        begun_at = driven_at = time.monotonic()
+        first_decisions = None
+        for view in _views(plan, store, ledger):
+            time_s = time.monotonic()
+            decisions = sum(1 for _ in recorded_decisions(view.plan, view.looks))
+            first_decisions = decisions if first_decisions is None else first_decisions
+            if view.progress.is_over or (goal == "look" and decisions > first_decisions):
+                return view, "reached"
+            if view.progress.driver is not None:
+                driven_at = time_s
+            elif time_s - driven_at >= LEFT_S:
+                return view, "left"
+            if time_s - begun_at >= timeout_s:
+                return view, "timeout"
+        raise AssertionError("views end with one that is over")
+
+    def show(self) -> None:
+        """Print runs by state for each variant, the work of each worker, and the errors of runs."""
+        plan, store = self.plan, self.store
+        progress, command = self.progress, store.command(*plan.command)
+        print(self.head)
+        show_grid(*self.by_variant())
+        for worker in progress.workers:
+            activity = f"{worker.notes.phase}{speed(worker.notes)}"
+            print(f"running: {worker.run.label} on {worker.slot}: {activity}")
+        for line in (
+            *self.details(),
+            *self.lost(),
+            *(() if progress.is_driven or progress.is_over else (f"to go on: `{command}`",)),
+            *edit_notes(plan, store.command),
+        ):
+            print(line)
 
 
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -201,29 +241,18 @@ LINE_EVERY_S = 5.0
 METERS_EVERY_S = 5.0
 
 
-def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
-    line for each change of the counts."""
+def _views(plan: Plan, store: Store, ledger: Ledger) -> Iterator[SweepView]:
+    """Yield what stands every second; the last one is over."""
     followed = FollowedSweep(store, plan)
-
-    def views() -> Iterator[SweepView]:
-        runs = list(plan.runs())
-        while True:
-            view = SweepView.observe(followed.plan, runs, store, ledger)
-            yield view
-            if view.progress.is_over:
-                return
-            time.sleep(1)
-            if followed.grew(ledger):
-                runs = list(followed.plan.runs())
-
-    if draws_in_place():
-        time_left = TimeLeft(store)
-        _watch_in_place(
-            (view, time_left.seconds(view.plan, view.progress, ledger)) for view in views()
-        )
-    else:
-        _watch_plain(views())
+    runs = list(plan.runs())
+    while True:
+        view = SweepView.observe(followed.plan, runs, store, ledger)
+        yield view
+        if view.progress.is_over:
+            return
+        time.sleep(1)
+        if followed.grew(ledger):
+            runs = list(followed.plan.runs())
 
 
 def _watch_in_place(views: Iterable[tuple[SweepView, float | None]]) -> None:

@@ -1,8 +1,8 @@
 """Runs the driver of a sweep without this terminal: in the background of this host, or in a job of
 its own.
 
-Used by `ablate sweep --detach` (cli/driving.py). A new place in `DETACH_PLACES` also needs the help
-of that option.
+Used by `ablate sweep --detach` (cli/driving.py). A new place also needs the parser and
+the help of that option.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ablate.running.launchers.engine import FileEngine
 from ablate.shared import Failure, UserError, make_folder
 from ablate.store import Store, driver_of, store_token
 
-DETACH_PLACES = ("here", "job")
 BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
 PATIENCE_S = 60.0  # how long to wait for the plan, before which the driver may decode data
 

@@ -21,7 +21,7 @@ from ablate.planning import Plan
 from ablate.run import RunDir
 from ablate.running.view import View
 from ablate.shared import (
-    Failure,
+    TryAgain,
     UserError,
     make_folder,
     short_error,
@@ -37,14 +37,14 @@ ALONE = ("doctor --repair", "gc", "import", "merge", "run")  # what takes the dr
 
 @contextlib.contextmanager
 def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
-    """Take the driver's turn, for a command. Raises Failure if another process has it."""
+    """Take the driver's turn, for a command. Raises TryAgain if another process has it."""
     if not store.take_turn(1.0):
         notes = store.driver.notes()
         pid, sweep = notes.pid or "?", notes.sweep
         activity = "drives this store; `ablate stop` stops it"
         if sweep in ALONE:
             activity = f"does `ablate {sweep}` in this store; wait for its end"
-        raise Failure(f"{store.root}: process {pid} {activity}")
+        raise TryAgain(f"{store.root}: process {pid} {activity}")
     try:
         store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
         yield
@@ -105,7 +105,7 @@ def stop_driver(
 
     Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
     signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
-    is driven or no sweep has the name, and Failure after `timeout_s`; the processes then stop
+    is driven or no sweep has the name, and TryAgain after `timeout_s`; the processes then stop
     later.
     """
     driven_sweep = None
@@ -193,7 +193,7 @@ class Waiting:
 
     def on(self, pids: Mapping[str, Any]) -> None:
         """Wait a moment for processes. `pids`: the living processes by the label of the run, "" for
-        the driver. Raises Failure when the time is over."""
+        the driver. Raises TryAgain when the time is over."""
         frozen = {}
         for label, pid in pids.items():
             remedy = _frozen(label, pid)
@@ -207,7 +207,7 @@ class Waiting:
             reason = f"asked to stop, but still alive: {survivors}"
             if frozen:
                 reason = "; ".join(frozen.values())
-            raise Failure(f"stop: gave up after {self._timeout_s:g} s: {reason}")
+            raise TryAgain(f"stop: gave up after {self._timeout_s:g} s: {reason}")
         time.sleep(0.1)
 
 

@@ -2,10 +2,10 @@
 
 Nothing here knows what a run is.
 
-A `UserError` is the user's mistake, a `Failure` something else that broke, `NoRoom` a full disk:
-each is one line with the place, the value and the remedy. Files are written whole or not at all.
-No state is kept here; everything may be used in any thread, but for `noted_signals`, which is the
-main thread's.
+A `UserError` is the user's mistake, a `Failure` something else that broke, `TryAgain` what may be
+had later, `NoRoom` a full disk: each is one line with the place, the value and the remedy. Files
+are written whole or not at all. No state is kept here; everything may be used in any thread, but
+for `noted_signals`, which is the main thread's.
 """
 
 from ablate.doors import lazy
@@ -14,6 +14,7 @@ __all__ = [
     # Errors
     "UserError",  # a mistake of the user's, in one line; exit code 2
     "Failure",  # something else broke, in one line; exit code 1
+    "TryAgain",  # it can't be had now, and may be later; exit code 75
     "NoRoom",  # the disk is full
     "NotThere",  # a store or sweep that doesn't exist yet
     "NotRegular",  # a pipe or a device where a file should be
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         Failure,
         NoRoom,
         NotThere,
+        TryAgain,
         UserError,
         did_you_mean,
         expected_words,

@@ -14,7 +14,23 @@ from ablate.version import FORMAT
 
 
 class OneLine(Exception):
-    """An error that one line explains, in notebooks too."""
+    """An error that one line explains, in notebooks too. Its text is "PLACE: FACT; REMEDY".
+
+    `retry`: the same command may succeed later, although nothing is changed.
+    """
+
+    retry = False
+
+    @property
+    def place(self) -> str | None:
+        """The place that the line begins with; None for a line without one."""
+        place, separator, _ = split_line(str(self), ": ")
+        return place if separator else None
+
+    @property
+    def fix(self) -> str | None:
+        """The remedy, with which the line ends, or what was expected; None where it has neither."""
+        return remedy_in(str(self))
 
     @property
     def line(self) -> str:
@@ -39,13 +55,56 @@ class Failure(OneLine):
     """A failure that is no mistake of the user's: one line. Exit 1."""
 
 
-class NoRoom(Failure):
+class TryAgain(Failure):
+    """A failure that may be over soon: another process holds a lock, a disk is full for now. Exit
+    75, by which sysexits.h asks to try again."""
+
+    retry = True
+
+
+class NoRoom(TryAgain):
     """The error for a full disk. `bytes_needed`: the bytes that must be free; 0 where that is not
     known."""
 
     def __init__(self, line: str, bytes_needed: int = 0) -> None:
         super().__init__(line)
         self.bytes_needed = bytes_needed
+
+
+# --- The parts of a line --------------------------------------------------------------------------
+
+# What belongs together: commands, quoted values, brackets without brackets in them.
+_ENCLOSED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]")
+_REMEDIES = ("`ablate ", "expected ", "must be ")
+_GUESS = re.compile(r"did you mean .+", re.IGNORECASE)
+_ORDER = re.compile(r"(?:add|choose|drop|give|leave|mend|name|start|take|use|wait|write)\b")
+
+
+def split_line(line: str, separator: str, from_end: bool = False) -> tuple[str, str, str]:
+    """Partition a line at the first separator, or the last, that no quotes or brackets enclose. The
+    parts are those of `str.partition`."""
+    masked = _ENCLOSED.sub(lambda match: "_" * len(match[0]), line)
+    start = masked.rfind(separator) if from_end else masked.find(separator)
+    if start < 0:
+        return line, "", ""
+    return line[:start], separator, line[start + len(separator) :]
+
+
+def remedy_in(line: str) -> str | None:
+    """Return what a line says to do: the part behind its last semicolon, or else, of the parts
+    between colons, the first that is an order, names a command in backquotes or says what was
+    expected, or else a guess at what was meant. None where there is none of these."""
+    _, separator, remedy = split_line(line, "; ", from_end=True)
+    if separator:
+        return remedy
+    rest = split_line(line, ": ")[2]
+    while rest:
+        part, _, behind = split_line(rest, ": ")
+        if _ORDER.match(part) or any(words in part for words in _REMEDIES):
+            return rest
+        rest = behind
+    guess = _GUESS.search(line)
+    return guess[0] if guess else None
 
 
 LONGEST = 500  # characters of a stranger's exception

@@ -27,6 +27,7 @@ EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "text": ("texts by byte-pair encoding", "tokenizers>=0.20"),
     "tensorboard": ("logger=tensorboard, and results in its files", "tensorboard>=2.18"),
     "wandb": ("logger=wandb", "wandb>=0.22"),
+    "mcp": ("ablate mcp", "mcp>=2.0"),
     "mlflow": ("logger=mlflow, and the import of its folders", "mlflow-skinny>=3.9"),
 }
 

@@ -31,6 +31,7 @@ from ablate.run import RunDir, RunSpec
 from ablate.shared import (
     Failure,
     Lock,
+    TryAgain,
     UserError,
     count_text,
     make_folder,
@@ -401,11 +402,11 @@ def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish
 def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
     """Remove a run, then record that. A crash between the two does no harm.
 
-    Raises Failure if the run is in use by now.
+    Raises TryAgain if the run is in use by now.
     """
     remove_rubbish(store, [item])
     if item.path.exists():
-        raise Failure(f"{item.path}: is in use by now, so it stays")
+        raise TryAgain(f"{item.path}: is in use by now, so it stays")
     if run in ledger.states([run]):
         ledger.record(run, "collected", by="the user")
 

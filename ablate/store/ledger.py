@@ -35,6 +35,7 @@ from ablate.run import RunDir
 from ablate.shared import (
     Failure,
     NotThere,
+    TryAgain,
     UserError,
     make_folder,
     other_format_error,
@@ -165,7 +166,7 @@ def _has_wal(file: Path) -> bool:
 def _open_between_writes(file: Path) -> sqlite3.Connection:
     """Open a connection that never writes, between two transactions of a writer on another host.
 
-    Raises Failure if no such moment comes within PATIENCE_S.
+    Raises TryAgain if no such moment comes within PATIENCE_S.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -176,7 +177,7 @@ def _open_between_writes(file: Path) -> sqlite3.Connection:
         except sqlite3.OperationalError as error:
             connection.close()
             if time.monotonic() > deadline:
-                raise Failure(f"{file}: another host writes it ({error}); try again") from error
+                raise TryAgain(f"{file}: another host writes it ({error}); try again") from error
         time.sleep(0.02)
 
 
