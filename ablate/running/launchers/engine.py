@@ -202,7 +202,7 @@ class FileEngine:
         settings = self._settings
         limit_s = seconds(settings.get("time", "")) or 0.0
         return {
-            **{key: settings[key] for key in settings if key != "engine"},
+            **settings,
             "name": f"ablate-{self._look or self._token}",
             "python": settings["python"] or sys.executable,
             "folder": os.getcwd(),

@@ -196,9 +196,10 @@ class PilotLauncher:
     def _step(self, pilot: PilotState, now: float) -> None:
         """Carry out what follows from what is heard of a pilot."""
         running = self._jobs.running
-        beat = PilotBeat(
-            pilot.beat, pilot.heard_at, None if running is None else pilot.job in running
-        )
+        is_listed = None
+        if running is not None:
+            is_listed = pilot.job in running
+        beat = PilotBeat(pilot.beat, pilot.heard_at, is_listed)
         step = pilot_step(beat, pilot.orders, now)
         if step.asks and (end := self._jobs.ended(pilot.job)) is not None:
             step = pilot_step(replace(beat, end=end), pilot.orders, now)
