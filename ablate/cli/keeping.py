@@ -7,6 +7,7 @@ and its line in cli/help_texts.py `EXAMPLES`, too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
