@@ -188,21 +188,23 @@ class Stream:
         judge, record = StreamJudge(work.record), work.record
         proposal = record.proposals[number - 1]
         measure = record.code(proposal.measure)
-        own, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        proposal_results, baseline_results = list[dict[str, Any]](), list[dict[str, Any]]()
         try:
-            while (lacking := judge.lacking(number, own, others)) is not None:
+            while (
+                lacking := judge.lacking(number, proposal_results, baseline_results)
+            ) is not None:
                 runs, baseline_runs = lacking
                 if record.rules.pairs:
-                    own, others = work.of_pairs(proposal.code, measure, runs)
+                    proposal_results, baseline_results = work.of_pairs(proposal.code, measure, runs)
                     continue
                 if runs:
-                    own = work.of_proposal(proposal.code, runs)
+                    proposal_results = work.of_proposal(proposal.code, runs)
                 asked = max(baseline_runs, record.baseline_runs(measure.number))
-                others = work.of_baseline(measure, asked)
+                baseline_results = work.of_baseline(measure, asked)
         except Collapsed as error:
-            self._seal(number, judge.failed(error.runs, len(others), error.word))
+            self._seal(number, judge.failed(error.runs, len(baseline_results), error.word))
             return
-        self._seal(number, judge.look(number, own, others))
+        self._seal(number, judge.look(number, proposal_results, baseline_results))
 
     def _seal(self, number: int, fields: dict[str, Any]) -> None:
         """Seal a look, unless another process has judged the same. A keep whose baseline has

@@ -1,4 +1,4 @@
-"""What a stream of proposals takes and answers, as values.
+"""The values that a stream of proposals takes and answers.
 
 Used by api/stream.py, and through it by `ablate gate` (cli/gate.py) and by Python. A new field of
 an answer also needs its line in docs/json.keys, and docs/json.md, which tests/json_page.py writes.
@@ -18,7 +18,7 @@ EXIT_CODES: Mapping[str, int] = {"keep": 0, "discard": 3, "undecided": 4, "stale
 
 @dataclass(frozen=True)
 class GateOptions:
-    """What a stream declares at its start. Numbers are in the unit of the metric as printed.
+    """The rules that a stream declares at its start; numbers are as the metric is printed.
 
     `metric`: KEY, or val_KEY for that on validation; None: the trainer's first, or for ablate's own
     training the task's first on validation. `margin`: of a gain that matters; None: 1.5 spreads.
@@ -38,7 +38,7 @@ class GateOptions:
 
 @dataclass(frozen=True)
 class GateAnswer:
-    """What a stream says of a proposal. Numbers are in the unit of the metric as printed, and a
+    """The answer of a stream to a proposal. Numbers are in the unit of the metric as printed, and a
     gain above 0 is better.
 
     `reason`: gain, small, runs (none is left), bits (all runs are equal: the code ignores its
@@ -89,7 +89,7 @@ class MeasuredBaseline:
 
 @dataclass(frozen=True)
 class StreamLog:
-    """What became of a stream. `sentence`: how many keeps chance would have made at most, and how
+    """The history of a stream. `sentence`: how many keeps chance would have made at most, and how
     many there are. `runs`: all that looks have read. `spread`: of one run. `answers`: one for each
     proposal, an open one without a word."""
 

@@ -32,7 +32,7 @@ Code = Annotated[int, argument("N", "0: the code at the start; N: that of the N-
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What a stream declares at its start. The fields are options."""
+    """The rules that a stream declares at its start. The fields are options."""
 
     metric: Annotated[
         str | None,

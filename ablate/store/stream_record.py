@@ -102,7 +102,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class StreamRules:
-    """What a stream declares at its start, for all of its proposals."""
+    """The rules that a stream declares at its start, for all of its proposals."""
 
     metric: str
     margin: float | None

@@ -127,13 +127,13 @@ def next_step_of(
         if rules.pairs:
             if min(len(proposal), len(baseline)) < runs:
                 return Need(runs, runs)
-            seen = _paired_look(proposal[:runs], baseline[:runs], pool, rules)
+            look = _paired_look(proposal[:runs], baseline[:runs], pool, rules)
         else:
             baseline_runs = min(2 * runs, MOST_RUNS) if runs in KEEPING_LOOKS else 0
             if len(proposal) < runs or len(baseline) < baseline_runs:
                 return Need(runs, max(baseline_runs, len(baseline)))
-            seen = _shared_look(proposal[:runs], baseline, pool, rules)
-        return seen
+            look = _shared_look(proposal[:runs], baseline, pool, rules)
+        return look
     raise ValueError("no look is left")
 
 
@@ -160,8 +160,8 @@ def spread_of(pool: Pool, baseline: Sequence[float], pairs: bool) -> float:
 
 
 class _Judged(NamedTuple):
-    """What the rules need: the gain, its standard error and degrees of freedom, and the spread of
-    one run."""
+    """Numbers that the rules need: the gain, its standard error and degrees of freedom, and the
+    spread of one run."""
 
     gain: float
     error: float
