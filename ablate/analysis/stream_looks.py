@@ -95,9 +95,9 @@ class StreamJudge:
     def look(
         self, number: int, proposal_results: Results, baseline_results: Results
     ) -> dict[str, Any]:
-        """Return what is sealed of the next look at a proposal: its fields, a number that is none
-        as null; of one that ends the proposal, what its runs and the baseline's add to the pool;
-        and of one that keeps it, the means of the metrics that no rule reads."""
+        """Return the fields to seal of the next look at a proposal; nan becomes null. A look that
+        ends the proposal also has what its runs and the baseline's add to the pool, and one that
+        keeps it the means of the metrics that no rule reads."""
         look = self._step(number, proposal_results, baseline_results)
         assert isinstance(look, GateLook)
         fields = {

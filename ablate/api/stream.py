@@ -240,7 +240,7 @@ def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> Co
 
 
 def _check_measured(spec: RunSpec, baseline_spec: RunSpec) -> None:
-    """Raise UserError where a proposal is measured otherwise than the first baseline."""
+    """Raise UserError where a proposal is not measured as the first baseline is."""
     if spec.task_name != baseline_spec.task_name:
         raise UserError(
             f"metrics: this code is measured by {spec.task_name}, and the stream's baseline by "

@@ -2,7 +2,7 @@
 
 A stream is checked by its own file: its seals, then every look, which is judged again from the
 results of its runs, then the copies of its codes. Merging copies the file of a stream whole: of two
-that have a name in common, one has to begin as the other does.
+with the same name, one has to begin as the other does.
 
 Used by `ablate verify` (cli/keeping.py) and by `ablate merge` (audit/merge.py).
 """
@@ -71,7 +71,7 @@ class _Check:
                 continue
             judge = StreamJudge(self._at_look(number, position))
             if judge.lacking(number, *results) is not None:
-                self.finding(number, f"look {look.runs}: was taken before it could be")
+                self.finding(number, f"look {look.runs}: was taken before its runs were there")
                 continue
             judged_look = judge.look(number, *results)
             if judged_look["word"] == "keep" and look.word == "stale":
@@ -150,7 +150,7 @@ def stream_conflicts(store: Store, sources: Sequence[Store]) -> Iterator[str]:
             contents = sorted([read_file(file.path), read_file(longest_file.path)], key=len)
             if not contents[1].startswith(contents[0]):
                 yield (
-                    f"the stream {file.name!r} of {source.root} is another one than "
+                    f"the stream {file.name!r} of {source.root} differs from "
                     f"{longest_file.path}; move one of the files away"
                 )
             if len(read_file(file.path)) > len(read_file(longest_file.path)):

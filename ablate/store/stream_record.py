@@ -115,7 +115,7 @@ class StreamRules:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """A stream as its events tell it."""
+    """A stream, folded from its events."""
 
     name: str
     rules: StreamRules
