@@ -115,7 +115,7 @@ class StreamRules:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """A stream as its events tell it."""
+    """A stream, folded from its events."""
 
     name: str
     rules: StreamRules
@@ -128,8 +128,7 @@ class StreamRecord:
     @property
     def baseline(self) -> CodeVersion:
         """The code that was kept last."""
-        kept = [proposal.code for proposal in self.proposals if proposal.word == "keep"]
-        return kept[-1] if kept else self.start
+        return self.kept_codes[-1]
 
     @property
     def measure(self) -> CodeVersion:
@@ -241,7 +240,9 @@ def _look(event: Mapping[str, Any]) -> StreamLook:
     fields = {key: value for key, value in event.items() if key not in ("kind", "at", "proposal")}
     fields["spreads"] = {key: _spread(pair) for key, pair in fields.get("spreads", {}).items()}
     means = fields.get("holdout", {})
-    fields["holdout"] = {name: (own, baseline) for name, (own, baseline) in means.items()}
+    fields["holdout"] = {
+        name: (value, baseline_value) for name, (value, baseline_value) in means.items()
+    }
     return StreamLook(**fields)
 
 
