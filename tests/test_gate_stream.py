@@ -81,6 +81,20 @@ def test_the_same_content_has_the_same_answer_and_no_new_runs(folder):
     assert len(events("open")) == 2 < count
 
 
+def test_no_seed_serves_two_codes(folder):
+    """A lucky seed must not pass from one proposal to the next, nor from a proposal to its runs as
+    the baseline."""
+    stream = start()
+    for gain in (5.0, 2.0, 12.0, 3.0):
+        write_trainer(folder, gain=gain)
+        stream.attempt()
+    store = Store(folder / "runs")
+    plans = [store.read_plan(path.stem) for path in store.plans()]
+    seeds = [run.seed for plan in plans for run in plan.runs()]
+    assert stream.log().kept == 2
+    assert len(seeds) == len(set(seeds)) == stream.log().runs
+
+
 def test_another_stream_gives_the_same_content_the_same_runs(folder):
     first, second = start(), start("other")
     write_trainer(folder, gain=2.0)
@@ -200,6 +214,8 @@ def test_more_runs_go_on_with_what_was_undecided(folder):
     assert more.runs == 8
     sealed = [event["runs"] for event in events("look") if event["proposal"] == more.proposal]
     assert sealed == [1, 2, 4, 8]  # the look at 4 is not taken again
+    store = Store(folder / "runs")
+    assert verify_stream(store, StreamFile(store, "idea")).findings == []
 
 
 def test_a_simplification_is_kept_against_the_last_gain(folder):
