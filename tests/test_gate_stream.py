@@ -53,6 +53,10 @@ def test_a_gain_is_kept_and_measured_afresh(folder):
     assert log.runs == 4 + 8 + worse.runs + worse.baseline_runs
     folders = {path.name for path in (folder / "runs" / "runs").iterdir()}
     assert len(folders) == log.runs  # every run is of one code and counted once
+    store = Store(folder / "runs")
+    plans = [store.read_plan(path.stem) for path in store.plans()]
+    seeds = [run.seed for plan in plans for run in plan.runs()]
+    assert len(set(seeds)) == log.runs  # a lucky seed passes to no other code
 
 
 def test_gains_are_those_of_the_results(folder):
@@ -157,6 +161,8 @@ def test_pinned_code_may_not_change(folder):
     assert stream.attempt().proposal == 1  # a remark changes nothing that is pinned
     with refused(r"nothing.py"):
         start("other", pins=["nothing.py"])
+    with pytest.raises(UserError, match=r"OFFSET, evaluate.*'evalute'.*'evaluate'"):
+        start("other", pins=["evaluation.py:evalute"])
 
 
 def test_other_metrics_are_another_stream(folder):
@@ -201,6 +207,8 @@ def test_more_runs_go_on_with_what_was_undecided(folder):
     assert more.runs == 8
     sealed = [event["runs"] for event in events("look") if event["proposal"] == more.proposal]
     assert sealed == [1, 2, 4, 8]  # the look at 4 is not taken again
+    store = Store(folder / "runs")
+    assert verify_stream(store, StreamFile(store, "idea")).findings == []
 
 
 def test_a_simplification_is_kept_against_the_last_gain(folder):

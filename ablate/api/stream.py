@@ -65,7 +65,7 @@ class Stream:
         _check_options(options)
         file = StreamFile(place, name)
         composed = ComposedCode.of_folder(words, None, place.root)
-        metric = StreamJudge.metric_of(composed.spec, options.metric, "--metric")
+        metric = StreamJudge.metric_of(composed.spec, options.metric, "metric")
         for holdout in options.holdout:
             StreamJudge.metric_of(composed.spec, holdout, "--holdout")
         code = _code_of(file, composed.spec, composed.declared_tree)
@@ -136,7 +136,8 @@ class Stream:
     def _copy(self, number: int) -> str:
         kept_codes = {code.number: code for code in self._file.record().kept_codes}
         if number not in kept_codes:
-            raise unknown_value(f"{self.name}: code", number, kept_codes, "a kept one among")
+            place = f"{self.name}: code"
+            raise unknown_value(place, number, kept_codes, "the number of a kept one:")
         if not (copy := kept_codes[number].copy):
             raise UserError(f"{self.name} {number}: has no files of its own, only settings")
         return copy

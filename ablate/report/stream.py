@@ -130,9 +130,11 @@ def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
     import io
 
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
+    axes.margins(y=0.15)
     axes.axhline(0, color="#666666", linewidth=0.8)
     spent = 0
     for answer in log["answers"]:
@@ -147,9 +149,12 @@ def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
     for word, colour in COLOURS.items():
         count = sum(answer["word"] == word for answer in log["answers"])
         if count:
-            axes.plot([], [], "o", color=colour, label=f"{word}: {count}")
+            size = 6 if word == "keep" else 3
+            axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
     if log["answers"]:
         axes.legend(frameon=False, fontsize=8)
+    axes.set_xlim(0, spent + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("runs of proposals")
     axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
     axes.set_title(log["sentence"], fontsize=9, loc="left")

@@ -260,8 +260,9 @@ def _with_proposal(
     if look is not None:
         proposal = replace(proposal, looks=(*proposal.looks, look))
     if most is not None:
-        # The look that left it undecided was its last; now it goes on.
-        last_look = replace(proposal.looks[-1], word="goes on", reason="")
+        # The look that left it undecided was its last; now it goes on, and a later one adds to the
+        # pool.
+        last_look = replace(proposal.looks[-1], word="goes on", reason="", spreads={})
         proposal = replace(proposal, most=most, looks=(*proposal.looks[:-1], last_look))
     proposals[number - 1] = proposal
     return replace(record, proposals=tuple(proposals))
