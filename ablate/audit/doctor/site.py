@@ -48,7 +48,8 @@ def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
             facts = job.facts()  # it may have written just before it ended
             if facts is None:
                 yield _ended(job, settings)
-            return facts
+                return None
+            break
         if runs_since is None and moment - since > PATIENCE_S:
             yield Finding("problem", "queue", _never_started(job, settings))
             return None
