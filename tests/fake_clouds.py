@@ -18,6 +18,8 @@ from fake_site import CLEAN, Job, fail, jobs_of, run_client, split_options, star
 
 # --- Kubernetes -----------------------------------------------------------------------------------
 
+NAMESPACES = ("default",)
+
 
 def kubectl(base: Path, words: list[str]) -> int:
     values = ["namespace=", "filename=", "output=", "selector=", "ignore-not-found", "wait=",
@@ -28,7 +30,12 @@ def kubectl(base: Path, words: list[str]) -> int:
     output = (options.get("-o") or options.get("--output") or [""])[-1]
     selector = (options.get("-l") or options.get("--selector") or [""])[-1]
     source = (options.get("-f") or options.get("--filename") or [""])[-1]
+    namespace = (options.get("-n") or options.get("--namespace") or ["default"])[-1]
     if verb in ("create", "apply"):
+        if namespace not in NAMESPACES:
+            place = 'error when creating "STDIN"'
+            error = f'namespaces "{namespace}" not found'
+            return fail(f"Error from server (NotFound): {place}: {error}", 1)
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
         return max(_kube_job(base, tree, output) for tree in yaml.safe_load_all(text))
     kind, *names = rest

@@ -117,7 +117,7 @@ def test_a_job_that_cannot_see_the_store_says_so_in_a_line(shell):
 
 
 def test_a_python_without_ablate_is_found(shell):
-    level, text = doctor(shell, MINE, "launcher.python=/usr/bin/python3", code=1)["store"]
+    level, text = doctor(shell, MINE, "launcher.python=/usr/bin/python3", code=1)["python"]
     assert level == "problem"
     assert "ablate" in text
     assert "jobs.log" in text

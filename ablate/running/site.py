@@ -7,13 +7,19 @@ launchers/pilot.py (`look`); a new fact needs both.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers.engine import FileEngine
+from ablate.running.launchers.engine import FileEngine, host_names
 from ablate.shared import make_folder, read_json
 from ablate.store import store_token, write_proof
+
+
+def site_jobs(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the settings of each job that a look at a site takes: one, or one on each of the hosts
+    that the settings name."""
+    return [{**settings, "hosts": host} for host in host_names(settings)] or [settings]
 
 
 class SiteJob:
@@ -29,9 +35,13 @@ class SiteJob:
         # Of another name than the jobs of pilots, which a driver counts.
         name = f"doctor-{secrets.token_hex(4)}"
         self._engine = FileEngine(settings, root, token, look=name)
-        self._facts = root / "pilots" / "jobs" / f"{name}.json"
+        folder = root / "pilots" / "jobs"
+        self._facts = folder / f"{name}.json"
+        # Earlier jobs may have written to the same log.
+        sizes = {str(path): path.stat().st_size for path in folder.glob("*")}
         [self.job] = self._engine.submit(1, ())
         self.log = self._engine.log(self.job)
+        self._log_start = sizes.get(self.log, 0)
 
     def runs(self) -> bool | None:
         """Return whether the job runs; None where it has ended, or nobody answers."""
@@ -52,14 +62,14 @@ class SiteJob:
         facts = read_json(self._facts)
         return facts if isinstance(facts, dict) else None
 
-    def last_words(self) -> str:
-        """Return the line in which ablate says why the job ended; "" where none can be read."""
+    def output(self) -> list[str]:
+        """Return the lines that the job has printed, and those of its engine among them; [] where
+        none can be read here."""
         try:
-            lines = Path(self.log).read_text(errors="replace").splitlines()
+            output = Path(self.log).read_bytes()[self._log_start :]
         except OSError:
-            return ""
-        own_lines = [line for line in lines if line.startswith("ablate: ")]
-        return own_lines[-1].removeprefix("ablate: ") if own_lines else "".join(lines[-1:])
+            return []
+        return output.decode(errors="replace").splitlines()
 
     def end(self) -> None:
         """Cancel the job, if it is still there, and remove what it wrote."""

@@ -62,9 +62,11 @@ def train(shell: Shell, pilots: int = 2) -> list[dict]:
     return wait_for(lambda: found if len(found := beats(shell)) >= pilots else [])
 
 
-def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
+def check(
+    shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4, timeout: float = 400
+) -> list[int]:
     """The sweep ends with the calm one's table and files; how often each run was started."""
-    done = shell.end(process, timeout=400)
+    done = shell.end(process, timeout=timeout)
     assert done.code == 0, done.out + done.err
     ours, theirs = (Store(shell.folder / "runs") for shell in (shell, calm))
     if runs == 4:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,10 @@ class Site:
         token = store_token(root)
         return self.jobs(f"ablate-{token}") if token else []
 
+    def closed_queue(self) -> AbstractContextManager[None]:
+        """Jobs are taken meanwhile, and none starts."""
+        raise NotImplementedError
+
     def state(self) -> str:
         """Of its jobs and hosts, for people."""
         raise NotImplementedError
@@ -64,12 +68,23 @@ class Site:
 
 class SlurmSite(Site):
     engine = "slurm"
+    words = ("launcher=slurm", *CPU, "launcher.jobs=2")
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster, self.environment = cluster, cluster.environment
 
     def jobs(self, name: str) -> list[str]:
         return self.cluster.told("squeue", "-h", "-r", "-n", name, "-o", "%i").split()
+
+    @contextmanager
+    def closed_queue(self) -> Iterator[None]:
+        partition = self.cluster.told("sinfo", "-h", "-o", "%R").split()[0]
+        change = ("scontrol", "update", f"PartitionName={partition}")
+        self.cluster.told(*change, "State=DOWN")
+        try:
+            yield
+        finally:
+            self.cluster.told(*change, "State=UP")
 
 
 class GridEngineSite(Site):
@@ -93,6 +108,14 @@ class GridEngineSite(Site):
 
     def jobs(self, name: str) -> list[str]:
         return self.cluster.jobs(name)
+
+    @contextmanager
+    def closed_queue(self) -> Iterator[None]:
+        self.cluster.told("qmod", "-d", "all.q")
+        try:
+            yield
+        finally:
+            self.cluster.told("qmod", "-e", "all.q")
 
     def state(self) -> str:
         return self.cluster.state()

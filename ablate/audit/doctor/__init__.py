@@ -19,7 +19,7 @@ from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
 from ablate.run import RunSpec
-from ablate.running import Ask, Slot
+from ablate.running import Ask, Slot, site_jobs
 from ablate.shared import Failure, UserError
 from ablate.store import Store
 
@@ -27,7 +27,6 @@ __all__ = [
     "Finding",
     "run_checks",
     "check_store",
-    "check_site",
     "null_tables",
     "print_findings",
     "findings_tree",
@@ -66,10 +65,11 @@ def run_checks(
 
 
 def check_store(store: Store, cluster: Mapping[str, Any] | None = None) -> Findings:
-    """Make the checks of the store alone; first those of a cluster, by one job of its launcher,
-    where its settings are given."""
+    """Make the checks of the store alone; first those of a cluster, by a job of its launcher (one
+    on each host that the settings name), where its settings are given."""
     if cluster is not None:
-        yield from _safely("submit", lambda: site.cluster(store, cluster))
+        for settings in site_jobs(cluster):
+            yield from _safely("submit", partial(site.cluster, store, settings))
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
         yield from _safely("ledger", lambda: stored.content(store))

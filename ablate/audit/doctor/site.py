@@ -6,14 +6,15 @@ Used by `ablate doctor launcher=NAME` with the launcher of a cluster (audit/doct
 from __future__ import annotations
 
 import platform
+import re
+import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from ablate.audit.doctor.machine import PROGRESS, Finding, Findings
+from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, some
 from ablate.running import SiteJob
-from ablate.shared import count_text
 from ablate.store import Store
 from ablate.version import __version__
 
@@ -46,8 +47,9 @@ def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
         if runs is None and job.answers():
             facts = job.facts()  # it may have written just before it ended
             if facts is None:
-                yield Finding("problem", "store", _ended(job))
-            return facts
+                yield _ended(job, settings)
+                return None
+            break
         if runs_since is None and moment - since > PATIENCE_S:
             yield Finding("problem", "queue", _never_started(job, settings))
             return None
@@ -62,12 +64,22 @@ def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
     return facts
 
 
-def _ended(job: SiteJob) -> str:
+def _ended(job: SiteJob, settings: Mapping[str, Any]) -> Finding:
+    """Say why a job has ended without an answer."""
+    lines, python = job.output(), settings["python"] or sys.executable
+    output = "\n".join(lines)
+    if match := re.search(r"No module named '([\w.]+)'", output):
+        text = f"job {job.job}: {python} has no {match[1]} there; install it, or give"
+        return Finding("problem", "python", f"{text} launcher.python; see {job.log}")
+    if re.search(rf"{re.escape(python)}\W*(No such file|command not found)", output):
+        text = f"job {job.job}: no {python} there; give launcher.python, that of the hosts"
+        return Finding("problem", "python", f"{text}; see {job.log}")
     ending = job.ending()
     state = f" ({ending})" if ending else ""
-    words = job.last_words()
-    reason = f": {words}" if words else ""
-    return f"job {job.job} ended{state} without an answer{reason}; see {job.log}"
+    own_lines = [line for line in lines if line.startswith("ablate: ")]
+    reason = "".join(f": {line.removeprefix('ablate: ')}" for line in (own_lines or lines)[-1:])
+    text = f"job {job.job} ended{state} without an answer{reason}; see {job.log}"
+    return Finding("problem", "store", text)
 
 
 def _never_started(job: SiteJob, settings: Mapping[str, Any]) -> str:
@@ -89,7 +101,7 @@ def _facts(
     for remark in remarks:
         yield Finding("problem", "devices", remark)
     if slots:
-        yield Finding("ok", "devices", f"{count_text(len(slots), 'run')} at once: {slots[0]}, ...")
+        yield Finding("ok", "devices", f"{host}: at once {some(slots, 'run')}")
     yield _versions("python", facts["python"], platform.python_version(), host)
     yield _versions("ablate", facts["ablate"], __version__, host)
     if facts["torch"] is None:

@@ -63,7 +63,7 @@ class FileEngine:
         self._folder = root / "pilots" / "jobs"
         # SkyPilot knows a task by the end of its file's name.
         self._script = self._folder / f"script-{os.getpid()}.yaml"
-        self._hosts = re.split(r"[\s,]+", settings.get("hosts", "").strip(" ,"))
+        self._hosts = host_names(settings)
         self._states: dict[str, dict[str, State]] = {}  # the last answer of each host
         self._unreachable: set[str] = set()
         _check_limit(settings)
@@ -429,6 +429,11 @@ def _check_limit(settings: Mapping[str, Any]) -> None:
             f"launcher.time: {settings['time']} is not more than launcher.grace_s={grace_s}, which "
             f"is kept for checkpoints"
         )
+
+
+def host_names(settings: Mapping[str, Any]) -> list[str]:
+    """Return the hosts of launcher.hosts; none for engines that choose hosts themselves."""
+    return re.findall(r"[^\s,]+", settings.get("hosts", ""))
 
 
 def seconds(limit: str) -> float | None:
