@@ -153,7 +153,7 @@ def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
             axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
     if log["answers"]:
         axes.legend(frameon=False, fontsize=8)
-    axes.set_xlim(0, spent + 1)
+    axes.set_xlim(0, 1.03 * spent + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("runs of proposals")
     axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
