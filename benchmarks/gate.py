@@ -174,11 +174,13 @@ def gate_rule(world: World, streams: int, seed: int) -> Tally:
 
 
 def line_of(name: str, tally: Tally, powers: Mapping[float, float]) -> str:
-    found = " / ".join(f"{power:.2f}" for power in powers.values())
+    gains = " / ".join(f"{gain:g}" for gain in powers)
+    kept = " / ".join(f"{power:.2f}" for power in powers.values())
     return (
-        f"{name:24}{tally.runs_each:6.2f} runs a proposal; per 100 without gain "
+        f"{name:30}{tally.runs_each:6.2f} runs a proposal; per 100 without gain "
         f"{tally.false_keeps_per_100:6.3f} kept; of keeps {tally.false_share:4.0%} false; "
-        f"true gain of 500 {tally.true_gain:6.1f}; power at 1 / 2 / 3 spreads {found}"
+        f"true gain of 500 {tally.true_gain:6.1f}; "
+        f"power at gains of {gains}: {kept}"
     )
 
 

@@ -33,7 +33,7 @@ class Processes:
         self.limit: float | None = None
         self.stale_s = 60.0
 
-    def submit(self, count: int, without: Collection[str]) -> list[str]:
+    def submit(self, count: int, excluded_hosts: Collection[str]) -> list[str]:
         names = [str(len(self.jobs) + n) for n in range(count)]
         for name in names:
             words = [str(self.root), self.settings, name, self.limit, self.stale_s]

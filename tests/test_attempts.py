@@ -20,7 +20,7 @@ from ablate.running import attempts, driver_lock
 from ablate.running.board import Folders
 from ablate.running.driver_lock import hold_driver_lock
 from ablate.shared.errors import Failure
-from ablate.store.gc import KeptSweeps, Rubbish, collect_rubbish, find_rubbish
+from ablate.store.gc import GarbageCollection, KeptSweeps, Rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
 from ablate.store.progress import Driver, driver_of
@@ -121,10 +121,9 @@ def collected(store: Store, ledger: Ledger) -> list[Rubbish]:
     """What `ablate gc` finds and removes, long after."""
     for folder in store.attempts.glob("*/*"):
         os.utime(folder, (0, 0))
-    sweeps = KeptSweeps([plan()], {})
-    found = find_rubbish(store, ledger, sweeps)
-    collect_rubbish(store, ledger, sweeps, found, [])
-    return found
+    collection = GarbageCollection(store, ledger, KeptSweeps([plan()], {}))
+    collection.remove()
+    return collection.rubbish
 
 
 class Crash(BaseException):
@@ -269,7 +268,7 @@ def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store
     ]
     assert store.rundir(RUN).newest_step() == 5
     assert not os.path.lexists(store.rundir(OTHER).path)
-    assert find_rubbish(store, ledger, KeptSweeps([plan()], {})) == []
+    assert GarbageCollection(store, ledger, KeptSweeps([plan()], {})).rubbish == []
 
 
 def driven_elsewhere(store: Store) -> Path:

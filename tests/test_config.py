@@ -99,6 +99,7 @@ def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(here, monkeypatc
 FOLDER = ("data.path=images", "data.classes=2")
 NEEDS = {  # words that an option takes beside it
     **dict.fromkeys(("imagefolder", "imagenet21k", "parquet"), FOLDER),
+    **dict.fromkeys(("imagenet100", "tiny_imagenet"), (*FOLDER, "data.test=0.5")),
     "camvid": (FOLDER[0], "data.train=train", "data.validation=1", "data.test=1", "task=segment"),
     "ade20k": ("task=segment",),
     "segment": ("model.arch=B/16", "data=ade20k"),

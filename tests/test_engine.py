@@ -236,7 +236,7 @@ class Full:
     def __init__(self) -> None:
         self.reason, self.asked = "too many jobs", 0
 
-    def submit(self, count: int, without: object) -> list[str]:
+    def submit(self, count: int, excluded_hosts: object) -> list[str]:
         self.asked += 1
         if self.reason:
             raise Failure(self.reason)
@@ -373,7 +373,7 @@ class Queue:
     def __init__(self) -> None:
         self.cancelled: list[str] = []
 
-    def submit(self, count, without):
+    def submit(self, count, excluded_hosts):
         return [str(number) for number in range(count)]
 
     def cancel(self, jobs):

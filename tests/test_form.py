@@ -16,7 +16,7 @@ from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
 from ablate.report.plot.across import across
-from ablate.report.plot.form import inks, read_figure_size
+from ablate.report.plot.form import inks
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
 from ablate.report.watch.curves import on_dark
@@ -192,8 +192,8 @@ def test_wrong_words_are_named_with_the_choices():
         FigureForm("papers")
     for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):
         with pytest.raises(UserError, match="--size: expected a width and a height from 1 to 40"):
-            FigureForm(size=read_figure_size(text))
-    assert read_figure_size("3.3x2.4") == COLUMN
+            FigureForm(size=FigureForm.read_size(text))
+    assert FigureForm.read_size("3.3x2.4") == COLUMN
 
 
 # --- Families -----------------------------------------------------------------------------------

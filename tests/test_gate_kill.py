@@ -67,7 +67,7 @@ def test_killed_at_any_moment_it_says_the_same(tmp_path, kills):
         folder.mkdir()
     with begin(whole).process, begin(broken).process:
         pass
-    took = []
+    took, hits = [], 0
     server = Server(whole, LOADS)
     with server.process:
         for gain, seed in PROPOSALS:
@@ -79,9 +79,13 @@ def test_killed_at_any_moment_it_says_the_same(tmp_path, kills):
     with server.process:
         for (gain, seed), seconds in zip(PROPOSALS, took, strict=True):
             write_trainer(broken, gain=gain, seed=seed)
-            for _ in range(max(1, kills // len(PROPOSALS))):
-                server.killed(moment.uniform(0, seconds), *TRY, codes=(0, 3, 4))
+            each = max(1, kills // len(PROPOSALS))
+            for _ in range(each):  # what is trained stays: with more kills, each has less time
+                after = moment.uniform(0, 2 * seconds / max(2, each / 2))
+                hits += server.killed(after, *TRY, codes=(0, 3, 4))
             codes[broken].append(tried(server))
+    print(f"{hits} of {kills} kills met a running command")
+    assert hits
     assert codes[broken] == codes[whole]
     assert {0, 3, 4} == set(codes[whole])
     assert sealed(broken) == sealed(whole)

@@ -17,7 +17,7 @@ from ablate.run.rundir import RunDir
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock
 from ablate.store.events import RunState
-from ablate.store.gc import Rubbish, collect_rubbish, find_rubbish, kept_sweeps
+from ablate.store.gc import GarbageCollection, Rubbish, kept_sweeps
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -52,16 +52,15 @@ def own(store: Store) -> str:
 
 def found(store: Store, *forget: str) -> list[Rubbish]:
     with Ledger.reading(store) as ledger:
-        return find_rubbish(store, ledger, kept_sweeps(store, ledger, forget))
+        return GarbageCollection.forgetting(store, ledger, forget).rubbish
 
 
 def gone(store: Store, *forget: str) -> list[Path]:
     """Collect; returns what was found."""
     with Ledger.driving(store) as ledger:
-        plans = kept_sweeps(store, ledger, forget)
-        items = find_rubbish(store, ledger, plans)
-        collect_rubbish(store, ledger, plans, items, forget)
-    return [item.path for item in items]
+        collection = GarbageCollection.forgetting(store, ledger, forget)
+        collection.remove()
+    return [item.path for item in collection.rubbish]
 
 
 def aged(path: Path) -> None:
@@ -288,10 +287,10 @@ def test_a_run_at_work_stays_with_its_data(store):
 def test_a_run_that_somebody_took_since_stays(store):
     run = own(store)
     with Ledger.driving(store) as ledger:
-        plans = kept_sweeps(store, ledger, ["right"])
-        items = find_rubbish(store, ledger, plans)
+        collection = GarbageCollection.forgetting(store, ledger, ["right"])
+        assert collection.rubbish
         with Lock(store.rundir(run).lock.path).hold():
-            assert collect_rubbish(store, ledger, plans, items, ["right"]) == 0
+            assert collection.remove() == 0
             assert ledger.states([run])[run].status == "finished"
             assert store.rundir(run).has_result()
 

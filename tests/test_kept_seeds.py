@@ -17,7 +17,7 @@ from support.files import write_files
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
-from ablate.store.gc import find_rubbish, kept_sweeps
+from ablate.store.gc import GarbageCollection
 from ablate.store.ledger import Ledger
 from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
@@ -416,7 +416,7 @@ def test_killed_anywhere_in_a_replace_it_is_done_or_it_is_not(eight, tmp_path):
 def found_by_gc(store: Store) -> str:
     with Ledger.driving(store) as ledger:
         try:
-            return f"{len(find_rubbish(store, ledger, kept_sweeps(store, ledger, [])))} runs"
+            return f"{len(GarbageCollection.forgetting(store, ledger, []).rubbish)} runs"
         except Failure as error:
             return " ".join(str(error).split()[1:8])
 

@@ -18,13 +18,13 @@ from support.drivers import Elsewhere, Quiet, driven, left_behind
 from support.plans import record_plan, small_plan
 
 from ablate.audit.doctor import stored
-from ablate.report.show import describe_run, follow_log
+from ablate.report.show import RunLog, describe_run
 from ablate.report.status import SweepView
 from ablate.run.rundir import RunDir, to_json, write_whole
 from ablate.running.driver_lock import stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
-from ablate.store.gc import KeptSweeps, find_rubbish
+from ablate.store.gc import GarbageCollection, KeptSweeps
 from ablate.store.ledger import Ledger
 from ablate.store.progress import observe_progress
 from ablate.store.store import Store
@@ -132,7 +132,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
         with Ledger.reading(store) as ledger:
             found = [
                 item.path
-                for item in find_rubbish(store, ledger, KeptSweeps([], {}))
+                for item in GarbageCollection(store, ledger, KeptSweeps([], {})).rubbish
                 if item.kind == "runs"
             ]
         assert found == [real.path] * (not alive)
@@ -141,7 +141,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
 
 def followed(store: Store, tmp_path: Path) -> str:
     with Ledger.reading(store) as ledger, open(tmp_path / "out", "wb") as out:
-        follow_log(store, ledger, "a0", out)
+        RunLog(store, "a0", out).follow(ledger)
     return (tmp_path / "out").read_text()
 
 

@@ -26,12 +26,13 @@ def test_what_it_writes_can_be_planned(folder, kind):
             path = folder.folder / f"my_{kind}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (4, 4)).save(path)
-    *wrote, told = folder("new", kind, f"my_{kind}").out.splitlines()
+    names = () if kind == "skill" else (f"my_{kind}",)
+    *wrote, told = folder("new", kind, *names).out.splitlines()
     assert all((folder.folder / line.removeprefix("wrote ")).is_file() for line in wrote)
     try_it, _, command = told.partition(": ablate ")
     assert try_it == "try it"
     out = folder(*shlex.split(command), *(["launcher=inline"] * (kind != "data"))).out
-    expected = {"data": "classes: 2", "sweep": "4 variants x 5 seeds"}
+    expected = {"data": "classes: 2", "sweep": "4 variants x 5 seeds", "skill": "4 variants x 12 seeds"}
     assert expected.get(kind, "2 variants x 3 seeds") in out
 
 

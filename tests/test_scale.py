@@ -124,7 +124,7 @@ class Nodes:
 
     # --- As the driver sees it ------------------------------------------------------------------
 
-    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+    def offer(self, waiting: int, excluded_places: Collection[str]) -> Sequence[str]:
         return ()
 
     def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:

@@ -31,7 +31,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve_run
 from ablate.planning.plan import Plan
-from ablate.report.show import compare_runs, describe_run, follow_log
+from ablate.report.show import RunLog, compare_runs, describe_run
 from ablate.report.text import sparkline
 from ablate.run.rundir import RunDir
 from ablate.run.spec import RunSpec
@@ -453,11 +453,11 @@ def test_following_what_nobody_trains_ends_with_the_remedy(tmp_path, capsys):
     store.rundir("feed").log.write_text("begun\n")
     with planned(store, plan("left", [""], post=["feed"])) as ledger:
         ledger.record("feed", "started", step=50)
-        follow_log(store, ledger, "feed", out := io.BytesIO())
+        RunLog(store, "feed", out := io.BytesIO()).follow(ledger)
         assert out.getvalue() == b"begun\n"
         assert "the same `ablate sweep` goes on with it\n" in capsys.readouterr().err
         ledger.record("feed", "failed", reason="no more attempts")
-        follow_log(store, ledger, "feed", out)
+        RunLog(store, "feed", out).follow(ledger)
         assert capsys.readouterr().err == ""
 
 

@@ -84,25 +84,29 @@ class StreamJudge:
             raise unknown_value(place, name, names)
         return StreamMetric(metrics[key], "validation")
 
-    def lacking(self, number: int, own: Results, others: Results) -> tuple[int, int] | None:
+    def lacking(
+        self, number: int, proposal_results: Results, baseline_results: Results
+    ) -> tuple[int, int] | None:
         """Return the runs that the next look at a proposal needs, its own and the baseline's, in
         all; None where it can be taken."""
-        step = self._step(number, own, others)
+        step = self._step(number, proposal_results, baseline_results)
         return (step.runs, step.baseline_runs) if isinstance(step, Need) else None
 
-    def look(self, number: int, own: Results, others: Results) -> dict[str, Any]:
-        """Return what is sealed of the next look at a proposal: its fields, a number that is none
-        as null; of one that ends the proposal, what its runs and the baseline's add to the pool;
-        and of one that keeps it, the means of the metrics that no rule reads."""
-        look = self._step(number, own, others)
+    def look(
+        self, number: int, proposal_results: Results, baseline_results: Results
+    ) -> dict[str, Any]:
+        """Return the fields to seal of the next look at a proposal; nan becomes null. A look that
+        ends the proposal also has what its runs and the baseline's add to the pool, and one that
+        keeps it the means of the metrics that no rule reads."""
+        look = self._step(number, proposal_results, baseline_results)
         assert isinstance(look, GateLook)
         fields = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in asdict(look).items()
         }
         if look.word != "goes on":
-            proposal = self._values(own[: look.runs], self.metric)
-            baseline = self._values(others[: look.baseline_runs], self.metric)
+            proposal = self._values(proposal_results[: look.runs], self.metric)
+            baseline = self._values(baseline_results[: look.baseline_runs], self.metric)
             if self.record.rules.pairs:
                 proposal = [c - b for c, b in zip(proposal, baseline, strict=True)]
             fields["spreads"] = {
@@ -110,7 +114,10 @@ class StreamJudge:
                 "baseline": [*Pool().with_runs(baseline)],
             }
         if look.word == "keep":
-            fields["holdout"] = {name: self._means(name, own, others) for name in self._holdouts}
+            fields["holdout"] = {
+                name: self._means(name, proposal_results, baseline_results)
+                for name in self._holdouts
+            }
         return fields
 
     @staticmethod
@@ -136,17 +143,21 @@ class StreamJudge:
     def _holdouts(self) -> tuple[str, ...]:
         return self.record.rules.holdout
 
-    def _means(self, name: str, own: Results, others: Results) -> list[float]:
+    def _means(
+        self, name: str, proposal_results: Results, baseline_results: Results
+    ) -> list[float]:
         """Return the means of a metric as printed, the proposal's and the baseline's."""
         metric = self.metric_of(self.spec, name, "--holdout")
-        values = (self._values(results, metric) for results in (own, others))
+        values = (self._values(results, metric) for results in (proposal_results, baseline_results))
         return [metric.metric.sign * sum(numbers) / len(numbers) for numbers in values]
 
-    def _step(self, number: int, own: Results, others: Results) -> Need | GateLook:
+    def _step(
+        self, number: int, proposal_results: Results, baseline_results: Results
+    ) -> Need | GateLook:
         proposal, rules = self.record.proposals[number - 1], self.record.rules
         return next_step_of(
-            self._values(own, self.metric),
-            self._values(others, self.metric),
+            self._values(proposal_results, self.metric),
+            self._values(baseline_results, self.metric),
             Pool(*proposal.pool),
             [look.runs for look in proposal.looks],
             GateRules(rules.margin, proposal.simplify, proposal.most, rules.level, rules.pairs),

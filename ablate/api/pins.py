@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ablate.run import parse_source
-from ablate.shared import UserError, read_file
+from ablate.shared import UserError, read_file, unknown_value
 
 Definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -28,7 +28,7 @@ def read_pins(patterns: Sequence[str], folder: Path) -> dict[str, dict[str, str]
     for pattern in patterns:
         pins[pattern] = dict(_hashes(pattern, folder))
         if not pins[pattern]:
-            raise UserError(f"--pin {pattern}: matches nothing in {folder}")
+            raise _matches_nothing(pattern, folder)
     return pins
 
 
@@ -41,9 +41,19 @@ def check_pins(pins: Mapping[str, Mapping[str, str]], folder: Path) -> None:
                 change = "was changed" if name in hashes_now else "was removed"
                 change = change if name in hashes else "was added"
                 raise UserError(
-                    f"{name}: {change}, and is pinned by --pin {pattern}: a proposal may not "
-                    f"change it; undo that, or start another stream"
+                    f"{name}: {change}, but {pattern} is pinned: no proposal may change it; undo "
+                    f"that, or start another stream"
                 )
+
+
+def _matches_nothing(pattern: str, folder: Path) -> UserError:
+    file_pattern, _, name_pattern = pattern.partition(":")
+    files = [file for file in sorted(folder.glob(file_pattern)) if file.is_file()]
+    place = f"--pin {pattern}"
+    if not files:
+        return UserError(f"{place}: no such file in {folder}; give a path or a pattern within it")
+    names = [name for file in files for name in _definitions(parse_source(file, f"{place}: "))]
+    return unknown_value(place, name_pattern, names, f"a name in {file_pattern}:")
 
 
 def _hashes(pattern: str, folder: Path) -> Iterator[tuple[str, str]]:

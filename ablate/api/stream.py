@@ -65,7 +65,7 @@ class Stream:
         _check_options(options)
         file = StreamFile(place, name)
         composed = ComposedCode.of_folder(words, None, place.root)
-        metric = StreamJudge.metric_of(composed.spec, options.metric, "--metric")
+        metric = StreamJudge.metric_of(composed.spec, options.metric, "metric")
         for holdout in options.holdout:
             StreamJudge.metric_of(composed.spec, holdout, "--holdout")
         code = _code_of(file, composed.spec, composed.declared_tree)
@@ -136,7 +136,8 @@ class Stream:
     def _copy(self, number: int) -> str:
         kept_codes = {code.number: code for code in self._file.record().kept_codes}
         if number not in kept_codes:
-            raise unknown_value(f"{self.name}: code", number, kept_codes, "a kept one among")
+            place = f"{self.name}: code"
+            raise unknown_value(place, number, kept_codes, "the number of a kept one:")
         if not (copy := kept_codes[number].copy):
             raise UserError(f"{self.name} {number}: has no files of its own, only settings")
         return copy
@@ -199,8 +200,8 @@ class Stream:
                     continue
                 if runs:
                     proposal_results = work.of_proposal(proposal.code, runs)
-                asked = max(baseline_runs, record.baseline_runs(measure.number))
-                baseline_results = work.of_baseline(measure, asked)
+                baseline_runs_in_all = max(baseline_runs, record.baseline_runs(measure.number))
+                baseline_results = work.of_baseline(measure, baseline_runs_in_all)
         except Collapsed as error:
             self._seal(number, judge.failed(error.runs, len(baseline_results), error.word))
             return
@@ -239,15 +240,15 @@ def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> Co
     )
 
 
-def _check_measured(spec: RunSpec, first: RunSpec) -> None:
-    """Raise UserError where a proposal is measured otherwise than the first baseline."""
-    if spec.task_name != first.task_name:
+def _check_measured(spec: RunSpec, baseline_spec: RunSpec) -> None:
+    """Raise UserError where a proposal is not measured as the first baseline is."""
+    if spec.task_name != baseline_spec.task_name:
         raise UserError(
             f"metrics: this code is measured by {spec.task_name}, and the stream's baseline by "
-            f"{first.task_name}; a change of what is measured is another stream"
+            f"{baseline_spec.task_name}; a change of what is measured is another stream"
         )
-    if spec.is_command and first.is_command:
-        results = [part.tree["code"]["program"]["result"] for part in (spec, first)]
+    if spec.is_command and baseline_spec.is_command:
+        results = [part.tree["code"]["program"]["result"] for part in (spec, baseline_spec)]
         if results[0] != results[1]:
             raise UserError(
                 "trainer.result: is read from another place than the stream's baseline has; that "

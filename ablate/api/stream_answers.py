@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.shared import count_text
-
 EXIT_CODES: Mapping[str, int] = {"keep": 0, "discard": 3, "undecided": 4, "stale": 5}
 
 
@@ -112,12 +110,19 @@ class StreamLog:
     @property
     def sentence(self) -> str:
         """How many keeps chance alone would have made at most, and how many were made."""
-        verb = "was" if self.kept == 1 else "were"
         bound = f"{self.expected_false_keeps:.2g}"
-        proposals = count_text(self.proposals, "proposal")
+        if self.proposals == 0:
+            return "No proposal yet."
+        if self.proposals == 1:
+            end = "kept" if self.kept else "not kept"
+            return (
+                f"Had the proposal gained nothing, its chance to be kept was at most {bound}; it "
+                f"was {end}."
+            )
+        verb = "was" if self.kept == 1 else "were"
         return (
-            f"Had none of the {proposals} gained anything, at most {bound} would have been kept; "
-            f"{self.kept} {verb}."
+            f"Had none of the {self.proposals} proposals gained anything, at most {bound} would "
+            f"have been kept; {self.kept} {verb}."
         )
 
     @property

@@ -47,27 +47,27 @@ def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
 def _advice(store: Store, record: StreamRecord, number: int) -> str:
     """Say what to do after the last look at a proposal."""
     proposal, name = record.proposals[number - 1], record.name
-    kept = record.baseline
+    baseline = record.baseline
     undo = "undo the change"
-    if kept.copy:
-        undo += f": `{store.command('gate', 'restore', name, str(kept.number), '.')}`"
+    if baseline.copy:
+        undo += f": `{store.command('gate', 'restore', name, str(baseline.number), '.')}`"
     match proposal.word:
         case "keep":
             return "it is the baseline now: commit it, and propose the next change on top of it"
         case "discard":
             return undo
         case "stale":
-            return f"the baseline is proposal {kept.number} now: make the change on top of it"
+            return f"the baseline is proposal {baseline.number} now: make the change on top of it"
         case "undecided":
             reason = proposal.looks[-1].reason
             if reason == "bits":
                 return "let the seed decide what its runs draw: they are all equal"
             if reason == "constant":
                 return "let the seed decide what the baseline's runs draw: they are all equal"
-            more = [most for most in (20, 30) if most > proposal.most]
-            if not more:
+            higher_limits = [limit for limit in (20, 30) if limit > proposal.most]
+            if not higher_limits:
                 return undo
-            command = store.command("gate", "try", name, "--most", str(more[0]))
+            command = store.command("gate", "try", name, "--most", str(higher_limits[0]))
             return f"`{command}` goes on with it; or {undo}"
     return f"`{store.command('gate', 'try', name)}` with the same code goes on"
 

@@ -35,9 +35,7 @@ __all__ = [
     "read_frame",  # read a pandas frame of results
     "read_loop",  # read the log of a past loop
     "import_under_lock",  # make a sweep of a sheet, under the driver's lock
-    "read_merge_source",  # read what another store or bundle holds
-    "merge_stores",  # bring other stores and bundles into a store
-    "MergeReport",  # what a merge brought from a source
+    "StoreMerge",  # other stores and bundles, to bring into a store
 ]
 
 TYPE_CHECKING = False
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from ablate.audit.export import WEIGHT_NAMES, check_folder, export_bundle, export_weights
     from ablate.audit.importing import SheetDeclaration, import_under_lock
     from ablate.audit.loop_log import read_loop
-    from ablate.audit.merge import MergeReport, merge_stores, read_merge_source
+    from ablate.audit.merge import StoreMerge
     from ablate.audit.rerun import SAME_BITS, RerunStopped, retrain
     from ablate.audit.sheet import read_frame, read_sheet
     from ablate.audit.streams import verify_stream

@@ -74,7 +74,7 @@ class MergeSource:
     in_use: bool = False
 
 
-def read_merge_source(root: Path) -> MergeSource:
+def _read_source(root: Path) -> MergeSource:
     """Read a store or a bundle to merge.
 
     Raises UserError for any other folder, and Failure where its ledger, a plan or the bundle's own
@@ -168,27 +168,59 @@ class MergeReport:
     sweeps: dict[str, str] = field(default_factory=dict)
     streams: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def lines(self) -> Iterator[str]:
+        """The report as lines of text."""
+        counts = {
+            "brought": self.brought,
+            "here already": self.there,
+            "half trained, to go on here": self.half,
+            "not finished there": self.unfinished,
+            "running here": self.running,
+        }
+        text = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+        yield f"{self.source}: runs: {text or 'none'}"
+        words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
+        yield from (f"  sweep {name!r}: {words[change]}" for name, change in self.sweeps.items())
+        yield from (f"  stream {name!r}: {words[change]}" for name, change in self.streams.items())
+        yield from (f"  damaged: {line}" for line in self.damaged)
+
 
 # --- Checked, then copied, then recorded ----------------------------------------------------------
 
 
-def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[MergeReport]:
-    """Bring everything that the sources have into a store, under the driver's lock.
+@dataclass(frozen=True)
+class StoreMerge:
+    """A merge of other stores and bundles, which are read before a store is changed."""
 
-    Raises Failure, before anything is written, where a run has other bits here or in another
-    source, or where a sweep of the same name is a different one.
-    """
-    work = _Merge(store, ledger)
-    reports = [work.choose_from_source(source) for source in sources]
-    work.conflicts += stream_conflicts(store, [source.store for source in sources])
-    work.refuse()
-    work.copy()
-    for source in sources:
-        take_decisions(store, source.store)
-    work.record()
-    for report, source in zip(reports, sources, strict=True):
-        report.streams = bring_streams(store, source.store)
-    return reports
+    sources: Sequence[MergeSource]
+
+    @staticmethod
+    def of(folders: Sequence[Path]) -> StoreMerge:
+        """Read the stores and bundles in these folders.
+
+        Raises UserError for any other folder, and Failure where a ledger, a plan or a bundle's own
+        files were changed.
+        """
+        return StoreMerge([_read_source(folder) for folder in folders])
+
+    def bring_into(self, store: Store, ledger: Ledger) -> list[MergeReport]:
+        """Bring everything that the sources have into a store, under the driver's lock.
+
+        Raises Failure, before anything is written, where a run has other bits here or in another
+        source, or where a sweep of the same name is a different one.
+        """
+        work = _Merge(store, ledger)
+        reports = [work.choose_from_source(source) for source in self.sources]
+        work.conflicts += stream_conflicts(store, [source.store for source in self.sources])
+        work.refuse()
+        work.copy()
+        for source in self.sources:
+            take_decisions(store, source.store)
+        work.record()
+        for report, source in zip(reports, self.sources, strict=True):
+            report.streams = bring_streams(store, source.store)
+        return reports
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A stream is checked by its own file: its seals, then every look, which is judged again from the
 results of its runs, then the copies of its codes. Merging copies the file of a stream whole: of two
-that have a name in common, one has to begin as the other does.
+with the same name, one has to begin as the other does.
 
 Used by `ablate verify` (cli/keeping.py) and by `ablate merge` (audit/merge.py).
 """
@@ -22,7 +22,8 @@ from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
 FAILED_RUNS = ("diverged", "collapsed")  # reasons of looks that no rule has judged
 _Results = list[Mapping[str, Any]]
-JUDGED = ("word", "gain", "low", "high", "p", "reason")  # fields of a look that are judged again
+# Fields of a look that are judged again.
+JUDGED_FIELDS = ("word", "gain", "low", "high", "p", "reason")
 
 
 def verify_stream(store: Store, file: StreamFile) -> Verified:
@@ -64,25 +65,25 @@ class _Check:
             if look.reason in FAILED_RUNS:
                 self._failed(number, look.runs, look.reason)
                 continue
-            results = self._seen(number, look.runs, look.baseline_runs)
+            results = self._results_at_look(number, look.runs, look.baseline_runs)
             if results is None:
                 self.finding(number, f"look {look.runs}: lacks results of its runs")
                 continue
             judge = StreamJudge(self._at_look(number, position))
             if judge.lacking(number, *results) is not None:
-                self.finding(number, f"look {look.runs}: was taken before it could be")
+                self.finding(number, f"look {look.runs}: was taken before its runs were there")
                 continue
-            judged = judge.look(number, *results)
-            if judged["word"] == "keep" and look.word == "stale":
-                judged["word"] = "stale"
+            judged_look = judge.look(number, *results)
+            if judged_look["word"] == "keep" and look.word == "stale":
+                judged_look["word"] = "stale"
             self.report.numbers += 1
-            spreads = {key: (*spread,) for key, spread in judged.get("spreads", {}).items()}
+            spreads = {key: (*spread,) for key, spread in judged_look.get("spreads", {}).items()}
             if spreads != look.spreads:
                 self.finding(number, f"look {look.runs}: its spreads are not those of the results")
-            for key in JUDGED:
-                if judged[key] != getattr(look, key):
-                    sealed = getattr(look, key)
-                    problem = f"{key} is {sealed}, but {judged[key]} by the results"
+            for key in JUDGED_FIELDS:
+                if judged_look[key] != getattr(look, key):
+                    sealed_value = getattr(look, key)
+                    problem = f"{key} is {sealed_value}, but {judged_look[key]} by the results"
                     self.finding(number, f"look {look.runs}: {problem}")
 
     def _at_look(self, number: int, position: int) -> StreamRecord:
@@ -99,7 +100,9 @@ class _Check:
         if not is_so:
             self.finding(number, f"look {runs}: no run {reason}, by the results")
 
-    def _seen(self, number: int, runs: int, baseline_runs: int) -> tuple[_Results, _Results] | None:
+    def _results_at_look(
+        self, number: int, runs: int, baseline_runs: int
+    ) -> tuple[_Results, _Results] | None:
         """Return the results that a look has seen, the proposal's and the baseline's; None where
         one is missing."""
         proposal = self.record.proposals[number - 1]
@@ -108,11 +111,15 @@ class _Check:
         other_seeds = seeds
         if not self.record.rules.pairs:
             other_seeds = [measure.seed("baseline", n) for n in range(baseline_runs)]
-        own, others = self._results(code, seeds), self._results(measure, other_seeds)
-        whole = [[r for r in results if r is not None] for results in (own, others)]
-        if len(whole[0]) < len(own) or len(whole[1]) < len(others):
+        proposal_results = self._results(code, seeds)
+        baseline_results = self._results(measure, other_seeds)
+        complete = [
+            [r for r in results if r is not None]
+            for results in (proposal_results, baseline_results)
+        ]
+        if len(complete[0]) < len(proposal_results) or len(complete[1]) < len(baseline_results):
             return None
-        return whole[0], whole[1]
+        return complete[0], complete[1]
 
     def _results(self, code: CodeVersion, seeds: list[int]) -> list[Mapping[str, Any] | None]:
         """Return results of a code's runs, None for one that is missing or was edited."""
@@ -139,14 +146,14 @@ def stream_conflicts(store: Store, sources: Sequence[Store]) -> Iterator[str]:
     longest = {file.name: file for file in StreamFile.of_store(store)}
     for source in sources:
         for file in StreamFile.of_store(source):
-            other = longest.setdefault(file.name, file)
-            contents = sorted([read_file(file.path), read_file(other.path)], key=len)
+            longest_file = longest.setdefault(file.name, file)
+            contents = sorted([read_file(file.path), read_file(longest_file.path)], key=len)
             if not contents[1].startswith(contents[0]):
                 yield (
-                    f"the stream {file.name!r} of {source.root} is another one than "
-                    f"{other.path}; move one of the files away"
+                    f"the stream {file.name!r} of {source.root} differs from "
+                    f"{longest_file.path}; move one of the files away"
                 )
-            if len(read_file(file.path)) > len(read_file(other.path)):
+            if len(read_file(file.path)) > len(read_file(longest_file.path)):
                 longest[file.name] = file
 
 
@@ -159,12 +166,12 @@ def bring_streams(store: Store, source: Store) -> dict[str, str]:
         for code in file.record().needed_codes:
             if code.copy in file.copies.names():
                 mine.copies.keep(file.copies.files(code.copy), Path(code.origin))
-        content, before = read_file(file.path), b""
+        content, old_content = read_file(file.path), b""
         if mine.exists():
-            before = read_file(mine.path)
-        if len(content) > len(before):
+            old_content = read_file(mine.path)
+        if len(content) > len(old_content):
             make_folder(mine.path.parent)
             write_whole(mine.path, content)
-        grown = "grown" if len(content) > len(before) else "same"
-        states[file.name] = grown if before else "new"
+        state = "grown" if len(content) > len(old_content) else "same"
+        states[file.name] = state if old_content else "new"
     return states

@@ -426,19 +426,20 @@ def _order_tree(
 def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
     from rich.filesize import decimal
 
-    from ablate.store import removable_run, remove_run
+    from ablate.store import RemovableRun
 
     with changing(folder, "run") as (store, ledger):
-        items = {run: removable_run(store, ledger, run, text) for run, text in runs.items()}
+        removals = [RemovableRun.of(store, ledger, run, text) for run, text in runs.items()]
         states = ledger.states(runs)
-        for run, item in items.items():
+        for removal in removals:
+            run, rubbish = removal.run, removal.folder
             status = states[run].status if run in states else "not in the ledger"
-            print(f"to remove: {runs[run]} ({status}), {decimal(item.bytes)} in {item.path}")
+            print(f"to remove: {runs[run]} ({status}), {decimal(rubbish.bytes)} in {rubbish.path}")
         ask_for(f"{', '.join(runs.values())}: needs a confirmation", "Remove?", yes)
-        for run, item in items.items():
-            note = _restore_hint(store, run)
-            remove_run(store, ledger, run, item)
-            print(f"removed: {runs[run]}; {note}")
+        for removal in removals:
+            note = _restore_hint(store, removal.run)
+            removal.remove()
+            print(f"removed: {runs[removal.run]}; {note}")
     print_json(_order_tree("delete", dict.fromkeys(runs), runs))
 
 

@@ -62,7 +62,8 @@ class StartOptions:
         option("FILE[:NAME]", "File or function that no proposal may change; can be repeated."),
     ] = field(default_factory=list)
     holdout: Annotated[
-        list[str], option("METRIC", "Metric that no rule reads, reported at each keep.")
+        list[str],
+        option("METRIC", "Metric that no rule reads, reported at each keep; can be repeated."),
     ] = field(default_factory=list)
 
 
@@ -102,15 +103,20 @@ def try_(
     ] = None,
     most: Annotated[
         int | None,
-        option("N", "Runs at most; with more an undecided change goes on.", parser=whole_number),
+        option(
+            "N",
+            "Runs at most: 4, 8, 12, 20 or 30. With more, an undecided change goes on.",
+            parser=whole_number,
+        ),
     ] = None,
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
     """Judge the code here against the baseline. Exits with 0 only if the change is kept.
 
-    Exit codes: 0 keep, 3 discard, 4 undecided, 5 stale, 1 a run failed, 2 a mistake. The same
-    command goes on after a kill.
+    Exit codes: 0 keep, 3 discard, 4 undecided, 5 stale, 1 failure, 2 mistake.
+
+    After a kill, the same command goes on.
     """
     from ablate.api import Stream
     from ablate.report import StreamView

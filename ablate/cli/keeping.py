@@ -32,7 +32,6 @@ from ablate.shared import (
 )
 
 if TYPE_CHECKING:
-    from ablate.audit import MergeReport
     from ablate.run import RunDir, RunSpec
     from ablate.running import Slot
     from ablate.shared import Notes
@@ -346,31 +345,24 @@ def gc(
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.store import (
-        collect_rubbish,
-        find_rubbish,
-        foreign_files,
-        kept_sweeps,
-        linked_folders,
-        rubbish_summary,
-    )
+    from ablate.store import GarbageCollection
 
     forget = list(dict.fromkeys(sweeps or []))
     with reading(store):
         pass  # there is a store
     with changing(store, "gc") as (place, ledger):
-        stay, names = kept_sweeps(place, ledger, forget), ledger.sweeps()
-        for line in stay.notes(place):
+        collection, names = GarbageCollection.forgetting(place, ledger, forget), ledger.sweeps()
+        for line in collection.sweeps.notes(place):
             print(line, file=sys.stderr)
-        items = find_rubbish(place, ledger, stay)
-        for path in linked_folders(place):
+        items = collection.rubbish
+        for path in collection.linked_folders:
             print(f"left alone: {path} is a link; its target may belong to another store")
-        for path in foreign_files(place, stay):
+        for path in collection.foreign_files:
             print(f"left alone: {path}: ablate did not write it, so its folder stays")
         for name in forget:
             exists = name in names or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if exists else f"already forgotten: {name!r}")
-        for line in rubbish_summary(items):
+        for line in collection.summary():
             print(line)
         total = sum(item.bytes for item in items)
         files = [str(item.path) for item in items]
@@ -380,7 +372,7 @@ def gc(
             return
         size = decimal(total)
         ask_for(f"{size} to remove: needs a confirmation", f"Remove these {size}?", yes)
-        removed = collect_rubbish(place, ledger, stay, items, forget)
+        removed = collection.remove()
         print(f"removed {decimal(removed)}")
         print_json({"removed_bytes": removed})
 
@@ -394,8 +386,7 @@ def merge(
     store: StoreDir = RUNS,
 ) -> None:
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
-    from ablate.audit import Bundle, read_merge_source
-    from ablate.audit import merge_stores as bring
+    from ablate.audit import Bundle, StoreMerge
     from ablate.shared import make_folder
 
     if Bundle(store).is_one:
@@ -403,33 +394,17 @@ def merge(
     for source in sources:
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")
-    merge_sources = [read_merge_source(source) for source in sources]
+    store_merge = StoreMerge.of(sources)
     make_folder(store)
     announce(f"checking the runs of {', '.join(map(str, sources))}")
     with changing(store, "merge") as (place, ledger):
-        reports = bring(place, ledger, merge_sources)
+        reports = store_merge.bring_into(place, ledger)
     if format == "json":
         print_json(
             {"store": str(store), "sources": [dataclasses.asdict(report) for report in reports]}
         )
     else:
         for report in reports:
-            print("\n".join(map(printable, _lines(report))))
+            print("\n".join(map(printable, report.lines)))
     if damaged := [report.source for report in reports if report.damaged]:
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
-
-
-def _lines(report: MergeReport) -> Iterator[str]:
-    counts = {
-        "brought": report.brought,
-        "here already": report.there,
-        "half trained, to go on here": report.half,
-        "not finished there": report.unfinished,
-        "running here": report.running,
-    }
-    text = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    yield f"{report.source}: runs: {text or 'none'}"
-    words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
-    yield from (f"  sweep {name!r}: {words[change]}" for name, change in report.sweeps.items())
-    yield from (f"  stream {name!r}: {words[change]}" for name, change in report.streams.items())
-    yield from (f"  damaged: {line}" for line in report.damaged)

@@ -225,7 +225,7 @@ def show(
     store: StoreDir = RUNS,
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
-    from ablate.report import compare_runs, describe_run, follow_log, print_log, trees
+    from ablate.report import RunLog, compare_runs, describe_run, trees
     from ablate.store import find_run
 
     log_option = "--follow" if follow else "--log" if log else ""
@@ -237,9 +237,9 @@ def show(
         runs = [find_run(place, ledger, name) for name in (run, against) if name is not None]
         if follow:
             with _until_interrupted():
-                follow_log(place, ledger, runs[0], sys.stdout.buffer)
+                RunLog(place, runs[0], sys.stdout.buffer).follow(ledger)
         elif log:
-            print_log(place, runs[0], sys.stdout.buffer)
+            RunLog(place, runs[0], sys.stdout.buffer).print()
         elif format == "json":
             tree = trees.of_run(place, ledger, *runs) if len(runs) == 1 else None
             print_json(tree or trees.of_runs(place, ledger, runs))
@@ -320,7 +320,7 @@ def plot(
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.api import draw_sweep
     from ablate.planning import output_name
-    from ablate.report import FIGURE_FORMATS, FIGURE_KINDS, FigureForm, read_figure_size
+    from ablate.report import FIGURE_FORMATS, FIGURE_KINDS, FigureForm
 
     *words, kind = selection.words or [""]
     if kind not in FIGURE_KINDS:
@@ -329,7 +329,7 @@ def plot(
         )
     form = FigureForm(
         style,
-        read_figure_size(size) if size is not None else None,
+        FigureForm.read_size(size) if size is not None else None,
         captioned=not no_caption,
         grouping=by,
         highlight=highlight,

@@ -32,7 +32,6 @@ __all__ = [
     "FIGURE_KINDS",  # the kinds of figures
     "FIGURE_FORMATS",  # the file formats of figures
     "FigureForm",  # size, style and rows of a figure
-    "read_figure_size",  # read "3.3x2.4", in inches
     "render_page",  # render a sweep as one HTML page
     "PAGE_FIGURES",  # the figures that a page shows
     # Plans
@@ -54,8 +53,7 @@ __all__ = [
     "SweepView",  # a sweep at one moment
     "describe_run",  # describe a run
     "compare_runs",  # print the differences between two runs
-    "print_log",  # print a run's log
-    "follow_log",  # print a run's log as it grows
+    "RunLog",  # a run's log, printed at once or as it grows
     "count_provenance",  # count code, machines and commands of runs
     "trees",  # plans, runs and status as plain trees, for JSON
     "StoreAnswers",  # what the live page asks about a store
@@ -107,15 +105,14 @@ if TYPE_CHECKING:
         draw_figure,
         draw_figures,
     )
-    from ablate.report.plot.form import FigureForm, read_figure_size
+    from ablate.report.plot.form import FigureForm
     from ablate.report.power import SeedSpread, forecast_seeds, seed_spreads, simulate_looks
     from ablate.report.selection import choose_part
     from ablate.report.show import (
+        RunLog,
         compare_runs,
         count_provenance,
         describe_run,
-        follow_log,
-        print_log,
     )
     from ablate.report.status import SweepView
     from ablate.report.stream import StreamView

@@ -20,6 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -431,33 +432,43 @@ TAIL_LINES, TAIL_BYTES = 40, 8_000  # at most, of the end of a log
 POLL_S = 0.2  # between looks at a log that grows
 
 
-def print_log(store: Store, run: str, out: BinaryIO) -> None:
-    """Copy log.txt to `out`. Raises Failure for a run without a log."""
-    _copy(store.rundir(run), out, 0)
-    _check(store.rundir(run))
+@dataclass(frozen=True)
+class RunLog:
+    """The log of a run, log.txt, which is copied to `out`."""
 
+    store: Store
+    run: str
+    out: BinaryIO
 
-def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
-    """Copy log.txt to `out` as it grows, over all attempts, until the run has ended: it has its
-    result or was given up, or nobody trains it and nobody drives a sweep of it.
+    def print(self) -> None:
+        """Copy what is there. Raises Failure for a run without a log."""
+        folder = self.store.rundir(self.run)
+        _copy(folder, self.out, 0)
+        _check(folder)
 
-    Raises Failure for a run that has ended without a log.
-    """
-    folder = store.rundir(run)
-    place = 0
-    sweeps = {sweep for sweep, _ in sweeps_of_run(store, ledger, run)}
-    goes_on = True
-    while goes_on:
-        # Asked before copying, so that the last lines of a run that has just ended are copied, too.
-        goes_on = _goes_on(store, ledger, run, sweeps)
-        place = _copy(folder, out, place)
-        if goes_on:
-            time.sleep(POLL_S)
-    _check(folder)
-    if not folder.has_result() and _may_start(ledger, run):
-        announce(
-            "it has not ended, and nobody trains it now; the same `ablate sweep` goes on with it"
-        )
+    def follow(self, ledger: Ledger) -> None:
+        """Copy the log as it grows, over all attempts, until the run has ended: it has its result
+        or was given up, or nobody trains it and nobody drives a sweep of it.
+
+        Raises Failure for a run that has ended without a log.
+        """
+        folder = self.store.rundir(self.run)
+        place = 0
+        sweeps = {sweep for sweep, _ in sweeps_of_run(self.store, ledger, self.run)}
+        goes_on = True
+        while goes_on:
+            # Asked before copying, so that the last lines of a run that has just ended are copied,
+            # too.
+            goes_on = _goes_on(self.store, ledger, self.run, sweeps)
+            place = _copy(folder, self.out, place)
+            if goes_on:
+                time.sleep(POLL_S)
+        _check(folder)
+        if not folder.has_result() and _may_start(ledger, self.run):
+            announce(
+                "it has not ended, and nobody trains it now; the same `ablate sweep` goes on with "
+                "it"
+            )
 
 
 def tail(folder: RunDir) -> str:

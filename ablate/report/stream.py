@@ -50,8 +50,8 @@ def _answer_line(answer: Mapping[str, Any]) -> str:
     if reason := REASONS.get(answer["reason"], ""):
         parts.append(reason)
     facts = ", ".join(filter(None, parts))
-    kept, expected = answer["kept_so_far"], answer["expected_false_keeps"]
-    tally = f"{kept} kept so far, at most {expected:.2g} by chance"
+    kept_count, expected = answer["kept_so_far"], answer["expected_false_keeps"]
+    tally = f"{kept_count} kept so far, at most {expected:.2g} by chance"
     return f"{answer['word']} {answer['proposal']}: {facts}; {tally}; {answer['next']}"
 
 
@@ -69,9 +69,9 @@ def gain_text(answer: Mapping[str, Any]) -> str:
 def _stream_text(log: Mapping[str, Any]) -> str:
     """Return the log of a stream as lines of text, from its plain tree."""
     counts = [f"{log[key]} {key}" for key in ("kept", "discarded", "undecided", "stale", "open")]
-    shown = ", ".join(text for text in counts if not text.startswith("0 "))
+    outcome_counts = ", ".join(text for text in counts if not text.startswith("0 "))
     tally = f"{count_text(log['proposals'], 'proposal')}, {count_text(log['runs'], 'run')}"
-    lines = [log["sentence"], f"{tally}: {shown}" if shown else tally]
+    lines = [log["sentence"], f"{tally}: {outcome_counts}" if outcome_counts else tally]
     if log["spread"] is not None:
         lines.append(f"spread of one run: {log['spread']:.4g} {log['unit']}".rstrip())
     if log["answers"]:
@@ -89,7 +89,10 @@ HEADINGS = ("n", "word", "runs", "gain", "note")
 def _cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
     word = answer["word"] or "open"
     remark = REASONS.get(answer["reason"], "") if word == "undecided" else ""
-    holdout = [f"{key} {own:.4g} ({base:.4g})" for key, (own, base) in answer["holdout"].items()]
+    holdout = [
+        f"{key} {value:.4g} ({baseline_value:.4g})"
+        for key, (value, baseline_value) in answer["holdout"].items()
+    ]
     note = "; ".join(filter(None, [answer["note"], remark, *holdout]))
     return str(answer["proposal"]), word, str(answer["runs"]), gain_text(answer), note
 
@@ -127,9 +130,11 @@ def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
     import io
 
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
+    axes.margins(y=0.15)
     axes.axhline(0, color="#666666", linewidth=0.8)
     spent = 0
     for answer in log["answers"]:
@@ -144,9 +149,12 @@ def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
     for word, colour in COLOURS.items():
         count = sum(answer["word"] == word for answer in log["answers"])
         if count:
-            axes.plot([], [], "o", color=colour, label=f"{word}: {count}")
+            size = 6 if word == "keep" else 3
+            axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
     if log["answers"]:
         axes.legend(frameon=False, fontsize=8)
+    axes.set_xlim(0, spent + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("runs of proposals")
     axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
     axes.set_title(log["sentence"], fontsize=9, loc="left")

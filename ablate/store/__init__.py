@@ -95,15 +95,9 @@ __all__ = [
     "read_beat",  # read a heartbeat's file
     # Removing
     "Rubbish",  # a file or folder that may be removed
-    "find_rubbish",  # what no sweep refers to and nobody uses
-    "rubbish_summary",  # rubbish by kind, in lines
-    "collect_rubbish",  # remove rubbish and forget sweeps, under the lock
+    "GarbageCollection",  # what no sweep refers to and nobody uses, and its removal
     "remove_rubbish",  # remove what nobody uses
-    "removable_run",  # a run's folder, where it may be removed
-    "remove_run",  # remove a run, then note that
-    "kept_sweeps",  # the sweeps that stay
-    "linked_folders",  # folders that are links, and stay
-    "foreign_files",  # files in runs' folders that ablate didn't write
+    "RemovableRun",  # a run that the user wants to remove
 ]
 
 TYPE_CHECKING = False
@@ -131,18 +125,7 @@ if TYPE_CHECKING:
         without_skipped,
     )
     from ablate.store.folder import WRITES_AGAIN, HostLock, Liveness, StoreFolder
-    from ablate.store.gc import (
-        Rubbish,
-        collect_rubbish,
-        find_rubbish,
-        foreign_files,
-        kept_sweeps,
-        linked_folders,
-        removable_run,
-        remove_rubbish,
-        remove_run,
-        rubbish_summary,
-    )
+    from ablate.store.gc import GarbageCollection, RemovableRun, Rubbish, remove_rubbish
     from ablate.store.ledger import (
         Ledger,
         Unrecorded,

@@ -21,8 +21,9 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -163,24 +164,6 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         )
 
 
-def linked_folders(store: Store) -> list[Path]:
-    """List the folders of the store that are links. They are left alone, with everything behind
-    them."""
-    folders = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
-    return [path for path in folders if path.is_symlink()]
-
-
-def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
-    """List files that ablate didn't write in the folders of runs that no plan contains. They
-    stay."""
-    runs = _planned_runs(sweeps)
-    foreign = []
-    for path in _entries(store.runs):
-        if re.fullmatch(ID, path.name) and path.name not in runs:
-            foreign += [path / name for name in RunDir(path).foreign()]
-    return foreign
-
-
 def _planned_runs(sweeps: KeptSweeps) -> set[str]:
     """Return the runs of the plans, and those that the ledger has for sweeps without one."""
     runs: set[str] = set()
@@ -189,51 +172,133 @@ def _planned_runs(sweeps: KeptSweeps) -> set[str]:
     return runs.union(*sweeps.unreadable.values())
 
 
-def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
-    """List everything that nobody uses and no kept sweep refers to, by its plan or an earlier one.
+@dataclass(frozen=True)
+class GarbageCollection:
+    """Rubbish, which nobody uses and no kept sweep refers to, by its plan or an earlier one, and
+    its removal under the driver's lock.
 
-    Decoded data stay while a plan can't be read: its future runs may need them.
+    `sweeps`: those that stay; `forget`: the names of those that are forgotten. Decoded data stay
+    while a plan can't be read: its future runs may need them.
     """
-    runs = _planned_runs(sweeps)
-    data: set[str] = set()
-    given_up: dict[str, str] = {}
-    for plan in sweeps.plans:
-        for cell in plan.cells:
-            data |= _fingerprints(cell.spec)
-        earlier = ledger.earlier(plan.name)
-        runs |= earlier.kept_runs.keys()
-        for run in earlier.kept_runs:
-            data |= _data_of(store.rundir(run))
-        given_up |= {run: f"{plan.name}, {seeds}" for run, seeds in earlier.given_up.items()}
-    folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
-    free = []
-    stay = []
-    for path in folders:
-        if not path.is_dir():
-            continue
-        linked = store.runs.is_symlink() or (path.is_symlink() and RunDir(path).attempt is None)
-        is_run_folder = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
-        if linked or path.name in runs or not is_run_folder:
-            stay.append(path)
-        elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
-            stay.append(path)
-            data |= _data_of(RunDir(path))
-        else:
-            free.append(path)
-    rubbish = [_rubbish_at("trash", path) for path in _trash_entries(store)]
-    rubbish += [_rubbish_at("temporary", path) for path in _temporary(store, stay)]
-    rubbish += [_rubbish_at("temporary", path) for path in _half_done(store)]
-    rubbish += [_rubbish_at("diffs", path) for path in _diffs(store, stay)]
-    rubbish += _codes(store)
-    rubbish += _reruns(store)
-    rubbish += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
-    if not sweeps.unreadable:
-        rubbish += _data(store, data)
-    for path in free:
-        lock = None if path.is_symlink() else RunDir(path).lock
-        item = _rubbish_at("runs", path, lock)
-        rubbish.append(replace(item, plan=given_up.get(path.name, "")))
-    return rubbish
+
+    store: Store
+    ledger: Ledger
+    sweeps: KeptSweeps
+    forget: Sequence[str] = ()
+
+    @staticmethod
+    def forgetting(store: Store, ledger: Ledger, forget: Sequence[str]) -> GarbageCollection:
+        """Return the collection that forgets these sweeps. Raises as `kept_sweeps` does."""
+        return GarbageCollection(store, ledger, kept_sweeps(store, ledger, forget), forget)
+
+    @cached_property
+    def rubbish(self) -> list[Rubbish]:
+        """Everything that may be removed. It is searched for once: what the user saw is what
+        `remove` removes."""
+        runs = _planned_runs(self.sweeps)
+        data: set[str] = set()
+        given_up: dict[str, str] = {}
+        for plan in self.sweeps.plans:
+            for cell in plan.cells:
+                data |= _fingerprints(cell.spec)
+            earlier = self.ledger.earlier(plan.name)
+            runs |= earlier.kept_runs.keys()
+            for run in earlier.kept_runs:
+                data |= _data_of(self.store.rundir(run))
+            given_up |= {run: f"{plan.name}, {seeds}" for run, seeds in earlier.given_up.items()}
+        folders = sorted(self.store.runs.iterdir()) if self.store.runs.is_dir() else []
+        free = []
+        stay = []
+        for path in folders:
+            if not path.is_dir():
+                continue
+            linked = self.store.runs.is_symlink() or (
+                path.is_symlink() and RunDir(path).attempt is None
+            )
+            is_run_folder = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
+            if linked or path.name in runs or not is_run_folder:
+                stay.append(path)
+            elif self.store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
+                stay.append(path)
+                data |= _data_of(RunDir(path))
+            else:
+                free.append(path)
+        rubbish = [_rubbish_at("trash", path) for path in _trash_entries(self.store)]
+        rubbish += [_rubbish_at("temporary", path) for path in _temporary(self.store, stay)]
+        rubbish += [_rubbish_at("temporary", path) for path in _half_done(self.store)]
+        rubbish += [_rubbish_at("diffs", path) for path in _diffs(self.store, stay)]
+        rubbish += _codes(self.store)
+        rubbish += _reruns(self.store)
+        rubbish += _attempts(self.store, {path.name for path in stay}, self.ledger.starts(runs))
+        if not self.sweeps.unreadable:
+            rubbish += _data(self.store, data)
+        for path in free:
+            lock = None if path.is_symlink() else RunDir(path).lock
+            item = _rubbish_at("runs", path, lock)
+            rubbish.append(replace(item, plan=given_up.get(path.name, "")))
+        return rubbish
+
+    @property
+    def linked_folders(self) -> list[Path]:
+        """Folders of the store that are links. They are left alone, with everything behind
+        them."""
+        store = self.store
+        folders = (
+            *(store.runs, store.attempts, store.cache),
+            *(store.trash, store.reruns, store.diffs),
+        )
+        return [path for path in folders if path.is_symlink()]
+
+    @property
+    def foreign_files(self) -> list[Path]:
+        """Files that ablate didn't write in the folders of runs that no plan contains. They
+        stay."""
+        runs = _planned_runs(self.sweeps)
+        foreign = []
+        for path in _entries(self.store.runs):
+            if re.fullmatch(ID, path.name) and path.name not in runs:
+                foreign += [path / name for name in RunDir(path).foreign()]
+        return foreign
+
+    def summary(self) -> Iterator[str]:
+        """Yield one line for each kind of rubbish and each earlier plan: size, number and first
+        names."""
+        from rich.filesize import decimal
+
+        groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
+        for item in self.rubbish:
+            group = WORDS[item.kind]
+            if item.plan:
+                group = f"runs of {item.plan}, which --replace gave up"
+            groups.setdefault(group, []).append(item)
+        for words, items in groups.items():
+            if items:
+                names = ", ".join(item.path.name for item in items[:MOST_SHOWN])
+                suffix = ", ..." if len(items) > MOST_SHOWN else ""
+                size = decimal(sum(item.bytes for item in items))
+                yield f"{size:>10}  {len(items):,} {words}: {names}{suffix}"
+
+    def remove(self) -> int:
+        """Remove the rubbish and forget the sweeps; return the number of bytes freed.
+
+        What needs no note in the ledger is removed first, and the removal of runs is recorded once
+        they are gone. So there is room to write on a disk that was full, and a crash before the
+        note does no harm.
+        """
+        freed = remove_rubbish(self.store, [item for item in self.rubbish if item.kind != "runs"])
+        for name in self.forget:
+            # The plan last: without it the ledger's sweep is one that lost its plan.
+            self.ledger.forget(name)
+            self.store.plan_path(name).unlink(missing_ok=True)
+            sync_folder(self.store.plan_path(name).parent)
+        freed += remove_rubbish(self.store, [item for item in self.rubbish if item.kind == "runs"])
+        planned = _planned_runs(self.sweeps)
+        for run, state in self.ledger.states().items():
+            if run in planned or state == RunState():
+                continue
+            if not self.store.rundir(run).path.exists():
+                self.ledger.record(run, "collected")
+        return freed
 
 
 def _data_of(folder: RunDir) -> set[str]:
@@ -350,65 +415,48 @@ def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
                 yield _rubbish_at("data", path, lock)
 
 
-def collect_rubbish(
-    store: Store,
-    ledger: Ledger,
-    sweeps: KeptSweeps,
-    rubbish: Iterable[Rubbish],
-    forget: Iterable[str],
-) -> int:
-    """Remove rubbish and forget sweeps, under the driver's lock; return the number of bytes freed.
+@dataclass(frozen=True)
+class RemovableRun:
+    """A run that the user wants to remove, and its folder."""
 
-    What needs no note in the ledger is removed first, and the removal of runs is recorded once they
-    are gone. So there is room to write on a disk that was full, and a crash before the note does no
-    harm.
-    """
-    rubbish = list(rubbish)
-    freed = remove_rubbish(store, [item for item in rubbish if item.kind != "runs"])
-    for name in forget:  # the plan last: without it the ledger's sweep is one that lost its plan
-        ledger.forget(name)
-        store.plan_path(name).unlink(missing_ok=True)
-        sync_folder(store.plan_path(name).parent)
-    freed += remove_rubbish(store, [item for item in rubbish if item.kind == "runs"])
-    planned = _planned_runs(sweeps)
-    for run, state in ledger.states().items():
-        if run not in planned and state != RunState() and not store.rundir(run).path.exists():
-            ledger.record(run, "collected")
-    return freed
+    store: Store
+    ledger: Ledger
+    run: str
+    folder: Rubbish
 
+    @staticmethod
+    def of(store: Store, ledger: Ledger, run: str, label: str) -> RemovableRun:
+        """Return a run that may be removed. `label`: the name of the run in errors.
 
-def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
-    """Return the folder of a run that the user wants to remove, with its lock.
+        Raises UserError where the run is skipped or being trained, has no folder, is behind a link,
+        or has files that ablate didn't write.
+        """
+        path = store.rundir(run).path
+        state = ledger.states([run]).get(run, RunState())
+        if state.status == "skipped":
+            raise UserError(f"{label}: is skipped; --undo comes before --delete")
+        if not path.is_dir():
+            raise UserError(f"{label}: has no folder at {path}")
+        if path.is_symlink() or store.runs.is_symlink():
+            raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
+        if store.liveness.alive(store.rundir(run)):
+            raise UserError(f"{label}: is being trained; `ablate stop` stops it")
+        foreign = store.rundir(run).foreign()
+        if foreign:
+            raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
+        folder = _rubbish_at("runs", path, store.rundir(run).lock)
+        return RemovableRun(store, ledger, run, folder)
 
-    `label`: the name of the run in errors. Raises UserError where the run is skipped or being
-    trained, has no folder, is behind a link, or has files that ablate didn't write.
-    """
-    path = store.rundir(run).path
-    state = ledger.states([run]).get(run, RunState())
-    if state.status == "skipped":
-        raise UserError(f"{label}: is skipped; --undo comes before --delete")
-    if not path.is_dir():
-        raise UserError(f"{label}: has no folder at {path}")
-    if path.is_symlink() or store.runs.is_symlink():
-        raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
-    if store.liveness.alive(store.rundir(run)):
-        raise UserError(f"{label}: is being trained; `ablate stop` stops it")
-    foreign = store.rundir(run).foreign()
-    if foreign:
-        raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
-    return _rubbish_at("runs", path, store.rundir(run).lock)
+    def remove(self) -> None:
+        """Remove the run, then record that. A crash between the two does no harm.
 
-
-def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
-    """Remove a run, then record that. A crash between the two does no harm.
-
-    Raises TryAgain if the run is in use by now.
-    """
-    remove_rubbish(store, [item])
-    if item.path.exists():
-        raise TryAgain(f"{item.path}: is in use by now, so it stays")
-    if run in ledger.states([run]):
-        ledger.record(run, "collected", by="the user")
+        Raises TryAgain if the run is in use by now.
+        """
+        remove_rubbish(self.store, [self.folder])
+        if self.folder.path.exists():
+            raise TryAgain(f"{self.folder.path}: is in use by now, so it stays")
+        if self.run in self.ledger.states([self.run]):
+            self.ledger.record(self.run, "collected", by="the user")
 
 
 def remove_rubbish(store: Store, items: Iterable[Rubbish]) -> int:
@@ -463,25 +511,6 @@ def _move(item: Rubbish, place: Path) -> bool:
             else:
                 item.path.unlink()
     return True
-
-
-def rubbish_summary(rubbish: Iterable[Rubbish]) -> Iterator[str]:
-    """Yield one line for each kind of rubbish and each earlier plan: size, number and first
-    names."""
-    from rich.filesize import decimal
-
-    groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
-    for item in rubbish:
-        group = WORDS[item.kind]
-        if item.plan:
-            group = f"runs of {item.plan}, which --replace gave up"
-        groups.setdefault(group, []).append(item)
-    for words, items in groups.items():
-        if items:
-            names = ", ".join(item.path.name for item in items[:MOST_SHOWN])
-            suffix = ", ..." if len(items) > MOST_SHOWN else ""
-            size = decimal(sum(item.bytes for item in items))
-            yield f"{size:>10}  {len(items):,} {words}: {names}{suffix}"
 
 
 def _rubbish_at(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:

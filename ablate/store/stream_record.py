@@ -115,7 +115,7 @@ class StreamRules:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """A stream as its events tell it."""
+    """A stream, folded from its events."""
 
     name: str
     rules: StreamRules
@@ -128,8 +128,7 @@ class StreamRecord:
     @property
     def baseline(self) -> CodeVersion:
         """The code that was kept last."""
-        kept = [proposal.code for proposal in self.proposals if proposal.word == "keep"]
-        return kept[-1] if kept else self.start
+        return self.kept_codes[-1]
 
     @property
     def measure(self) -> CodeVersion:
@@ -241,7 +240,9 @@ def _look(event: Mapping[str, Any]) -> StreamLook:
     fields = {key: value for key, value in event.items() if key not in ("kind", "at", "proposal")}
     fields["spreads"] = {key: _spread(pair) for key, pair in fields.get("spreads", {}).items()}
     means = fields.get("holdout", {})
-    fields["holdout"] = {name: (own, baseline) for name, (own, baseline) in means.items()}
+    fields["holdout"] = {
+        name: (value, baseline_value) for name, (value, baseline_value) in means.items()
+    }
     return StreamLook(**fields)
 
 
@@ -259,8 +260,9 @@ def _with_proposal(
     if look is not None:
         proposal = replace(proposal, looks=(*proposal.looks, look))
     if most is not None:
-        # The look that left it undecided was its last; now it goes on.
-        last_look = replace(proposal.looks[-1], word="goes on", reason="")
+        # The look that left it undecided was its last; now it goes on, and a later one adds to the
+        # pool.
+        last_look = replace(proposal.looks[-1], word="goes on", reason="", spreads={})
         proposal = replace(proposal, most=most, looks=(*proposal.looks[:-1], last_look))
     proposals[number - 1] = proposal
     return replace(record, proposals=tuple(proposals))

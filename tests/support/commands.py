@@ -67,11 +67,13 @@ class Server:
 
     def killed(
         self, after: float, *words: str, seen: Path | None = None, codes: Collection[int] = (0,)
-    ) -> None:
+    ) -> bool:
         """Start a command and kill it after so many seconds, or as soon as the file `seen` exists,
-        unless it has ended before, with one of the exit codes."""
+        unless it has ended before, with one of the exit codes. Return whether it was killed."""
         pid, until = self.start(*words), time.monotonic() + after
         while time.monotonic() < until and not (seen and seen.exists()):
             time.sleep(0.0005)
         os.kill(pid, signal.SIGKILL)
-        assert self.end() in (*codes, -signal.SIGKILL)
+        code = self.end()
+        assert code in (*codes, -signal.SIGKILL)
+        return code == -signal.SIGKILL

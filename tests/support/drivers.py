@@ -46,7 +46,7 @@ class Elsewhere:
     def warm(self) -> None:
         pass
 
-    def offer(self, waiting: int, without) -> tuple[str, ...]:
+    def offer(self, waiting: int, excluded_places) -> tuple[str, ...]:
         return ()
 
     def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:

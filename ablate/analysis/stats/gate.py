@@ -159,7 +159,7 @@ def spread_of(pool: Pool, baseline: Sequence[float], pairs: bool) -> float:
     return math.sqrt(squares / df / (2 if pairs else 1))  # a difference has the variance of two
 
 
-class _Judged(NamedTuple):
+class _GainEstimate(NamedTuple):
     """Numbers that the rules need: the gain, its standard error and degrees of freedom, and the
     spread of one run."""
 
@@ -176,22 +176,26 @@ def _shared_look(
     baseline_mean, baseline_squares = _mean_squares(baseline)
     mean, squares = _mean_squares(proposal)
     shared_df = pool.df + baseline_runs - 1
-    shared = (pool.squares + baseline_squares) / shared_df
-    if shared == 0:
+    shared_variance = (pool.squares + baseline_squares) / shared_df
+    if shared_variance == 0:
         return GateLook(
             runs, baseline_runs, "undecided", mean - baseline_mean, *_NOTHING, "constant"
         )
-    own, own_df = _moderated(squares, runs - 1, shared, shared_df, screened=True)
-    other, other_df = _moderated(baseline_squares, baseline_runs - 1, shared, shared_df)
-    own, other = own / runs, other / baseline_runs
-    df = (own + other) ** 2 / (own**2 / own_df + other**2 / other_df)  # Satterthwaite
-    judged = _Judged(
-        mean - baseline_mean,
-        math.sqrt(own + other),
-        min(df, shared_df + runs - 1),
-        math.sqrt(shared),
+    variance, variance_df = _moderated(squares, runs - 1, shared_variance, shared_df, screened=True)
+    base_variance, base_df = _moderated(
+        baseline_squares, baseline_runs - 1, shared_variance, shared_df
     )
-    return _look(judged, proposal, baseline_runs, rules)
+    variance, base_variance = variance / runs, base_variance / baseline_runs
+    df = (variance + base_variance) ** 2 / (
+        variance**2 / variance_df + base_variance**2 / base_df
+    )  # Satterthwaite
+    estimate = _GainEstimate(
+        mean - baseline_mean,
+        math.sqrt(variance + base_variance),
+        min(df, shared_df + runs - 1),
+        math.sqrt(shared_variance),
+    )
+    return _look(estimate, proposal, baseline_runs, rules)
 
 
 def _paired_look(
@@ -201,56 +205,56 @@ def _paired_look(
     gain, squares = _mean_squares(_differences(proposal, baseline))
     if pool.df == 0:
         return GateLook(runs, runs, "undecided", gain, *_NOTHING, "constant")
-    shared = pool.squares / pool.df
-    variance, df = _moderated(squares, runs - 1, shared, pool.df, screened=True)
+    shared_variance = pool.squares / pool.df
+    variance, df = _moderated(squares, runs - 1, shared_variance, pool.df, screened=True)
     df = min(df, pool.df + runs - 1)
-    judged = _Judged(gain, math.sqrt(variance / runs), df, math.sqrt(shared / 2))
-    return _look(judged, proposal, runs, rules)
+    estimate = _GainEstimate(gain, math.sqrt(variance / runs), df, math.sqrt(shared_variance / 2))
+    return _look(estimate, proposal, runs, rules)
 
 
 _NOTHING = (math.nan, math.nan, 1.0)  # low, high and p where nothing has a spread
 
 
 def _look(
-    judged: _Judged, proposal: Sequence[float], baseline_runs: int, rules: GateRules
+    estimate: _GainEstimate, proposal: Sequence[float], baseline_runs: int, rules: GateRules
 ) -> GateLook:
     runs = len(proposal)
-    half = float(stdtrit(judged.df, (1 + CONFIDENCE) / 2)) * judged.error
+    half = float(stdtrit(estimate.df, (1 + CONFIDENCE) / 2)) * estimate.error
     p = 1.0
     word: GateWord = "goes on"
     reason: GateReason = ""
     if runs in KEEPING_LOOKS:
-        p = float(stdtr(judged.df, -(judged.gain + (rules.simplify or 0.0)) / judged.error))
+        p = float(stdtr(estimate.df, -(estimate.gain + (rules.simplify or 0.0)) / estimate.error))
         if p <= rules.level * KEEPING_LOOKS[runs]:
             word, reason = "keep", "gain"
             if is_constant(proposal):  # a hard-wired lucky seed has a "gain" without a spread
                 word, reason = "undecided", "bits"
     if rules.simplify is None:
-        margin = rules.margin or MARGIN_SPREADS * judged.spread
+        margin = rules.margin or MARGIN_SPREADS * estimate.spread
         worth = margin / 2
     else:
         worth = -rules.simplify / 2
-    if word == "goes on" and judged.gain < worth:
+    if word == "goes on" and estimate.gain < worth:
         word, reason = "discard", "small"
     if word == "goes on" and runs == rules.looks[-1]:
         word, reason = "undecided", "bits" if is_constant(proposal) else "runs"
-    gain = judged.gain
+    gain = estimate.gain
     return GateLook(runs, baseline_runs, word, gain, gain - half, gain + half, p, reason)
 
 
 def _moderated(
-    squares: float, df: int, shared: float, shared_df: int, screened: bool = False
+    squares: float, df: int, shared_variance: float, shared_df: int, screened: bool = False
 ) -> tuple[float, float]:
     """Return (variance, df) of one code's runs: moderated by the shared variance or, if `screened`
     and its own lies beyond the point of F, its own."""
     prior_df = min(PRIOR_DF, shared_df)
-    if screened and df and squares / df > float(fdtri(df, shared_df, OWN_SPREAD)) * shared:
+    if screened and df and squares / df > float(fdtri(df, shared_df, OWN_SPREAD)) * shared_variance:
         return squares / df, df
-    return (prior_df * shared + squares) / (prior_df + df), prior_df + df
+    return (prior_df * shared_variance + squares) / (prior_df + df), prior_df + df
 
 
-def _differences(results: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [result - other for result, other in zip(results, others, strict=True)]
+def _differences(results: Sequence[float], base_results: Sequence[float]) -> list[float]:
+    return [result - base_result for result, base_result in zip(results, base_results, strict=True)]
 
 
 def _mean_squares(results: Sequence[float]) -> tuple[float, float]:

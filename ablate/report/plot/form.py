@@ -94,6 +94,14 @@ class FigureForm:
         if self.grouping not in (None, "family"):
             raise unknown_value("--by", self.grouping, ["family"])
 
+    @staticmethod
+    def read_size(text: str) -> Size:
+        """Read "3.3x2.4", width and height in inches; raises UserError."""
+        match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
+        if match is None:
+            raise size_error(text)
+        return float(match[1]), float(match[2])
+
     @property
     def heading(self) -> bool:
         return self.captioned and STYLES[self.style].heading
@@ -186,14 +194,6 @@ class FigureForm:
         if self.style == "slides":
             return 10.0, 5.6
         return self._width(panels), max(2.4, OF_PAGE * page[1])
-
-
-def read_figure_size(text: str) -> Size:
-    """Read "3.3x2.4", width and height in inches; raises UserError."""
-    match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
-    if match is None:
-        raise size_error(text)
-    return float(match[1]), float(match[2])
 
 
 def size_error(text: str) -> UserError:

@@ -50,10 +50,10 @@ class Slot:
         return {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
 
 
-def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
-    """List the slots that are on no place of `without`, and in no group with a slot of such a
+def usable(slots: Sequence[Slot], excluded_places: Collection[str]) -> list[Slot]:
+    """List the slots that are on none of `excluded_places`, and in no group with a slot of such a
     place."""
-    out = {slot.name for slot in slots if slot.place in without}
+    out = {slot.name for slot in slots if slot.place in excluded_places}
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
 
@@ -115,9 +115,9 @@ class Launcher(Liveness, Protocol):
     def most(self) -> int:
         """The largest number of slots that it ever offers for the least of `worlds`."""
 
-    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+    def offer(self, waiting: int, excluded_places: Collection[str]) -> Sequence[str]:
         """Adjust the slots to the runs that wait: they need `waiting` slots of the least of
-        `worlds`, on none of the places `without`.
+        `worlds`, on none of the `excluded_places`.
 
         Returns lines for the user. Raises Failure where no slot can be had any more, and OSError
         while the store's disk is full.

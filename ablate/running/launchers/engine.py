@@ -32,7 +32,7 @@ from ablate.shared import Failure, UserError, make_folder, write_whole
 
 PILOT = "ablate.running.launchers.pilot"  # the module whose main program is a pilot
 PATIENCE_S = 20.0  # for an answer; a cluster whose controller is down gives none
-WHERE = "start ablate on a host that can ask for jobs, such as a login node"
+ELSEWHERE_REMEDY = "start ablate on a host that can ask for jobs, such as a login node"
 State = Literal["waiting", "running", "ended", "failed", "lost"]
 
 
@@ -71,33 +71,33 @@ class FileEngine:
 
     # --- Requests -------------------------------------------------------------------------------
 
-    def submit(self, count: int, without: Collection[str]) -> list[str]:
+    def submit(self, count: int, excluded_hosts: Collection[str]) -> list[str]:
         try:
             make_folder(self._folder)
         except OSError as error:
             raise Failure(f"{self._place}: {self._folder}: {error.strerror}") from error
         if self._file.array is not None:
-            return self._submit(count, without)
+            return self._submit(count, excluded_hosts)
         jobs: list[str] = []
         for _ in range(count):
             try:
-                jobs += self._submit_somewhere(without)
+                jobs += self._submit_somewhere(excluded_hosts)
             except Failure:
                 if not jobs:
                     raise
                 break  # the next request says why
         return jobs
 
-    def _submit_somewhere(self, without: Collection[str]) -> list[str]:
+    def _submit_somewhere(self, excluded_hosts: Collection[str]) -> list[str]:
         """Ask for a job, where there are hosts on one that has none of ours."""
         if not self._file.has_hosts:
-            return self._submit(1, without)
+            return self._submit(1, excluded_hosts)
         busy = {host for host, jobs in self._states.items() if any(map(is_there, jobs.values()))}
-        hosts = [host for host in self._hosts if host not in {*without, *busy}]
+        hosts = [host for host in self._hosts if host not in {*excluded_hosts, *busy}]
         reasons = []
         for host in sorted(hosts, key=lambda host: host in self._unreachable):
             try:
-                [job] = self._submit(1, without, host)
+                [job] = self._submit(1, excluded_hosts, host)
             except Failure as error:
                 reasons.append(str(error))
                 continue
@@ -107,8 +107,10 @@ class FileEngine:
             return []
         raise Failure(reasons[0] if reasons else f"{self._place}: launcher.hosts: none can be used")
 
-    def _submit(self, count: int, without: Collection[str], host: str = "") -> list[str]:
-        output = self._ask_for(self.request(count, without, host), request_settings(self._settings))
+    def _submit(self, count: int, excluded_hosts: Collection[str], host: str = "") -> list[str]:
+        output = self._ask_for(
+            self.request(count, excluded_hosts, host), request_settings(self._settings)
+        )
         job = self._job_id(output)
         if count == 1:
             return [f"{host}:{job}" if host else job]
@@ -118,8 +120,8 @@ class FileEngine:
             EngineFile.fill(array.id, {"job": job, "number": number}) for number in range(count)
         ]
 
-    def request(self, count: int, without: Collection[str] = (), host: str = "") -> Request:
-        """Return a request for `count` jobs, on none of the hosts `without`, each with pilots."""
+    def request(self, count: int, excluded_hosts: Collection[str] = (), host: str = "") -> Request:
+        """Return a request for `count` jobs, on none of the `excluded_hosts`, each with pilots."""
         file = self._file
         several = file.array if count > 1 else None
         values = self._values(host) | {
@@ -127,7 +129,7 @@ class FileEngine:
             "final": count - 1,
             "label": file.label if several is None else several.label,
             "exclude": file.exclude_joined.join(
-                EngineFile.fill(file.exclude, {"host": name}) for name in sorted(without)
+                EngineFile.fill(file.exclude, {"host": name}) for name in sorted(excluded_hosts)
             ),
         }
         options = {**file.options, **({} if several is None else several.options)}
@@ -166,7 +168,7 @@ class FileEngine:
                 request.words, input=request.script, capture_output=True, text=True, check=False
             )
         except OSError as error:
-            raise Failure(f"{place}: {program}: {error.strerror}; {WHERE}") from error
+            raise Failure(f"{place}: {program}: {error.strerror}; {ELSEWHERE_REMEDY}") from error
         if completed.returncode == 0:
             return completed.stdout
         reason = refusal(self._file, completed.stderr or completed.stdout)
@@ -257,9 +259,9 @@ class FileEngine:
         for command in (self._file.submit, self._file.states):
             program = shlex.split(command)[0].format_map(values)
             if shutil.which(program) is None:
-                raise Failure(f"{self._place}: {program}: not found on PATH; {WHERE}")
+                raise Failure(f"{self._place}: {program}: not found on PATH; {ELSEWHERE_REMEDY}")
         if self.states() is None:
-            raise Failure(f"{self._place}: the cluster gives no answer; {WHERE}")
+            raise Failure(f"{self._place}: the cluster gives no answer; {ELSEWHERE_REMEDY}")
 
     def states(self) -> Mapping[str, bool] | None:
         answers = self._answers()

@@ -23,7 +23,7 @@ AGAIN_S = 60.0  # after it refused a job; twice as long after each further refus
 MOST_AGAIN_S = 3600.0
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
 UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
-UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
+MOST_UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class JobEnd:
 class Engine(Protocol):
     """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
 
-    def submit(self, count: int, without: Collection[str]) -> list[str]:
-        """Request `count` jobs, on none of the hosts `without`, each of which starts pilots.
+    def submit(self, count: int, excluded_hosts: Collection[str]) -> list[str]:
+        """Request `count` jobs, on none of the `excluded_hosts`, each of which starts pilots.
         Returns their ids. Raises Failure with a line that says why there are none."""
 
     def states(self) -> Mapping[str, bool] | None:
@@ -70,8 +70,8 @@ class Jobs:
         self._thread = ThreadPoolExecutor(1)  # one after the other, as they were asked
         self._ends = ThreadPoolExecutor(AT_ONCE)
         self._ended: dict[str, Future[JobEnd]] = {}
-        self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
-        self._asked: Future[Mapping[str, bool] | None] | None = None
+        self._left_at: dict[str, float] = {}  # jobs whose pilots have left, and when
+        self._states_answer: Future[Mapping[str, bool] | None] | None = None
         self._asked_at = -math.inf
         self._submitted: Future[list[str]] | None = None
         self._refusal, self._again_s = "", AGAIN_S  # the last one, and the wait after the next
@@ -84,8 +84,8 @@ class Jobs:
 
         Raises Failure where no job can be had, or none is of use.
         """
-        if self._asked is not None and self._asked.done():
-            self.running, self._asked = self._asked.result(), None
+        if self._states_answer is not None and self._states_answer.done():
+            self.running, self._states_answer = self._states_answer.result(), None
             self._unanswered = 0 if self.running is not None else self._unanswered + 1
             if self.running is not None:
                 self._answered = True
@@ -97,8 +97,8 @@ class Jobs:
                         f"host that can ask for jobs"
                     )
                 self.lines.append("the cluster gives no answer; runs that train go on")
-        if self._asked is None and now - self._asked_at > ASK_S:
-            self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
+        if self._states_answer is None and now - self._asked_at > ASK_S:
+            self._asked_at, self._states_answer = now, self._thread.submit(self._engine.states)
         if self._submitted is not None and self._submitted.done():
             submitted, self._submitted = self._submitted, None
             self.not_before = now + ASK_S
@@ -113,7 +113,8 @@ class Jobs:
                 self._refusal = str(error)
                 self.not_before = now + self._again_s
                 self._again_s = min(2 * self._again_s, MOST_AGAIN_S)
-            self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
+            # An answer from before lacks these jobs.
+            self._states_answer, self._asked_at = None, -math.inf
 
     def _count_unseen(
         self, running: Mapping[str, bool], piloted: Collection[str], used: bool, now: float
@@ -125,16 +126,16 @@ class Jobs:
             if ending is None:
                 continue
             del self.unseen[job]
-            if job not in self._left and ending.kind != "lost":
+            if job not in self._left_at and ending.kind != "lost":
                 words = ending.words or "nobody knows how"
                 report = f"ended before its pilot was seen ({words})"
                 self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
                 self.lines.append(self.failures[-1])
         for job, runs in running.items():
-            ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
+            ends = runs and now - self._left_at.get(job, -math.inf) < LEAVES_S
             if job not in piloted and not ends:  # one that was requeued comes again
                 self.unseen[job] = None
-        if len(self.failures) >= UNSEEN and not used:
+        if len(self.failures) >= MOST_UNSEEN and not used:
             raise Failure(f"no node can be used: {self.failures[-1]}")
 
     def meet(self, job: str, remarks: Collection[str], is_of_use: bool) -> None:
@@ -146,7 +147,7 @@ class Jobs:
 
     def leave(self, job: str, now: float) -> None:
         """Note that a pilot of this job is gone."""
-        self._left[job] = now
+        self._left_at[job] = now
 
     def ended(self, job: str) -> JobEnd | None:
         """Return how a job ended, once the engine has answered; None until then. Each answer is
@@ -159,8 +160,8 @@ class Jobs:
         """Return whether jobs may be requested now; not before it is known which there are."""
         return self.running is not None and self._submitted is None and now > self.not_before
 
-    def submit(self, count: int, without: Collection[str]) -> None:
-        self._submitted = self._thread.submit(self._engine.submit, count, without)
+    def submit(self, count: int, excluded_hosts: Collection[str]) -> None:
+        self._submitted = self._thread.submit(self._engine.submit, count, excluded_hosts)
 
     def cancel(self, jobs: Collection[str]) -> Future[None]:
         return self._thread.submit(self._engine.cancel, jobs)

@@ -53,7 +53,7 @@ class Here(HostLock):
     def most(self) -> int:
         return sum(slot.ranks == self.slots[0].ranks for slot in self.slots)
 
-    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+    def offer(self, waiting: int, excluded_places: Collection[str]) -> Sequence[str]:
         return ()
 
 

@@ -90,7 +90,7 @@ def look(root: Path, settings: Mapping[str, Any], job: str, host: str, name: str
         "ablate": __version__,
         "torch": torch,
         "clock": time.time(),
-        "slots": [slot.place for slot in pilot.own.values()],
+        "slots": [slot.place for slot in pilot.slots_by_name.values()],
         "remarks": pilot.remarks,
     }
     write_whole(root / "pilots" / "jobs" / f"{name}.json", to_json(facts))
@@ -104,7 +104,7 @@ class _Pilot:
     job: str
     host: str
     left_s: float | None
-    own: dict[str, Slot] = field(default_factory=dict)  # by the name that the driver knows
+    slots_by_name: dict[str, Slot] = field(default_factory=dict)  # as the driver names them
     orders: dict[str, str] = field(default_factory=dict)  # attempt -> slot, as the driver says
     working: dict[str, RunDir] = field(default_factory=dict)  # by attempt
     slots: dict[str, str] = field(default_factory=dict)  # attempt -> slot
@@ -168,14 +168,14 @@ class _Pilot:
             if slot.name not in reasons:
                 key, place = f"{name}/{slot.name}", f"{host}/{slot.place}"
                 group = [f"{name}/{device}" for device in slot.group]
-                self.own[key] = replace(slot, name=key, place=place, group=group)
+                self.slots_by_name[key] = replace(slot, name=key, place=place, group=group)
 
     def _step(self, heard: list[int]) -> bool:
         """Do one round of work. Returns False after the last."""
         self._reap()
         orders = self.folder.orders()
         self._listen()
-        leaving = bool(heard) or not self.own or bool(orders.get("close"))
+        leaving = bool(heard) or not self.slots_by_name or bool(orders.get("close"))
         leaving = leaving or bool(self.driver.get("done")) or time.monotonic() > self.short_at
         alone = time.monotonic() - self.heard_at > STALE_S
         self._obey(orders, takes=not (leaving or alone), refuses=leaving)
@@ -203,9 +203,9 @@ class _Pilot:
         for attempt, slot in assignments.items():
             if attempt in self.working or attempt in self.ended:
                 continue
-            if refuses or slot not in self.own:
+            if refuses or slot not in self.slots_by_name:
                 self.ended[attempt] = EXIT_AWAY
-            elif takes and self.own[slot].takes.isdisjoint(self._taken()):
+            elif takes and self.slots_by_name[slot].takes.isdisjoint(self._taken_devices()):
                 self._start(attempt, slot)
         for attempt, at_once in self.folder.stops().items():
             self._stop(attempt, at_once)
@@ -213,13 +213,13 @@ class _Pilot:
     def _start(self, attempt: str, slot: str) -> None:
         folder = RunDir(self.root / ATTEMPTS_FOLDER / attempt)
         if self.cache.has(folder):
-            self.local.start(folder, self.own[slot])
+            self.local.start(folder, self.slots_by_name[slot])
             self.working[attempt], self.slots[attempt] = folder, slot
 
-    def _taken(self) -> frozenset[str]:
+    def _taken_devices(self) -> frozenset[str]:
         devices: set[str] = set()
         for slot in self.slots.values():
-            devices |= self.own[slot].takes
+            devices |= self.slots_by_name[slot].takes
         return frozenset(devices)
 
     def _stop(self, attempt: str, now: bool) -> None:
@@ -243,7 +243,7 @@ class _Pilot:
     def _beat(self, open: bool = False, over: bool = False) -> None:
         self.beats += 1
         self.beaten_at = time.monotonic()
-        slots = [asdict(slot) for slot in self.own.values()]
+        slots = [asdict(slot) for slot in self.slots_by_name.values()]
         notes = {
             attempt: self.local.notes(folder).tree() for attempt, folder in self.working.items()
         }
@@ -263,19 +263,19 @@ class _Pilot:
 
 
 class NodeCache:
-    """The decoded data of one pilot. `path`: the folder that its workers read; `here`: a folder on
-    a disk of the node, "" to read the shared cache."""
+    """The decoded data of one pilot. `path`: the folder that its workers read; `node_folder`: a
+    folder on a disk of the node, "" to read the shared cache."""
 
-    def __init__(self, shared: Path, here: str) -> None:
-        self._shared = shared
-        self.path = Path(here) if here else shared
+    def __init__(self, shared_cache: Path, node_folder: str) -> None:
+        self._shared_cache = shared_cache
+        self.path = Path(node_folder) if node_folder else shared_cache
         self._copies: dict[str, threading.Thread] = {}
-        self._whole: set[str] = set()  # copied at some time
+        self._copied: set[str] = set()  # copied at some time
 
     def has(self, run: RunDir) -> bool:
         """Return whether the run can be trained now. Sets that are not on the node are copied in
         the background, once a node."""
-        if self.path == self._shared:
+        if self.path == self._shared_cache:
             return True
         try:
             spec = RunSpec.of(run.read_spec())
@@ -292,9 +292,9 @@ class NodeCache:
         if thread is not None and thread.is_alive():
             return False
         lost = not (self.path / fingerprint / META_FILE).exists()
-        if thread is not None and not (lost and fingerprint in self._whole):
+        if thread is not None and not (lost and fingerprint in self._copied):
             return True
-        self._whole.discard(fingerprint)
+        self._copied.discard(fingerprint)
         self._copies[fingerprint] = threading.Thread(
             target=self._copy, args=(fingerprint,), daemon=True
         )
@@ -308,16 +308,16 @@ class NodeCache:
         make_folder(self.path)
         with Lock(self.path / f"{fingerprint}.copy").hold(), contextlib.suppress(OSError):
             if target.exists() and decoded.damage(target) is None:
-                self._whole.add(fingerprint)
+                self._copied.add(fingerprint)
                 return
             new = target.with_name(f".{fingerprint}.{os.getpid()}")
             for old in (new, target):
                 shutil.rmtree(old, ignore_errors=True)
             try:
-                shutil.copytree(self._shared / fingerprint, new)
+                shutil.copytree(self._shared_cache / fingerprint, new)
                 if decoded.damage(new) is None:
                     os.rename(new, target)
-                    self._whole.add(fingerprint)
+                    self._copied.add(fingerprint)
             finally:
                 shutil.rmtree(new, ignore_errors=True)
 

@@ -231,21 +231,21 @@ class PilotLauncher:
         for pilot in self._fleet.pilots.values():
             self._order(pilot, pilot.orders)  # with this driver's settings
 
-    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+    def offer(self, waiting: int, excluded_places: Collection[str]) -> Sequence[str]:
         if not self._fleet.is_driven:
             self._begin()
         self._beat.waiting = waiting
         if self._beat.full is not None:
             raise self._beat.full
         for pilot in self._fleet.pilots.values():
-            if pilot.slots and not usable(pilot.slots, without) and not pilot.orders.close:
+            if pilot.slots and not usable(pilot.slots, excluded_places) and not pilot.orders.close:
                 self._order(pilot, replace(pilot.orders, close=True))
         if self._jobs.may_submit(time.monotonic()):
-            self._fit(without)
+            self._fit(excluded_places)
         lines, self._jobs.lines = self._jobs.lines, []
         return lines
 
-    def _fit(self, without: Collection[str]) -> None:
+    def _fit(self, excluded_places: Collection[str]) -> None:
         """Request as many jobs as the runs need, `jobs` at most."""
         waiting = self._beat.waiting
         held_count = sum(pilot.device_count for pilot in self._fleet.open_pilots) // self.worlds[0]
@@ -256,7 +256,7 @@ class PilotLauncher:
             if not self._fleet.is_proven:  # once the data is decoded: a node has to see it
                 write_proof(self._root, self._fleet.token)
                 self._fleet = replace(self._fleet, is_proven=True)
-            self._jobs.submit(lacking, {place.partition("/")[0] for place in without})
+            self._jobs.submit(lacking, {place.partition("/")[0] for place in excluded_places})
         if not waiting:
             self._jobs.cancel_unseen(time.monotonic())
 
