@@ -861,7 +861,13 @@ def test_a_program_that_is_no_application(app):
         (
             "./fit.sh out 7 -s 3 --wd=1e-4 --mode 'a b' --fast",
             "./fit.sh {folder} {arg2} -s {s} --wd={wd} --mode {mode} {fast}",
-            {"arg2": 7, "s": 3, "wd": 0.0001, "mode": "a b", "fast": {"flag": "--fast", "default": True}},
+            {
+                "arg2": 7,
+                "s": 3,
+                "wd": 0.0001,
+                "mode": "a b",
+                "fast": {"flag": "--fast", "default": True},
+            },
         ),
         (
             "python -m pkg.train --config-file a.json --name x --json '{}'",

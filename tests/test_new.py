@@ -32,7 +32,11 @@ def test_what_it_writes_can_be_planned(folder, kind):
     try_it, _, command = told.partition(": ablate ")
     assert try_it == "try it"
     out = folder(*shlex.split(command), *(["launcher=inline"] * (kind != "data"))).out
-    expected = {"data": "classes: 2", "sweep": "4 variants x 5 seeds", "skill": "4 variants x 12 seeds"}
+    expected = {
+        "data": "classes: 2",
+        "sweep": "4 variants x 5 seeds",
+        "skill": "4 variants x 12 seeds",
+    }
     assert expected.get(kind, "2 variants x 3 seeds") in out
 
 

@@ -33,7 +33,6 @@ __all__ = [
     "Here",  # workers of this machine, as a launcher has them
     "GpuSet",  # the GPUs that a launcher may use
     "SiteJob",  # a job that looks at what a cluster's nodes see
-    "site_jobs",  # the settings of each job that a look at a cluster takes
     "gpus",  # what nvidia-smi says of GPUs
     # Before the first run
     "drop_unfit_slots",  # drop the slots whose devices don't work
@@ -93,7 +92,7 @@ if TYPE_CHECKING:
         take_decisions,
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows
-    from ablate.running.site import SiteJob, site_jobs
+    from ablate.running.site import SiteJob
     from ablate.running.time_left import TimeLeft
     from ablate.running.world_sizes import Worlds, group_of, narrow_worlds
 else:

@@ -16,12 +16,6 @@ from ablate.shared import make_folder, read_json
 from ablate.store import store_token, write_proof
 
 
-def site_jobs(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the settings of each job that a look at a site takes: one, or one on each of the hosts
-    that the settings name."""
-    return [{**settings, "hosts": host} for host in host_names(settings)] or [settings]
-
-
 class SiteJob:
     """A job that looks. `settings`: the launcher group of an engine; `root`: the store."""
 
@@ -42,6 +36,12 @@ class SiteJob:
         [self.job] = self._engine.submit(1, ())
         self.log = self._engine.log(self.job)
         self._log_start = sizes.get(self.log, 0)
+
+    @staticmethod
+    def settings_of_each(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the settings of each job that a look at a site takes: one, or one on each of the
+        hosts that the settings name."""
+        return [{**settings, "hosts": host} for host in host_names(settings)] or [settings]
 
     def runs(self) -> bool | None:
         """Return whether the job runs; None where it has ended, or nobody answers."""

@@ -19,7 +19,7 @@ from ablate.audit.doctor.machine import PROGRESS, Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.report import make_console
 from ablate.run import RunSpec
-from ablate.running import Ask, Slot, site_jobs
+from ablate.running import Ask, SiteJob, Slot
 from ablate.shared import Failure, UserError
 from ablate.store import Store
 
@@ -68,7 +68,7 @@ def check_store(store: Store, cluster: Mapping[str, Any] | None = None) -> Findi
     """Make the checks of the store alone; first those of a cluster, by a job of its launcher (one
     on each host that the settings name), where its settings are given."""
     if cluster is not None:
-        for settings in site_jobs(cluster):
+        for settings in SiteJob.settings_of_each(cluster):
             yield from _safely("submit", partial(site.cluster, store, settings))
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
