@@ -43,14 +43,14 @@ def sweep(shell, hosts, calm) -> Iterator[FarSweeps]:
 
 
 def test_the_runs_of_a_host_that_vanishes_go_on_elsewhere(shell, sweep, hosts, calm):
-    process = sweep(sleep=0.3)
+    process = sweep(sleep=0.15)
     lost = train(shell)[0]["host"]
     hosts.vanish(lost)
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
 def test_a_host_that_comes_back_is_used_again(shell, sweep, hosts, calm):
-    process = sweep(sleep=1)
+    process = sweep(sleep=0.3)
     for beat in train(shell):
         hosts.vanish(beat["host"])
     for name in hosts.names:
