@@ -18,7 +18,7 @@ from ablate.planning import expand
 from ablate.running import launchers
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driver_session
-from ablate.running.launchers import pilots
+from ablate.running.launchers import jobs, pilots
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -123,8 +123,8 @@ def on_a_pilot(folder: Path, sweep: str, drive: Callable[..., None]) -> None:
 @pytest.mark.parametrize("where", [locally, on_a_pilot])
 @pytest.mark.parametrize("sweep", [*TRAINERS])
 def test_only_what_is_stuck_is_ended_as_hung(here, monkeypatch, sweep, where):
-    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
-        monkeypatch.setattr(pilots, name, 0.2)
+    for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (jobs, "ASK_S")):
+        monkeypatch.setattr(module, name, 0.2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})  # slots for all rows
     store, view = Store(here / "runs"), Quiet()
     (here / "runs" / "cache").mkdir(parents=True)

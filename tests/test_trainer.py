@@ -31,7 +31,7 @@ from ablate.run.rundir import RunDir
 from ablate.run.spec import OwnSpec
 from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
-from ablate.running.launchers import pilots as engines
+from ablate.running.launchers import jobs as engines
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
