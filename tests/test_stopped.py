@@ -25,7 +25,7 @@ from ablate.run.rundir import RunDir
 from ablate.running import launchers
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driver_session
-from ablate.running.launchers import Launcher, pilots
+from ablate.running.launchers import Launcher, jobs, pilots
 from ablate.running.orders import carry_out
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -122,8 +122,8 @@ def here(tmp_path, monkeypatch) -> Path:
             (tmp_path / "sweeps" / f"{sweep}.yaml").write_text(json.dumps(tree))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "cache").mkdir(parents=True)
-    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
-        monkeypatch.setattr(pilots, name, 0.2)
+    for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (jobs, "ASK_S")):
+        monkeypatch.setattr(module, name, 0.2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(10)})  # a slot for each row
     return tmp_path
 
