@@ -181,6 +181,7 @@ class Jobs:
             queued |= self._without_pilot() - running.keys()
             if queued:
                 self.cancel(sorted(queued)).result()
+        self.unseen, self.running, self._submitted = {}, None, None  # a second call has no jobs
         self._thread.shutdown(cancel_futures=True)
         self._ends.shutdown(wait=False, cancel_futures=True)
 
