@@ -180,6 +180,12 @@ def _alike(x: Tensor, *_: Any, dtype: torch.dtype | None = None, **__: Any) -> T
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
+def _multiplied(x: Tensor, y: Any) -> Any:
+    # A product lies in memory as its first factor does, and attention's result then as well: that
+    # decides what rotated queries and keys keep.
+    return torch.empty_like(x) if x.is_complex() else SHAPES[aten.mul.Tensor](x, y)
+
+
 def _losses(x: Tensor, target: Tensor, weight: Any, reduction: int, *_: Any) -> Any:
     return x.new_empty(len(x) if reduction == 0 else ()), x.new_empty(())
 
@@ -199,6 +205,7 @@ TRAINING_SHAPES: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: lambda x: (_alike(x), x.new_empty(0)),
     aten._log_softmax.default: _alike,
     aten.mean.default: lambda x: x.new_empty(()),
+    aten.mul.Tensor: _multiplied,
     aten.nll_loss_forward.default: _losses,
     aten.rsub.Scalar: _alike,
 }
