@@ -26,6 +26,8 @@ class Processes:
     """See `ablate.running.launchers.jobs.Engine`. `limit`: seconds that a job may take;
     `stale_s`: without a driver, before a pilot takes nothing new."""
 
+    silence = ""
+
     def __init__(self, settings: Mapping, root: Path, token: str) -> None:
         self.settings, self.root = {**settings, "token": token}, root
         self.jobs: dict[str, subprocess.Popen] = {}

@@ -45,7 +45,12 @@ class Stream:
         self._file = StreamFile(self._store, name)
         if not self._file.exists():
             names = [file.name for file in StreamFile.of_store(self._store)]
-            raise unknown_value("stream", name, names, f"one started in {self._store.root}:")
+            if not names:
+                raise UserError(
+                    f"stream: none has been started in {self._store.root}; start one by "
+                    f"`ablate gate start NAME`"
+                )
+            raise unknown_value("stream", name, names)
         self.name = name
 
     def __repr__(self) -> str:

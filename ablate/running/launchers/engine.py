@@ -65,6 +65,7 @@ class FileEngine:
         self._script = self._folder / f"script-{os.getpid()}.yaml"
         self._hosts = host_names(settings)
         self._states: dict[str, dict[str, State]] = {}  # the last answer of each host
+        self.silence = ""
         self._unreachable: set[str] = set()
         _check_limit(settings)
         self._check_missing()
@@ -261,7 +262,9 @@ class FileEngine:
             if shutil.which(program) is None:
                 raise Failure(f"{self._place}: {program}: not found on PATH; {ELSEWHERE_REMEDY}")
         if self.states() is None:
-            raise Failure(f"{self._place}: the cluster gives no answer; {ELSEWHERE_REMEDY}")
+            raise Failure(
+                f"{self._place}: the cluster gives no answer{self.silence}; {ELSEWHERE_REMEDY}"
+            )
 
     def states(self) -> Mapping[str, bool] | None:
         answers = self._answers()
@@ -272,6 +275,7 @@ class FileEngine:
     def _answers(self) -> dict[str, State] | None:
         """Return the state of every job; None where nobody answers. The jobs of a host that does
         not answer are as they were: it may only be out of reach."""
+        self.silence = ""
         if not self._file.has_hosts:
             return self._states_at("")
         with ThreadPoolExecutor(len(self._hosts)) as threads:
@@ -284,8 +288,9 @@ class FileEngine:
 
     def _states_at(self, host: str) -> dict[str, State] | None:
         values = self._values(host)
-        output = output_of(EngineFile.words(self._file.states, values), self._file.empty)
+        output, reason = answer_to(EngineFile.words(self._file.states, values), self._file.empty)
         if output is None:
+            self.silence = f" ({reason})" if reason else ""
             return None
         prefix = f"{host}:" if host else ""
         states = read_states(self._file, output, str(values["name"]))
@@ -451,16 +456,25 @@ def seconds(limit: str) -> float | None:
     return ((float(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs
 
 
-def output_of(words: Sequence[str], empty: str = "") -> str | None:
-    """Return what a command prints; None where it fails, is not there, or takes longer than
-    PATIENCE_S. `empty`: a pattern of an output that says that there is nothing, and may come with
-    any exit code."""
+def output_of(words: Sequence[str]) -> str | None:
+    """Return what a command prints; None where it fails: see `answer_to`."""
+    return answer_to(words)[0]
+
+
+def answer_to(words: Sequence[str], empty: str = "") -> tuple[str | None, str]:
+    """Return (what a command prints, ""), or (None, the reason in one line) where it fails, is not
+    there, or takes longer than PATIENCE_S; the reason is "" where the command gives none. `empty`:
+    a pattern of an output that says that there is nothing, and may come with any exit code."""
     try:
         completed = subprocess.run(
             words, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except OSError as error:
+        return None, f"{words[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return None, f"{words[0]}: nothing within {PATIENCE_S:g} seconds"
     if empty and re.search(empty, completed.stdout + completed.stderr):
-        return ""
-    return completed.stdout if completed.returncode == 0 else None
+        return "", ""
+    if completed.returncode == 0:
+        return completed.stdout, ""
+    return None, "".join(completed.stderr.strip().splitlines()[-1:])

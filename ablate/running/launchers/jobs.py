@@ -38,6 +38,8 @@ class JobEnd:
 class Engine(Protocol):
     """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
 
+    silence: str  # why the last question had no answer, in brackets; "" where nobody knows
+
     def submit(self, count: int, excluded_hosts: Collection[str]) -> list[str]:
         """Request `count` jobs, on none of the `excluded_hosts`, each of which starts pilots.
         Returns their ids. Raises Failure with a line that says why there are none."""
@@ -93,10 +95,12 @@ class Jobs:
             elif self._unanswered == UNANSWERED:
                 if not (self._answered or piloted):
                     raise Failure(
-                        f"launcher={self._name}: the cluster gives no answer; start ablate on a "
-                        f"host that can ask for jobs"
+                        f"launcher={self._name}: the cluster gives no answer"
+                        f"{self._engine.silence}; start ablate on a host that can ask for jobs"
                     )
-                self.lines.append("the cluster gives no answer; runs that train go on")
+                self.lines.append(
+                    f"the cluster gives no answer{self._engine.silence}; runs that train go on"
+                )
         if self._states_answer is None and now - self._asked_at > ASK_S:
             self._asked_at, self._states_answer = now, self._thread.submit(self._engine.states)
         if self._submitted is not None and self._submitted.done():
