@@ -122,6 +122,14 @@ def test_a_stream_without_any_spread_is_undecided():
     assert (look.word, look.reason) == ("undecided", "constant")
 
 
+@pytest.mark.parametrize("level", [0.7, 0.1, 91.3])
+def test_an_equal_baseline_has_no_spread_by_rounding(level):
+    """The mean of eight equal numbers is rounded to another number."""
+    proposal = [level + gain for gain in (0.3, 0.5, 0.2, 0.4)]
+    look = next_step_of(proposal, [level] * 8, Pool(), (1, 2), GateRules())
+    assert (look.word, look.reason) == ("undecided", "constant")
+
+
 def test_pairs_are_judged_by_their_differences():
     baseline = [10.0, -4.0, 3.0, 7.0]
     shifts = [2.0, 2.5, 1.8, 2.2]

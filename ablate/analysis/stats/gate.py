@@ -11,7 +11,7 @@ proposal is moderated: `PRIOR_DF` parts of the variance of all earlier runs of t
 parts of its own (limma: Smyth 2004, doi:10.2202/1544-6115.1027), unless its own lies beyond the
 90 % point of F over it; then it is judged by its own.
 
-Used by api/gate_looks.py and audit/streams.py, and by benchmarks/gate.py, which simulates how often
+Used by analysis/stream_looks.py, and by benchmarks/gate.py, which simulates how often
 `next_step_of` errs. A new rule also needs docs/how-to/keep-or-discard.md, whose figures that
 benchmark prints.
 """
@@ -258,6 +258,9 @@ def _differences(results: Sequence[float], base_results: Sequence[float]) -> lis
 
 
 def _mean_squares(results: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sum of squares about it."""
+    """Return the mean and the sum of squares about it, 0 where all results are equal: the rounded
+    mean of equal numbers may be another number."""
+    if is_constant(results):
+        return results[0], 0.0
     mean = sum(results) / len(results)
     return mean, sum((result - mean) ** 2 for result in results)
