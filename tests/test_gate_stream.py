@@ -14,8 +14,10 @@ from support.streams import EVALUATION, WORDS, write_trainer
 
 from ablate.api import GateOptions, Stream
 from ablate.audit.streams import stream_conflicts, verify_stream
-from ablate.shared import Failure
+from ablate.planning import ComposedCode
+from ablate.shared import Failure, TryAgain
 from ablate.store import Store, StreamFile, streams
+from ablate.store.code_copies import MANIFEST
 
 
 @pytest.fixture
@@ -133,6 +135,51 @@ def test_a_copy_that_was_edited_is_named_and_never_trained(folder):
         stream.attempt()
 
 
+@pytest.mark.parametrize("path", ["../esc.py", "/esc.py", "a/../../esc.py"])
+def test_a_copy_of_others_writes_nothing_outside(folder, path):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    with pytest.raises(Failure) as raised:
+        copies.keep({path: b""}, folder)
+    assert path in str(raised.value)
+    name = copies.keep({"a.py": b"1"}, folder)
+    manifest = copies.root / name / MANIFEST
+    tree = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**tree, "links": [path]}))
+    with pytest.raises(Failure) as raised:
+        copies.prepare(name, folder)
+    assert path in str(raised.value)
+
+
+def test_a_copy_of_another_name_is_none(folder):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    name = copies.keep({"a.py": b"1"}, folder)
+    (copies.root / name).rename(copies.root / ("0" * 16))
+    with pytest.raises(Failure) as raised:
+        copies.files("0" * 16)
+    assert "0" * 16 in str(raised.value)
+    (copies.root / name).mkdir()
+    (copies.root / name / "mine").touch()  # so that no rename replaces it
+    with pytest.raises(Failure):
+        copies.keep({"a.py": b"1"}, folder)
+
+
+def test_code_that_is_edited_while_it_is_read_is_no_proposal(folder, monkeypatch):
+    stream = start()
+    write_trainer(folder, gain=1.0)
+    of_folder = ComposedCode.of_folder
+
+    def edited(*arguments):
+        composed = of_folder(*arguments)
+        write_trainer(folder, gain=2.0)
+        return composed
+
+    monkeypatch.setattr(ComposedCode, "of_folder", edited)
+    with pytest.raises(TryAgain) as raised:
+        stream.attempt()
+    assert "toy.py" in str(raised.value)
+    assert stream.log().proposals == 0
+
+
 def test_a_code_that_fixes_its_seed_is_undecided_and_named(folder):
     stream = start()
     write_trainer(folder, gain=4.0, seed="7")
@@ -221,6 +268,55 @@ def test_a_simplification_is_kept_against_the_last_gain(folder):
     opened = events("open")
     assert [event["against"] for event in opened] == [0, 1]
     assert [event["measure"] for event in opened] == [0, 0]
+
+
+def test_a_look_is_sealed_once_by_two_processes(folder):
+    """The other one has read a longer baseline, and so has another word."""
+    stream = start()
+    write_trainer(folder, gain=1.5)
+    seal, sealed_looks = Stream._seal, []
+
+    def twice(self, number, fields):
+        sealed_looks.append(fields["runs"])
+        seal(self, number, dict(fields))
+        seal(self, number, {**fields, "word": "undecided", "reason": "runs"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stream, "_seal", twice)
+        stream.attempt()
+    assert [look["runs"] for look in events("look")] == sealed_looks
+    assert len(sealed_looks) > 1
+
+
+def test_the_same_content_against_another_baseline_has_other_runs(folder):
+    """A was kept, then B; A again has no second use of runs that chose it."""
+    stream = start()
+    for gain in (5.0, 11.0, 5.0):
+        write_trainer(folder, gain=gain)
+        stream.attempt()
+    record = StreamFile(Store(folder / "runs"), "idea").record()
+    assert [proposal.word for proposal in record.proposals] == ["keep", "keep", "discard"]
+    seeds = [record.proposal_seeds(number, 4) for number in (1, 2, 3)]
+    seeds += [record.baseline_seeds(number, 4) for number in (0, 1, 2)]
+    assert len({seed for few in seeds for seed in few}) == 24
+    write_trainer(folder)
+    again = start("other")
+    write_trainer(folder, gain=5.0)
+    again.attempt()
+    other = StreamFile(Store(folder / "runs"), "other").record()
+    assert other.proposal_seeds(1, 4) == seeds[0]
+
+
+def test_a_simplification_gives_no_second_chance(folder):
+    """The measure is the same, and so is the answer."""
+    stream = start()
+    write_trainer(folder, gain=-1.0)
+    discarded = stream.attempt()
+    assert discarded.word == "discard"
+    write_trainer(folder, gain=0.001)
+    assert stream.attempt(simplify=3.0).word == "keep"
+    write_trainer(folder, gain=-1.0)
+    assert stream.attempt().proposal == discarded.proposal
 
 
 def test_pairs_are_of_the_same_seeds_side_by_side(folder):

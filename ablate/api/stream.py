@@ -24,8 +24,8 @@ from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
 from ablate.api.stream_log import answer_of, log_of
 from ablate.api.stream_runs import Collapsed, StreamRuns
 from ablate.planning import ComposedCode
-from ablate.run import RunSpec, code_sources
-from ablate.shared import UserError, read_file, unknown_value
+from ablate.run import OwnSpec, RunSpec, code_file_hash, code_sources
+from ablate.shared import TryAgain, UserError, read_file, unknown_value
 from ablate.store import CodeVersion, Store, StreamFile
 
 Place = str | os.PathLike[str] | None
@@ -151,14 +151,12 @@ class Stream:
 
     def _open(self, code: CodeVersion, note: str, simplify: float | None, most: int | None) -> int:
         """Return the number of the proposal with this content, a new one where the stream has not
-        judged it against this baseline."""
+        judged it against what would be its measure now."""
         with self._file.appending() as writer:
             record = self._file.record()
             baseline = record.baseline
             for proposal in reversed(record.proposals):
-                is_judged = baseline.number in (proposal.against, proposal.number)
-
-                if proposal.code.id != code.id or not (is_judged or not proposal.word):
+                if proposal.code.id != code.id or not record.is_answered(proposal):
                     continue
                 goes_on = proposal.word == "undecided" and (most or 0) > proposal.most
                 if goes_on and proposal.looks[-1].reason == "runs":
@@ -218,8 +216,7 @@ class Stream:
         with self._file.appending() as writer:
             record = self._file.record()
             proposal = record.proposals[number - 1]
-            is_there = fields["runs"] in [look.runs for look in proposal.looks]
-            if proposal.word or (is_there and fields["word"] == "goes on"):
+            if not proposal.awaits(fields["runs"], fields["reason"]):
                 return
             if fields["word"] == "keep" and record.baseline.number != proposal.against:
                 fields["word"] = "stale"
@@ -231,10 +228,15 @@ def _store(place: Place) -> Store:
 
 
 def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> CodeVersion:
-    """Return the code in the working folder, without a number yet, and keep a copy of its files."""
+    """Return the code in the working folder, without a number yet, and keep a copy of its files.
+    Raises TryAgain for a file that is not the one that `spec` was made of."""
     origin = Path.cwd()
     sources = code_sources(spec, origin)
     contents = {name: read_file(path) for name, path in sources.items()}
+    hashes = spec.tree["code"]["files"] if isinstance(spec, OwnSpec) else {}
+    for name, file_hash in hashes.items():
+        if code_file_hash(contents[name]) != file_hash:
+            raise TryAgain(f"{name}: was edited while it was read; try again")
     return CodeVersion(
         number=0,
         id=hashlib.sha256(spec.identity.encode()).hexdigest()[:16],

@@ -116,7 +116,7 @@ def measured_baseline(
     count = record.baseline_runs(code.number)
     if record.rules.pairs or not count:
         return None
-    seeds = [code.seed("baseline", position) for position in range(count)]
+    seeds = record.baseline_seeds(code.number, count)
     seals, results = store.seals(), list[Mapping[str, Any]]()
     for run in RunSpec.of(code.spec).ids(seeds).values():
         result, fault = store.rundir(run).sealed_result(seals.get(run))

@@ -45,13 +45,14 @@ class StreamRuns:
         """Train the first `count` runs of a baseline; return their results. Raises Failure where
         one diverged or collapsed: then nothing can be compared with it."""
         name = f"{self.record.name}.{code.number}.baseline"
-        seeds = [code.seed("baseline", position) for position in range(count)]
+        seeds = self.record.baseline_seeds(code.number, count)
         return self._train(name, {"baseline": code}, seeds)["baseline"]
 
     def of_proposal(self, code: CodeVersion, count: int) -> list[dict[str, Any]]:
         """Train the first `count` runs of a proposal; return their results. Raises Collapsed."""
         name = f"{self.record.name}.{code.number}"
-        return self._train(name, {"proposal": code}, _seeds(code, count))["proposal"]
+        seeds = self.record.proposal_seeds(code.number, count)
+        return self._train(name, {"proposal": code}, seeds)["proposal"]
 
     def of_pairs(
         self, code: CodeVersion, baseline: CodeVersion, count: int
@@ -61,7 +62,7 @@ class StreamRuns:
         baseline."""
         name = f"{self.record.name}.{code.number}"
         codes = {"baseline": baseline, "proposal": code}
-        results = self._train(name, codes, _seeds(code, count))
+        results = self._train(name, codes, self.record.proposal_seeds(code.number, count))
         return results["proposal"], results["baseline"]
 
     def _train(
@@ -139,10 +140,6 @@ def _view() -> Any:
     from ablate.report import progress_view
 
     return progress_view()
-
-
-def _seeds(code: CodeVersion, count: int) -> list[int]:
-    return [code.seed("proposal", position) for position in range(count)]
 
 
 def _check_result(result: Mapping[str, Any], row: str, runs: int, label: str) -> None:

@@ -20,7 +20,6 @@ from ablate.run import RunSpec
 from ablate.shared import Failure, make_folder, read_file, write_whole
 from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
-FAILED_RUNS = ("diverged", "collapsed")  # reasons of looks that no rule has judged
 _Results = list[Mapping[str, Any]]
 # Fields of a look that are judged again.
 JUDGED_FIELDS = ("word", "gain", "low", "high", "p", "reason")
@@ -62,7 +61,7 @@ class _Check:
         """Judge each look at a proposal by what it had seen."""
         proposal = self.record.proposals[number - 1]
         for position, look in enumerate(proposal.looks):
-            if look.reason in FAILED_RUNS:
+            if look.has_failed:
                 self._failed(number, look.runs, look.reason)
                 continue
             results = self._results_at_look(number, look.runs, look.baseline_runs)
@@ -94,8 +93,8 @@ class _Check:
         return replace(self.record, proposals=tuple(proposals))
 
     def _failed(self, number: int, runs: int, reason: str) -> None:
-        code = self.record.code(number)
-        result = self._results(code, [code.seed("proposal", runs - 1)])[0]
+        seed = self.record.proposal_seeds(number, runs)[-1]
+        result = self._results(self.record.code(number), [seed])[0]
         is_so = result is not None and (result["status"] == reason or result.get("collapsed"))
         if not is_so:
             self.finding(number, f"look {runs}: no run {reason}, by the results")
@@ -107,10 +106,10 @@ class _Check:
         one is missing."""
         proposal = self.record.proposals[number - 1]
         code, measure = proposal.code, self.record.code(proposal.measure)
-        seeds = [code.seed("proposal", position) for position in range(runs)]
+        seeds = self.record.proposal_seeds(number, runs)
         other_seeds = seeds
         if not self.record.rules.pairs:
-            other_seeds = [measure.seed("baseline", n) for n in range(baseline_runs)]
+            other_seeds = self.record.baseline_seeds(measure.number, baseline_runs)
         proposal_results = self._results(code, seeds)
         baseline_results = self._results(measure, other_seeds)
         complete = [

@@ -45,10 +45,11 @@ class CodeCopies:
 
     def keep(self, files: Mapping[str, bytes], origin: Path) -> str:
         """Keep files of the folder `origin`, by their paths there; return the name of the copy. A
-        copy that is there already stays."""
+        copy that is there already stays. Raises Failure for a path that leads out of it, and where
+        it can't be written."""
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-        text = json.dumps(hashes, sort_keys=True)
-        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        _check_within(hashes)
+        name = _name_of(hashes)
         if (self.root / name / MANIFEST).exists():
             return name
         folder = self.root / f".{name}.{os.getpid()}"
@@ -59,8 +60,14 @@ class CodeCopies:
             write_whole(folder / path, content)
         manifest = {"files": hashes, "links": sorted(self._other_places(files, origin))}
         write_whole(folder / MANIFEST, to_json(manifest))
-        with contextlib.suppress(OSError):  # another process has made it meanwhile
+        try:
             folder.rename(self.root / name)
+        except OSError as error:
+            if not (self.root / name / MANIFEST).exists():  # else another process has made it
+                raise Failure(
+                    f"{self.root / name}: {error.strerror}, so the code can't be kept; move that "
+                    f"folder away"
+                ) from error
         shutil.rmtree(folder, ignore_errors=True)
         sync_folder(self.root)
         return name
@@ -112,8 +119,10 @@ class CodeCopies:
 
     def _manifest(self, name: str) -> dict[str, Any]:
         match read_json(self.root / name / MANIFEST):
-            case {"files": dict(), "links": list()} as manifest:
-                return dict(manifest)
+            case {"files": dict(hashes), "links": list(links)} as manifest:
+                _check_within([*hashes, *links])
+                if _name_of(hashes) == name:
+                    return dict(manifest)
         raise Failure(f"{self.root / name}: is no whole copy of code")
 
     def _other_places(self, files: Iterable[str], origin: Path) -> Iterator[str]:
@@ -128,3 +137,17 @@ class CodeCopies:
                 is_store = place.resolve() == self._store.resolve()
                 if is_other and not is_store and place.name not in NEVER_LINKED:
                     yield str(path)
+
+
+def _name_of(hashes: Mapping[str, str]) -> str:
+    """Return the name of a copy, a hash of the hashes of its files by their paths."""
+    text = json.dumps(hashes, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_within(paths: Iterable[str]) -> None:
+    """Raise Failure for a path that leads out of the folder of a copy: a store of others may hold
+    any text."""
+    for path in paths:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise Failure(f"{path}: leads out of a copy of code; no stream has written that")

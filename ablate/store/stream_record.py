@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 CLOSING_WORDS = ("keep", "discard", "undecided", "stale")
+FAILED_RUNS = ("diverged", "collapsed")  # reasons of looks that no rule has judged
 SEED_DIGITS = 7  # hexadecimal: seeds are below 2^28, which every generator takes
 
 
@@ -33,13 +34,6 @@ class CodeVersion:
     declared: Mapping[str, Any]
     copy: str
     origin: str  # the folder from which it was copied
-
-    def seed(self, purpose: str, position: int) -> int:
-        """Return the seed of a run of this code: a hash of the code, of what the run is for and of
-        its position. So no run of a proposal was trained before for anything else, and a proposal
-        has the same runs under any name of a stream."""
-        text = f"{self.id} {purpose} {position}"
-        return int(hashlib.sha256(text.encode()).hexdigest()[:SEED_DIGITS], 16)
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,11 @@ class StreamLook:
     reason: str
     spreads: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     holdout: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a run diverged or collapsed, so that no rule has judged."""
+        return self.reason in FAILED_RUNS
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,13 @@ class Proposal:
         """The word that ended it; "" while it is open."""
         word = self.looks[-1].word if self.looks else ""
         return word if word in CLOSING_WORDS else ""
+
+    def awaits(self, runs: int, reason: str) -> bool:
+        """Return whether a look at so many runs is still to be sealed. Two processes that try one
+        proposal take the same looks, and the second may find another word, since the baseline has
+        more runs by then. A run that failed ends a proposal at any look."""
+        is_sealed = runs in [look.runs for look in self.looks]
+        return not self.word and (reason in FAILED_RUNS or not is_sealed)
 
     @property
     def has_gained(self) -> bool:
@@ -153,6 +159,33 @@ class StreamRecord:
     def code(self, number: int) -> CodeVersion:
         return self.start if number == 0 else self.proposals[number - 1].code
 
+    def is_answered(self, proposal: Proposal) -> bool:
+        """Return whether the content of a proposal, tried now, has the answer of that proposal:
+        while it is open, while it is the baseline, and while it would be compared with the same
+        code again. A simplification changes the baseline alone."""
+        if proposal.word in ("keep", "stale"):
+            return proposal.number == self.baseline.number
+        return not proposal.word or proposal.measure == self.measure.number
+
+    def proposal_seeds(self, number: int, count: int) -> list[int]:
+        """Return the seeds of a proposal's first runs: hashes of its code, of the baseline when it
+        was opened, of the code that it is compared with, and of each run's position. So the same
+        code against another baseline has other runs, and a stream of another name with the same
+        kept codes has the same."""
+        proposal = self.proposals[number - 1]
+        places = f"{self._place(proposal.against)} {self._place(proposal.measure)}"
+        return _seeds(f"proposal {proposal.code.id} {places}", count)
+
+    def baseline_seeds(self, number: int, count: int) -> list[int]:
+        """Return the seeds of a baseline's first runs, none of which a proposal has. A code that
+        becomes the baseline again has others."""
+        return _seeds(f"baseline {self._place(number)}", count)
+
+    def _place(self, number: int) -> str:
+        """Return the id of a kept code and its index among the kept ones. A proposal is kept only
+        against the last kept code, so later ones have later indices."""
+        return f"{self.code(number).id} {[code.number for code in self.kept_codes].index(number)}"
+
     def baseline_runs(self, measure: int) -> int:
         """Return the number of a baseline's runs that looks have asked for."""
         counts = [
@@ -183,6 +216,11 @@ class StreamRecord:
     def kept_codes(self) -> list[CodeVersion]:
         """The code at the start, and every kept one."""
         return [self.start, *(p.code for p in self.proposals if p.word == "keep")]
+
+
+def _seeds(text: str, count: int) -> list[int]:
+    hashes = [hashlib.sha256(f"{text} {position}".encode()) for position in range(count)]
+    return [int(seed.hexdigest()[:SEED_DIGITS], 16) for seed in hashes]
 
 
 PAIRED_START_RUNS = 12  # of a baseline with itself: see `analysis.stats.self_pairs`
