@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support.commands import Server
 from support.streams import WORDS, write_trainer
@@ -115,3 +117,31 @@ def test_of_two_proposals_at_once_one_is_kept(tmp_path):
     assert len(record.proposals) == 2
     assert set(codes) <= {0, 3, 5}
     assert verify_stream(Store(Path(store)), StreamFile(Store(Path(store)), "idea")).findings == []
+
+
+STOPPED = """
+from pathlib import Path
+from time import sleep
+
+
+def main(settings, run):
+    Path({begun!r}).touch()
+    while not run.should_stop():
+        sleep(0.01)
+    run.result(score=1.0, other=1.0)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_that_stops_it_is_the_exit_code(tmp_path):
+    begun = tmp_path / "begun"
+    server = begin(tmp_path)
+    with server.process:
+        (tmp_path / "toy.py").write_text(STOPPED.format(begun=str(begun)))
+        process = psutil.Process(server.start(*TRY))
+        while not begun.exists():
+            assert process.status() != psutil.STATUS_ZOMBIE, server.said.read_text()
+            time.sleep(0.01)
+        process.terminate()
+        assert server.end() == 128 + signal.SIGTERM
+    assert StreamFile(Store(tmp_path / "runs"), "idea").record().proposals[0].word == ""

@@ -3,21 +3,25 @@ The gains are known, since the trainer's score is a number in its file plus a dr
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import statistics
-from pathlib import Path
 
 import pytest
 from conftest import refused
-from support.streams import EVALUATION, WORDS, write_trainer
+from support.files import write_files
+from support.streams import (
+    EVALUATION,
+    start_stream,
+    stream_events,
+    stream_record,
+    write_trainer,
+)
 
-from ablate.api import GateOptions, Stream
-from ablate.audit.streams import stream_conflicts, verify_stream
-from ablate.planning import ComposedCode
+from ablate.api import Stream
+from ablate.audit.streams import verify_stream
+from ablate.report import StreamView
 from ablate.shared import Failure, TryAgain
 from ablate.store import Store, StreamFile, streams
-from ablate.store.code_copies import MANIFEST
 
 
 @pytest.fixture
@@ -28,18 +32,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def start(name="idea", **options) -> Stream:
-    return Stream.start(name, *WORDS, rules=GateOptions(**options))
-
-
-def events(kind=None):
-    content = Path("runs/streams/idea.jsonl").read_text()
-    lines = [json.loads(line) for line in content.splitlines()]
-    return [line for line in lines if kind in (None, line["kind"])]
-
-
 def test_a_gain_is_kept_and_measured_afresh(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=5.0)
     answer = stream.attempt(note="five")
     assert (answer.word, answer.exit_code, answer.runs, answer.baseline_runs) == ("keep", 0, 4, 8)
@@ -62,7 +56,7 @@ def test_a_gain_is_kept_and_measured_afresh(folder):
 
 
 def test_gains_are_those_of_the_results(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=2.0)
     answer = stream.attempt()
     store, file = Store(folder / "runs"), StreamFile(Store(folder / "runs"), "idea")
@@ -77,19 +71,19 @@ def test_gains_are_those_of_the_results(folder):
 
 
 def test_the_same_content_has_the_same_answer_and_no_new_runs(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=5.0)
     kept = stream.attempt(note="first")
-    count = len(events())
+    count = len(stream_events())
     assert stream.attempt(note="another name") == kept
     write_trainer(folder, gain=2.0)
     discarded = stream.attempt()
     assert stream.attempt() == discarded
-    assert len(events("open")) == 2 < count
+    assert len(stream_events("open")) == 2 < count
 
 
 def test_another_stream_gives_the_same_content_the_same_runs(folder):
-    first, second = start(), start("other")
+    first, second = start_stream(), start_stream("other")
     write_trainer(folder, gain=2.0)
     answers = first.attempt(), second.attempt()
     assert answers[0].gain == answers[1].gain
@@ -97,7 +91,7 @@ def test_another_stream_gives_the_same_content_the_same_runs(folder):
 
 
 def test_settings_are_proposals_over_those_of_the_baseline(folder):
-    stream = start()
+    stream = start_stream()
     kept = stream.attempt("trainer.rate=6")
     assert kept.word == "keep"
     write_trainer(folder, gain=5.0)
@@ -108,7 +102,7 @@ def test_settings_are_proposals_over_those_of_the_baseline(folder):
 
 
 def test_the_baseline_is_trained_from_its_kept_bytes(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=5.0)
     stream.attempt()
     (folder / "toy.py").write_text("raise SystemExit('edited')")
@@ -126,62 +120,8 @@ def test_the_baseline_is_trained_from_its_kept_bytes(folder):
         stream.files(7)
 
 
-def test_a_copy_that_was_edited_is_named_and_never_trained(folder):
-    stream = start()
-    (copy,) = (folder / "runs" / "code").iterdir()
-    (copy / "toy.py").write_text("GAIN = 0")
-    write_trainer(folder, gain=5.0)
-    with pytest.raises(Failure, match=r"toy.py"):
-        stream.attempt()
-
-
-@pytest.mark.parametrize("path", ["../esc.py", "/esc.py", "a/../../esc.py"])
-def test_a_copy_of_others_writes_nothing_outside(folder, path):
-    copies = StreamFile(Store(folder / "runs"), "idea").copies
-    with pytest.raises(Failure) as raised:
-        copies.keep({path: b""}, folder)
-    assert path in str(raised.value)
-    name = copies.keep({"a.py": b"1"}, folder)
-    manifest = copies.root / name / MANIFEST
-    tree = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**tree, "links": [path]}))
-    with pytest.raises(Failure) as raised:
-        copies.prepare(name, folder)
-    assert path in str(raised.value)
-
-
-def test_a_copy_of_another_name_is_none(folder):
-    copies = StreamFile(Store(folder / "runs"), "idea").copies
-    name = copies.keep({"a.py": b"1"}, folder)
-    (copies.root / name).rename(copies.root / ("0" * 16))
-    with pytest.raises(Failure) as raised:
-        copies.files("0" * 16)
-    assert "0" * 16 in str(raised.value)
-    (copies.root / name).mkdir()
-    (copies.root / name / "mine").touch()  # so that no rename replaces it
-    with pytest.raises(Failure):
-        copies.keep({"a.py": b"1"}, folder)
-
-
-def test_code_that_is_edited_while_it_is_read_is_no_proposal(folder, monkeypatch):
-    stream = start()
-    write_trainer(folder, gain=1.0)
-    of_folder = ComposedCode.of_folder
-
-    def edited(*arguments):
-        composed = of_folder(*arguments)
-        write_trainer(folder, gain=2.0)
-        return composed
-
-    monkeypatch.setattr(ComposedCode, "of_folder", edited)
-    with pytest.raises(TryAgain) as raised:
-        stream.attempt()
-    assert "toy.py" in str(raised.value)
-    assert stream.log().proposals == 0
-
-
 def test_a_code_that_fixes_its_seed_is_undecided_and_named(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=4.0, seed="7")
     answer = stream.attempt()
     assert (answer.word, answer.reason, answer.exit_code, answer.runs) == (
@@ -190,30 +130,14 @@ def test_a_code_that_fixes_its_seed_is_undecided_and_named(folder):
         4,
         4,
     )
-    assert events("open")[0]["pool"] == [0.0, 0]
+    assert stream_events("open")[0]["pool"] == [0.0, 0]
     write_trainer(folder, gain=1.0)
     stream.attempt()
-    assert events("open")[1]["pool"] == [0.0, 0]  # equal runs say nothing of the spread
-
-
-def test_pinned_code_may_not_change(folder):
-    stream = start(pins=["evaluation.py:eval*", "evaluation.py:OFFSET", "conf/trainer/*.yaml"])
-    (folder / "evaluation.py").write_text(EVALUATION.replace("OFFSET = 0.0", "OFFSET = 9.0"))
-    with refused(r"^evaluation.py:OFFSET"):
-        stream.attempt()
-    (folder / "evaluation.py").write_text(EVALUATION + "\n\nevaluate = lambda value: 9.0\n")
-    with refused(r"^evaluation.py:evaluate"):
-        stream.attempt()
-    (folder / "evaluation.py").write_text("# a remark\n" + EVALUATION)
-    assert stream.attempt().proposal == 1  # a remark changes nothing that is pinned
-    with refused(r"nothing.py"):
-        start("other", pins=["nothing.py"])
-    with refused(r"OFFSET, evaluate.*'evalute'.*'evaluate'"):
-        start("other", pins=["evaluation.py:evalute"])
+    assert stream_events("open")[1]["pool"] == [0.0, 0]  # equal runs say nothing of the spread
 
 
 def test_other_metrics_are_another_stream(folder):
-    stream = start()
+    stream = start_stream()
     yaml = folder / "conf" / "trainer" / "toy.yaml"
     yaml.write_text(yaml.read_text().replace("score: {direction: more", "score: {direction: less"))
     with refused(r"^metrics:"):
@@ -221,7 +145,7 @@ def test_other_metrics_are_another_stream(folder):
 
 
 def test_a_run_that_fails_leaves_the_proposal_open(folder):
-    stream = start()
+    stream = start_stream()
     good = (folder / "toy.py").read_text()
     (folder / "toy.py").write_text(good.replace("run.log(1", "1 / 0; run.log(1"))
     with pytest.raises(Failure, match=r"ZeroDivisionError"):
@@ -233,7 +157,7 @@ def test_a_run_that_fails_leaves_the_proposal_open(folder):
 
 
 def test_a_run_that_diverges_discards(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=float("nan"))
     text = (folder / "toy.py").read_text().replace("GAIN = nan", "GAIN = float('nan')")
     (folder / "toy.py").write_text(text)
@@ -242,7 +166,7 @@ def test_a_run_that_diverges_discards(folder):
 
 
 def test_more_runs_go_on_with_what_was_undecided(folder):
-    stream = start(margin=0.1, most=4)
+    stream = start_stream(margin=0.1, most=4)
     for tenths in range(3, 20):
         write_trainer(folder, gain=1 + tenths / 1000)
         answer = stream.attempt()
@@ -252,27 +176,29 @@ def test_more_runs_go_on_with_what_was_undecided(folder):
     more = stream.attempt(most=8)
     assert more.proposal == answer.proposal
     assert more.runs == 8
-    sealed = [event["runs"] for event in events("look") if event["proposal"] == more.proposal]
+    sealed = [
+        event["runs"] for event in stream_events("look") if event["proposal"] == more.proposal
+    ]
     assert sealed == [1, 2, 4, 8]  # the look at 4 is not taken again
     store = Store(folder / "runs")
     assert verify_stream(store, StreamFile(store, "idea")).findings == []
 
 
 def test_a_simplification_is_kept_against_the_last_gain(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=0.001)
     simpler = stream.attempt(simplify=3.0)
     assert simpler.word == "keep"
     write_trainer(folder, gain=0.002)
     stream.attempt(simplify=3.0)
-    opened = events("open")
+    opened = stream_events("open")
     assert [event["against"] for event in opened] == [0, 1]
     assert [event["measure"] for event in opened] == [0, 0]
 
 
 def test_a_look_is_sealed_once_by_two_processes(folder):
     """The other one has read a longer baseline, and so has another word."""
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=1.5)
     seal, sealed_looks = Stream._seal, []
 
@@ -284,32 +210,31 @@ def test_a_look_is_sealed_once_by_two_processes(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stream, "_seal", twice)
         stream.attempt()
-    assert [look["runs"] for look in events("look")] == sealed_looks
+    assert [look["runs"] for look in stream_events("look")] == sealed_looks
     assert len(sealed_looks) > 1
 
 
 def test_the_same_content_against_another_baseline_has_other_runs(folder):
     """A was kept, then B; A again has no second use of runs that chose it."""
-    stream = start()
+    stream = start_stream()
     for gain in (5.0, 11.0, 5.0):
         write_trainer(folder, gain=gain)
         stream.attempt()
-    record = StreamFile(Store(folder / "runs"), "idea").record()
+    record = stream_record()
     assert [proposal.word for proposal in record.proposals] == ["keep", "keep", "discard"]
     seeds = [record.proposal_seeds(number, 4) for number in (1, 2, 3)]
     seeds += [record.baseline_seeds(number, 4) for number in (0, 1, 2)]
     assert len({seed for few in seeds for seed in few}) == 24
     write_trainer(folder)
-    again = start("other")
+    again = start_stream("other")
     write_trainer(folder, gain=5.0)
     again.attempt()
-    other = StreamFile(Store(folder / "runs"), "other").record()
-    assert other.proposal_seeds(1, 4) == seeds[0]
+    assert stream_record("other").proposal_seeds(1, 4) == seeds[0]
 
 
 def test_a_simplification_gives_no_second_chance(folder):
     """The measure is the same, and so is the answer."""
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=-1.0)
     discarded = stream.attempt()
     assert discarded.word == "discard"
@@ -320,7 +245,7 @@ def test_a_simplification_gives_no_second_chance(folder):
 
 
 def test_pairs_are_of_the_same_seeds_side_by_side(folder):
-    stream = start(pairs=True)
+    stream = start_stream(pairs=True)
     write_trainer(folder, gain=4.0)
     answer = stream.attempt()
     assert answer.word == "keep"
@@ -331,14 +256,14 @@ def test_pairs_are_of_the_same_seeds_side_by_side(folder):
 
 
 def test_a_holdout_is_reported_at_a_keep_and_read_by_no_rule(folder):
-    stream = start(holdout=["other"])
+    stream = start_stream(holdout=["other"])
     write_trainer(folder, gain=5.0)
     assert stream.attempt().holdout == {"other": (5.0, 0.0)}
     assert stream.log().answers[0].holdout == {"other": (5.0, 0.0)}
 
 
 def test_a_keep_whose_baseline_has_changed_is_stale(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=5.0)
     second = folder / "second"
     second.mkdir()
@@ -371,7 +296,7 @@ def interrupted(*arguments):
 
 
 def test_a_sealed_look_can_not_be_edited(folder):
-    stream = start()
+    stream = start_stream()
     write_trainer(folder, gain=0.5)
     stream.attempt()
     path = folder / "runs" / "streams" / "idea.jsonl"
@@ -385,85 +310,113 @@ def test_a_sealed_look_can_not_be_edited(folder):
 
 
 def test_the_same_start_changes_nothing_and_another_is_refused(folder):
-    start()
-    count = len(events())
-    start()
-    assert len(events()) == count
+    start_stream()
+    count = len(stream_events())
+    start_stream()
+    assert len(stream_events()) == count
     with refused(r"^idea:"):
-        start(margin=2.0)
+        start_stream(margin=2.0)
     for wrong in ({"most": 5}, {"margin": -1.0}, {"level": 0.7}, {"metric": "loss"}):
         with refused(f"^{next(iter(wrong))}"):
-            start("other", **wrong)
+            start_stream("other", **wrong)
     with refused(r"^stream:"):
         Stream("nothing")
 
 
-# --- The store ------------------------------------------------------------------------------------
+def test_no_keep_of_a_simplification_counts_as_a_gain(folder):
+    stream = start_stream()
+    write_trainer(folder, gain=0.001)
+    simpler = stream.attempt(simplify=3.0)
+    assert (simpler.word, simpler.kept_so_far, simpler.expected_false_keeps) == ("keep", 0, 0.0)
+    write_trainer(folder, gain=5.0)
+    gained = stream.attempt()
+    assert (gained.word, gained.kept_so_far, gained.expected_false_keeps) == ("keep", 1, 0.01)
+    log = stream.log()
+    assert (log.kept, log.simplifications, log.simplified) == (2, 1, 1)
+    assert log.expected_false_keeps == 0.01
+    assert re.findall(r"\d+ simpl\w+", log.sentence) == ["1 simplification"]
+
+
+def test_what_to_do_next_has_the_words_of_the_proposal(folder):
+    stream = start_stream(margin=0.1, most=4)
+    answers = (stream.attempt(f"trainer.rate=1.{tenths:03}") for tenths in range(3, 20))
+    undecided = next(answer for answer in answers if answer.reason == "runs")
+    command = re.match("`(.*?)`", undecided.next)[1].split()
+    words = command[command.index("idea") + 1 :]
+    assert words == [*stream_record().proposals[undecided.proposal - 1].words, "--most", "8"]
+    more = stream.attempt(words[0], most=int(words[-1]))
+    assert (more.proposal, more.runs) == (undecided.proposal, 8)
+
+
+def test_a_holdout_without_a_number_stops_no_keep(folder):
+    code = (folder / "toy.py").read_text()
+    (folder / "toy.py").write_text(code.replace("train_loss=1.0", "other=7.0"))
+    stream = start_stream(holdout=["val_other"])
+    write_trainer(folder, gain=5.0)
+    assert stream.attempt().holdout == {"val_other": (None, 7.0)}
+    assert StreamView(stream.log().tree).text
+    store = Store(folder / "runs")
+    assert verify_stream(store, StreamFile(store, "idea")).findings == []
+
+
+def test_a_lock_that_another_process_holds_asks_to_try_again(folder, monkeypatch):
+    stream = start_stream()
+    write_trainer(folder, gain=5.0)
+    monkeypatch.setattr(streams, "LOCK_WAIT_S", 0.0)
+    with StreamFile(Store(folder / "runs"), "idea").appending(), pytest.raises(TryAgain):
+        stream.attempt()
+
+
+PROGRAM = """
+command: python line.py {seed}
+result: {lines: 'error=(?P<error>.+)'}
+metrics: {error: {direction: less}}
+code: [line.py]
+data: [points.txt]
+"""
+LINE = """import random, sys
+from pathlib import Path
+
+points = float(Path("points.txt").read_text())
+print(f"error={random.Random(int(sys.argv[1])).gauss(points, 1)}")
+"""
 
 
 @pytest.fixture
-def kept(folder):
-    """A stream with a kept proposal and a discarded one."""
-    stream = start()
-    write_trainer(folder, gain=5.0)
-    assert stream.attempt().word == "keep"
-    write_trainer(folder, gain=1.0)
-    assert stream.attempt().word == "discard"
-    return stream
+def program(folder):
+    """A folder with a program as its trainer."""
+    write_files(folder, line_py=LINE, conf__trainer__line_yaml=PROGRAM)
+    (folder / "points.txt").write_text("9")
+    return Stream.start("idea", "trainer=line", "launcher=inline")
 
 
-def test_verify_judges_every_look_again(kept, folder, run):
-    assert run("verify", "idea")
-    path = folder / "runs" / "streams" / "idea.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    last_seal = ""
-    for line in lines:
-        del line["seal"]
-        if line["kind"] == "look" and line["word"] == "discard":
-            line["gain"] += 0.001
-        last_seal = line["seal"] = streams.seal_after(last_seal, line)
-    path.write_text("".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines))
-    store = Store(folder / "runs")
-    findings = verify_stream(store, StreamFile(store, "idea")).findings
-    assert len(findings) == 1
-    assert "gain" in findings[0]
+@pytest.mark.parametrize("key", ["data", "command", "result"])
+def test_what_a_program_is_measured_by_may_not_change(program, folder, key):
+    yaml = folder / "conf" / "trainer" / "line.yaml"
+    write_files(folder, line_py=f"{LINE}# another\n")
+    if key == "data":
+        (folder / "points.txt").write_text("1")
+    elif key == "command":
+        yaml.write_text(PROGRAM.replace("line.py {seed}", "line.py {seed} 1"))
+    else:
+        yaml.write_text(PROGRAM.replace("(?P<error>.+)", "(?P<error>.*)"))
+    with refused(rf"^trainer.{key}"):
+        program.attempt()
+    assert program.log().proposals == 0
 
 
-def test_verify_names_a_result_that_was_edited(kept, folder):
-    store = Store(folder / "runs")
-    (first, *_) = store.read_plan("idea.1").runs()
-    result = store.rundir(first.id).result
-    result.write_text(result.read_text().replace('"score":', '"score": 1'))
-    assert verify_stream(store, StreamFile(store, "idea")).findings
+@pytest.mark.parametrize("word", ["data=mnist5k", "data.size=16", "eval.crop=0.5"])
+def test_what_ablates_own_training_is_measured_by_may_not_change(folder, word):
+    stream = Stream.start("idea", "data=digits", "launcher=inline")
+    with refused(f"^{word.partition('=')[0].partition('.')[0]}:"):
+        stream.attempt(word)
 
 
-def test_gc_keeps_the_code_of_kept_baselines_alone(kept, folder, run):
-    copies = {path.name for path in (folder / "runs" / "code").iterdir()}
-    record = StreamFile(Store(folder / "runs"), "idea").record()
-    needed = {code.copy for code in record.needed_codes}
-    assert len(copies) == 3
-    assert len(needed) == 2
-    for path in (folder / "runs" / "code").iterdir():
-        os.utime(path, (1.0, 1.0))
-    run("gc", "--yes")
-    assert {path.name for path in (folder / "runs" / "code").iterdir()} == needed
-    write_trainer(folder, gain=9.0)
-    assert kept.attempt().word == "keep"  # the baseline is trained from its copy
-
-
-def test_merge_brings_streams_and_their_code(kept, folder, run):
-    run("merge", "runs", "--store", "both")
-    there = Stream("idea", store="both")
-    assert there.log().sentence == kept.log().sentence
-    assert there.log().baselines == kept.log().baselines
-    write_trainer(folder, gain=11.0)
-    assert there.attempt().word == "keep"
-    run("merge", "both", "--store", "runs")
-    assert kept.log().kept == 2
-    write_trainer(folder, gain=0.3)
-    kept.attempt()
-    write_trainer(folder, gain=0.4)
-    there.attempt()
-    store, source = Store(folder / "runs"), Store(folder / "both")
-    assert len([*stream_conflicts(store, [source])]) == 1
-    assert [*stream_conflicts(store, [store])] == []
+def test_a_script_that_is_no_code_would_be_trained_as_it_is_then(folder):
+    write_files(folder, line_py=LINE, other_py=LINE)
+    (folder / "points.txt").write_text("9")
+    for command in ("other.py", str(folder / "line.py")):
+        text = PROGRAM.replace("python line.py", f"python {command}")
+        write_files(folder, conf__trainer__line_yaml=text)
+        with refused(r"^trainer.command"):
+            Stream.start("idea", "trainer=line", "launcher=inline")

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ablate.analysis.stats import (
+    FIRST_PAIRS,
+    KEEPING_LOOKS,
     Estimate,
     GateLook,
     GateRules,
@@ -22,6 +24,7 @@ from ablate.analysis.stats import (
     mean_interval,
     next_step_of,
     self_pairs,
+    spread_of,
 )
 from ablate.run import Metric, OwnSpec, RunSpec
 from ablate.shared import UserError, is_number, unknown_value
@@ -45,10 +48,20 @@ class StreamMetric:
     def value(self, result: Mapping[str, Any]) -> float:
         """Return the number of a run, in units as printed, higher is better. Raises UserError for a
         result without it."""
-        raw = (result.get(self.part) or {}).get(self.metric.key)
-        if not is_number(raw):
+        raw = self._raw(result)
+        if raw is None:
             raise UserError(f"{self.name}: a run left no such number as its {self.part} result")
-        return self.metric.sign * self.metric.scale * float(raw)
+        return self.metric.sign * self.metric.scale * raw
+
+    def mean_as_printed(self, results: Results) -> float | None:
+        """Return the mean of runs in units as printed; None where one of them left no number."""
+        values = [self._raw(result) for result in results]
+        numbers = [self.metric.scale * value for value in values if value is not None]
+        return sum(numbers) / len(numbers) if len(numbers) == len(values) else None
+
+    def _raw(self, result: Mapping[str, Any]) -> float | None:
+        raw = (result.get(self.part) or {}).get(self.metric.key)
+        return float(raw) if is_number(raw) else None
 
 
 class StreamJudge:
@@ -57,6 +70,9 @@ class StreamJudge:
 
     Raises UserError for a metric that the stream's first baseline doesn't have.
     """
+
+    most_choices: ClassVar[tuple[int, ...]] = (*KEEPING_LOOKS,)  # runs of a proposal at most
+    paired_start: ClassVar[int] = 2 * FIRST_PAIRS  # runs with which a stream of pairs begins
 
     def __init__(self, record: StreamRecord) -> None:
         self.record = record
@@ -130,6 +146,12 @@ class StreamJudge:
             **{"reason": reason, "spreads": {}},
         }
 
+    @property
+    def spread(self) -> float | None:
+        """The spread of one run, in units as printed; None where no proposal has ended."""
+        spread = spread_of(Pool(*self.record.pool), (), self.record.rules.pairs)
+        return None if math.isnan(spread) else spread
+
     def first_pool(self, results: Results) -> list[float]:
         """Return the pool that a stream of pairs begins with: see `stats.self_pairs`."""
         return [*self_pairs(self._values(results, self.metric))]
@@ -145,11 +167,11 @@ class StreamJudge:
 
     def _means(
         self, name: str, proposal_results: Results, baseline_results: Results
-    ) -> list[float]:
-        """Return the means of a metric as printed, the proposal's and the baseline's."""
+    ) -> list[float | None]:
+        """Return the means of a metric as printed, the proposal's and the baseline's. No rule reads
+        them, so runs that left no such number stop nothing."""
         metric = self.metric_of(self.spec, name, "--holdout")
-        values = (self._values(results, metric) for results in (proposal_results, baseline_results))
-        return [metric.metric.sign * sum(numbers) / len(numbers) for numbers in values]
+        return [metric.mean_as_printed(results) for results in (proposal_results, baseline_results)]
 
     def _step(
         self, number: int, proposal_results: Results, baseline_results: Results

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -51,14 +52,16 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(f"{place}{error.strerror or error}")
 
 
-def stopped(line: str) -> KeyboardInterrupt:
-    """Return the error for Ctrl-C, which a notebook shows as one line.
+def stopped(line: str, number: int = signal.SIGINT) -> KeyboardInterrupt:
+    """Return the error for Ctrl-C, or for another signal of this number that asks to stop, which a
+    notebook shows as one line. Its `signal_number` is what a command's exit code says.
 
     It is no subclass, since Python ends a script by SIGINT for a KeyboardInterrupt alone, and a
     shell's loop over scripts ends with it.
     """
     error = KeyboardInterrupt(line)
     vars(error)["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {line}"]
+    vars(error)["signal_number"] = number
     return error
 
 

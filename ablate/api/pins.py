@@ -1,8 +1,9 @@
 """Pinned code: files and functions that no proposal of a stream may change, such as the evaluation.
 
 A pin is FILE or FILE:NAME, each a pattern: 'eval.py', 'data/*', 'train.py:eval*'. NAME matches
-functions and classes, also inside others ("Model.evaluate"), and names that are assigned at the top
-of a file, so that no later assignment replaces a function. Comments and layout don't count.
+functions and classes, also inside others ("Model.evaluate"), and names that are bound at the top of
+a file or class by anything else, so that no later assignment replaces a function. Local variables,
+comments and layout don't count.
 
 Used by api/stream.py.
 """
@@ -15,27 +16,48 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ablate.run import parse_source
 from ablate.shared import UserError, read_file, unknown_value
 
-Definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+Definitions = (*Functions, ast.ClassDef)
+Contents = Mapping[str, Mapping[str, bytes]]  # pin -> path in the folder -> the file's bytes
 
 
-def read_pins(patterns: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
-    """Return, for each pin, the hash of everything that it matches, by name. Raises UserError for a
-    pin that matches nothing, and for a file that is no Python where the pin has a NAME."""
-    pins = {}
+def read_pinned(patterns: Sequence[str], folder: Path) -> dict[str, dict[str, bytes]]:
+    """Read the files that each pin matches in a folder, by their paths there. Raises UserError for
+    a pin that names no file, or one outside the folder."""
+    contents = {}
     for pattern in patterns:
-        pins[pattern] = dict(_hashes(pattern, folder))
+        file_pattern = pattern.partition(":")[0]
+        if not file_pattern:
+            raise UserError(f"--pin {pattern}: expected FILE or FILE:NAME, got no file")
+        if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
+            raise UserError(f"--pin {pattern}: expected files within {folder}")
+        try:
+            files = sorted(file for file in folder.glob(file_pattern) if file.is_file())
+        except ValueError as error:
+            raise UserError(f"--pin {pattern}: {error}") from error
+        contents[pattern] = {file.relative_to(folder).as_posix(): read_file(file) for file in files}
+    return contents
+
+
+def hash_pins(contents: Contents) -> dict[str, dict[str, str]]:
+    """Return, for each pin, the hash of everything that it matches, by name. Raises UserError for a
+    pin that matches nothing and, where it has a NAME, for a file that is no Python or has a star
+    import."""
+    pins = {}
+    for pattern in contents:
+        pins[pattern] = dict(_hashes(pattern, contents[pattern]))
         if not pins[pattern]:
-            raise _matches_nothing(pattern, folder)
+            raise _matches_nothing(pattern, contents[pattern])
     return pins
 
 
-def check_pins(pins: Mapping[str, Mapping[str, str]], folder: Path) -> None:
-    """Raise UserError where something pinned was changed, removed or added in a folder."""
+def check_pins(pins: Mapping[str, Mapping[str, str]], contents: Contents) -> None:
+    """Raise UserError where something pinned was changed, removed or added; and as `hash_pins`
+    does."""
     for pattern, hashes in pins.items():
-        hashes_now = dict(_hashes(pattern, folder))
+        hashes_now = dict(_hashes(pattern, contents[pattern]))
         for name in {**hashes, **hashes_now}:
             if hashes.get(name) != hashes_now.get(name):
                 change = "was changed" if name in hashes_now else "was removed"
@@ -46,59 +68,117 @@ def check_pins(pins: Mapping[str, Mapping[str, str]], folder: Path) -> None:
                 )
 
 
-def _matches_nothing(pattern: str, folder: Path) -> UserError:
+def _matches_nothing(pattern: str, files: Mapping[str, bytes]) -> UserError:
     file_pattern, _, name_pattern = pattern.partition(":")
-    files = [file for file in sorted(folder.glob(file_pattern)) if file.is_file()]
-    place = f"--pin {pattern}"
     if not files:
-        return UserError(f"{place}: no such file in {folder}; give a path or a pattern within it")
-    names = [name for file in files for name in _definitions(parse_source(file, f"{place}: "))]
-    return unknown_value(place, name_pattern, names, f"a name in {file_pattern}:")
+        return UserError(f"--pin {pattern}: no such file here; give a path or a pattern within it")
+    names = [name for path in files for name in _definitions(_parsed(pattern, path, files[path]))]
+    return unknown_value(f"--pin {pattern}", name_pattern, names, f"a name in {file_pattern}:")
 
 
-def _hashes(pattern: str, folder: Path) -> Iterator[tuple[str, str]]:
-    file_pattern, colon, name_pattern = pattern.partition(":")
-    if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
-        raise UserError(f"--pin {pattern}: expected files within {folder}")
-    for file in sorted(folder.glob(file_pattern)):
-        if not file.is_file():
-            continue
-        path = file.relative_to(folder).as_posix()
+def _hashes(pattern: str, files: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
+    _, colon, name_pattern = pattern.partition(":")
+    for path, content in files.items():
         if not colon:
-            yield path, hashlib.sha256(read_file(file)).hexdigest()
+            yield path, hashlib.sha256(content).hexdigest()
             continue
-        for name, nodes in _definitions(parse_source(file, f"--pin {pattern}: ")).items():
+        for name, nodes in _definitions(_parsed(pattern, path, content)).items():
             if fnmatch.fnmatchcase(name, name_pattern):
                 text = "\n".join(map(ast.dump, nodes))
                 yield f"{path}:{name}", hashlib.sha256(text.encode()).hexdigest()
 
 
+def _parsed(pattern: str, path: str, content: bytes) -> ast.Module:
+    """Return the syntax tree of a file with pinned names. Raises UserError where it is no Python,
+    and for a star import, which may bind any of these names."""
+    try:
+        tree = ast.parse(content, path)
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"--pin {pattern}: {path}: {error}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            raise UserError(
+                f"{path}, line {node.lineno}: a star import may replace what {pattern} pins; "
+                f"import each name, or pin all of {path}"
+            )
+    return tree
+
+
+# --- The names of a file --------------------------------------------------------------------------
+
+
 def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
-    """Return the statements that define each name: all of them, for the last one counts."""
+    """Return the statements that define each name: all of them, for the last one counts. A function
+    that assigns a global name is one of that name's."""
     definitions: dict[str, list[ast.stmt]] = {}
 
-    def visit(body: Sequence[ast.stmt], prefix: str) -> None:
+    def visit(body: Iterator[ast.stmt], prefix: str, function: ast.stmt | None) -> None:
+        """`function`: the outermost one whose local names these are."""
         for node in body:
-            for name in _names(node):
-                definitions.setdefault(f"{prefix}{name}", []).append(node)
-            for field in ("body", "orelse", "finalbody"):
-                inner = getattr(node, field, None)
-                if isinstance(inner, list):
-                    inside = f"{prefix}{node.name}." if isinstance(node, Definitions) else prefix
-                    visit(inner, inside)
-            for handler in getattr(node, "handlers", ()):
-                visit(handler.body, prefix)
+            if isinstance(node, Definitions) or function is None:
+                for name in dict.fromkeys(_bound_names(node)):
+                    definitions.setdefault(f"{prefix}{name}", []).append(node)
+            if isinstance(node, ast.Global) and function is not None:
+                for name in node.names:
+                    definitions.setdefault(name, []).append(function)
+            if isinstance(node, Functions):
+                visit(_statements(node), f"{prefix}{node.name}.", function or node)
+            elif isinstance(node, ast.ClassDef):
+                visit(_statements(node), f"{prefix}{node.name}.", None)
+            else:
+                visit(_statements(node), prefix, function)
 
-    visit(tree.body, "")
+    visit(_statements(tree), "", None)
     return definitions
 
 
-def _names(node: ast.stmt) -> Iterator[str]:
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements directly inside a node, those of its `except` and `case` among them."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.stmt):
+            yield inner
+        elif isinstance(inner, ast.excepthandler | ast.match_case):
+            yield from _statements(inner)
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what a statement holds besides inner statements, and the variables of
+    comprehensions."""
+    for inner in ast.iter_child_nodes(node):
+        is_local = isinstance(node, ast.comprehension) and inner is node.target
+        if not isinstance(inner, ast.stmt) and not is_local:
+            yield inner
+            yield from _expressions(inner)
+
+
+def _bound_names(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds. `Model.evaluate = f` binds Model.evaluate, and
+    changes Model."""
     if isinstance(node, Definitions):
         yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
-            yield from (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+    for part in _expressions(node):
+        match part:
+            case ast.alias(name=name, asname=other_name):
+                yield other_name or name.partition(".")[0]
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                yield part.id
+            case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                yield from _dotted_names(part)
+            case ast.Subscript(ctx=ast.Store() | ast.Del()):
+                yield from _dotted_names(part.value)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                yield name
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+
+
+def _dotted_names(node: ast.expr) -> list[str]:
+    """Return the names of `a.b.c`: a, a.b and a.b.c; those of `a[0]`: a."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Subscript):
+        return _dotted_names(node.value)
+    if not isinstance(node, ast.Attribute):
+        return []
+    outer_names = _dotted_names(node.value)
+    return outer_names and [*outer_names, f"{outer_names[-1]}.{node.attr}"]

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.analysis import StreamJudge
 from ablate.api.errors import explained
-from ablate.api.pins import check_pins, read_pins
+from ablate.api.pins import Contents, check_pins, hash_pins, read_pinned
 from ablate.api.stream_answers import GateAnswer, GateOptions, StreamLog
 from ablate.api.stream_log import answer_of, log_of
 from ablate.api.stream_runs import Collapsed, StreamRuns
@@ -29,8 +30,6 @@ from ablate.shared import TryAgain, UserError, read_file, unknown_value
 from ablate.store import CodeVersion, Store, StreamFile
 
 Place = str | os.PathLike[str] | None
-PAIRED_START = 12  # runs of a baseline with itself, in a stream of pairs
-MOST_CHOICES = (4, 8, 12, 20, 30)  # runs of a proposal at most: its looks that may keep it
 
 
 class Stream:
@@ -73,12 +72,14 @@ class Stream:
         metric = StreamJudge.metric_of(composed.spec, options.metric, "metric")
         for holdout in options.holdout:
             StreamJudge.metric_of(composed.spec, holdout, "--holdout")
-        code = _code_of(file, composed.spec, composed.declared_tree)
+        pinned = read_pinned(options.pins, Path.cwd())
+        pins = hash_pins(pinned)
+        code = _code_of(file, composed, pinned)
         sealed_rules = {
             "metric": metric.name,
             **{key: getattr(options, key) for key in ("margin", "most", "level", "pairs")},
             "holdout": list(options.holdout),
-            "pins": read_pins(options.pins, Path.cwd()),
+            "pins": pins,
         }
         with file.appending() as writer:
             if not file.exists():
@@ -109,14 +110,15 @@ class Stream:
         _check_most(most)
         _check_positive("--simplify", simplify)
         record = self._file.record()
-        check_pins(record.rules.pins, Path.cwd())
+        pinned = read_pinned([*record.rules.pins], Path.cwd())
+        check_pins(record.rules.pins, pinned)
         composed = ComposedCode.of_folder(words, record.baseline.declared, self._store.root)
         _check_measured(composed.spec, RunSpec.of(record.start.spec))
-        code = _code_of(self._file, composed.spec, composed.declared_tree)
+        code = _code_of(self._file, composed, pinned)
         work = StreamRuns(self._store, record, composed.launcher)
         if record.rules.pairs and record.first_pool is None:
             self._train_first_pairs(work)
-        number = self._open(code, note, simplify, most)
+        number = self._open(code, words, note, simplify, most)
         while not (record := self._file.record()).proposals[number - 1].word:
             self._judge(dataclasses.replace(work, record=record), number)
         return answer_of(self._store, record, number)
@@ -135,8 +137,19 @@ class Stream:
     @explained
     def restore(self, number: int, folder: str | os.PathLike[str]) -> list[str]:
         """Write the files of a kept code into a folder, over what is there; return their paths.
-        Raises UserError as `files` does, and for a folder within the store."""
+        `edited_files` says what would be lost. Raises UserError as `files` does, and for a folder
+        within the store."""
         return self._file.copies.restore(self._copy(number), Path(folder))
+
+    @explained
+    def edited_files(self, number: int, folder: str | os.PathLike[str]) -> list[str]:
+        """List the files of a kept code that have other bytes in a folder than in every code that
+        the stream has a copy of: edits that `restore` would overwrite. Raises UserError as `files`
+        does."""
+        record, copies = self._file.record(), self._file.copies
+        codes = [record.start, *(proposal.code for proposal in record.proposals)]
+        kept_names = {code.copy for code in codes} & {*copies.names()}
+        return copies.edited(self._copy(number), Path(folder), kept_names)
 
     def _copy(self, number: int) -> str:
         kept_codes = {code.number: code for code in self._file.record().kept_codes}
@@ -149,7 +162,14 @@ class Stream:
 
     # --- A proposal ---
 
-    def _open(self, code: CodeVersion, note: str, simplify: float | None, most: int | None) -> int:
+    def _open(
+        self,
+        code: CodeVersion,
+        words: Sequence[str],
+        note: str,
+        simplify: float | None,
+        most: int | None,
+    ) -> int:
         """Return the number of the proposal with this content, a new one where the stream has not
         judged it against what would be its measure now."""
         with self._file.appending() as writer:
@@ -174,6 +194,7 @@ class Stream:
                 against=baseline.number,
                 measure=record.measure.number,
                 note=note,
+                words=[*words],
                 simplify=simplify,
                 most=most or record.rules.most,
                 pool=[*record.pool],
@@ -181,11 +202,11 @@ class Stream:
             return len(record.proposals) + 1
 
     def _train_first_pairs(self, work: StreamRuns) -> None:
-        results = work.of_baseline(work.record.start, PAIRED_START)
+        results = work.of_baseline(work.record.start, StreamJudge.paired_start)
         spread = StreamJudge(work.record).first_pool(results)
         with self._file.appending() as writer:
             if self._file.record().first_pool is None:
-                writer.append("pairs", spread=spread)
+                writer.append("pairs", spread=spread, runs=len(results))
 
     def _judge(self, work: StreamRuns, number: int) -> None:
         """Train what the next look at a proposal needs, and seal the look."""
@@ -227,12 +248,20 @@ def _store(place: Place) -> Store:
     return Store(Path(place or os.environ.get("ABLATE_STORE", "runs")))
 
 
-def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> CodeVersion:
-    """Return the code in the working folder, without a number yet, and keep a copy of its files.
-    Raises TryAgain for a file that is not the one that `spec` was made of."""
-    origin = Path.cwd()
-    sources = code_sources(spec, origin)
-    contents = {name: read_file(path) for name, path in sources.items()}
+def _code_of(file: StreamFile, composed: ComposedCode, pinned: Contents) -> CodeVersion:
+    """Return the code in the working folder, without a number yet, and keep a copy of its files and
+    of the pinned ones, as they were read to be checked. Raises TryAgain for a file that is not the
+    one that `composed` was made of, UserError for a program that no copy would be trained of."""
+    origin, spec = Path.cwd(), composed.spec
+    for script in composed.scripts_outside_code(origin):
+        raise UserError(
+            f"trainer.command: {script}: is not in its code, so an edit would reach runs that have "
+            f"begun; name it in `code`, by its path in this folder"
+        )
+    contents = {name: read_file(path) for name, path in code_sources(spec, origin).items()}
+    if contents:
+        for files in pinned.values():
+            contents |= files
     hashes = spec.tree["code"]["files"] if isinstance(spec, OwnSpec) else {}
     for name, file_hash in hashes.items():
         if code_file_hash(contents[name]) != file_hash:
@@ -241,26 +270,41 @@ def _code_of(file: StreamFile, spec: RunSpec, declared: Mapping[str, Any]) -> Co
         number=0,
         id=hashlib.sha256(spec.identity.encode()).hexdigest()[:16],
         spec=dict(spec.tree),
-        declared=declared,
+        declared=composed.declared_tree,
         copy=file.copies.keep(contents, origin) if contents else "",
         origin=str(origin),
     )
 
 
-def _check_measured(spec: RunSpec, baseline_spec: RunSpec) -> None:
-    """Raise UserError where a proposal is not measured as the first baseline is."""
-    if spec.task_name != baseline_spec.task_name:
+def _check_measured(spec: RunSpec, start_spec: RunSpec) -> None:
+    """Raise UserError where a proposal is not measured as the stream's first baseline is."""
+    if spec.task_name != start_spec.task_name:
         raise UserError(
             f"metrics: this code is measured by {spec.task_name}, and the stream's baseline by "
-            f"{baseline_spec.task_name}; a change of what is measured is another stream"
+            f"{start_spec.task_name}; a change of what is measured is another stream"
         )
-    if spec.is_command and baseline_spec.is_command:
-        results = [part.tree["code"]["program"]["result"] for part in (spec, baseline_spec)]
-        if results[0] != results[1]:
+    measures, start_measures = _measures(spec), _measures(start_spec)
+    for place in {**start_measures, **measures}:
+        if measures.get(place) != start_measures.get(place):
             raise UserError(
-                "trainer.result: is read from another place than the stream's baseline has; that "
-                "is another stream"
+                f"{place}: differs from the stream's first baseline, and says what is measured; "
+                f"undo that, or start another stream"
             )
+
+
+def _measures(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings that say what is measured, by their place: on which data, and how."""
+    if not isinstance(spec, OwnSpec):
+        sections = json.loads(spec.identity)
+        return {section: sections.get(section) for section in ("data", "eval")}
+    if not spec.is_command:
+        return {}
+    code = spec.tree["code"]
+    return {
+        "trainer.command": spec.trainer,
+        "trainer.data": code["data"],
+        "trainer.result": code["program"]["result"],
+    }
 
 
 def _check_options(options: GateOptions) -> None:
@@ -271,8 +315,8 @@ def _check_options(options: GateOptions) -> None:
 
 
 def _check_most(most: int | None) -> None:
-    if most is not None and most not in MOST_CHOICES:
-        raise unknown_value("--most", most, MOST_CHOICES)
+    if most is not None and most not in StreamJudge.most_choices:
+        raise unknown_value("--most", most, StreamJudge.most_choices)
 
 
 def _check_positive(option: str, value: float | None) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.shared import count_text
+
 EXIT_CODES: Mapping[str, int] = {"keep": 0, "discard": 3, "undecided": 4, "stale": 5}
 
 
@@ -42,7 +44,9 @@ class GateAnswer:
     `reason`: gain, small, runs (none is left), bits (all runs are equal: the code ignores its
     seed), constant (all runs of the baseline are, too), diverged or collapsed. `interval`: of the
     gain at the last look, at 95 %. `runs`: of the proposal; `baseline_runs`: those it was compared
-    with. `next`: what to do now, in words. `exit_code`: 0 keep, 3 discard, 4 undecided, 5 stale.
+    with. `kept_so_far`, `expected_false_keeps`: of the proposals that had to gain, so of no
+    simplification. `next`: what to do now, in words. `exit_code`: 0 keep, 3 discard, 4 undecided,
+    5 stale.
     """
 
     stream: str
@@ -57,7 +61,7 @@ class GateAnswer:
     baseline_runs: int
     against: int
     note: str
-    holdout: Mapping[str, tuple[float, float]]
+    holdout: Mapping[str, tuple[float | None, float | None]]
     proposals: int
     kept_so_far: int
     expected_false_keeps: float
@@ -88,8 +92,9 @@ class MeasuredBaseline:
 @dataclass(frozen=True)
 class StreamLog:
     """The history of a stream. `sentence`: how many keeps chance would have made at most, and how
-    many there are. `runs`: all that looks have read. `spread`: of one run. `answers`: one for each
-    proposal, an open one without a word."""
+    many there are. `simplifications`: the proposals that had nothing to gain; `simplified`: those
+    of them that were kept. `runs`: all that looks have read. `spread`: of one run. `answers`: one
+    for each proposal, an open one without a word."""
 
     stream: str
     metric: str
@@ -100,6 +105,8 @@ class StreamLog:
     undecided: int
     stale: int
     open: int
+    simplifications: int
+    simplified: int
     runs: int
     expected_false_keeps: float
     spread: float | None
@@ -109,20 +116,34 @@ class StreamLog:
 
     @property
     def sentence(self) -> str:
-        """How many keeps chance alone would have made at most, and how many were made."""
-        bound = f"{self.expected_false_keeps:.2g}"
+        """How many keeps chance alone would have made at most, and how many were made.
+        Simplifications are counted apart: they are kept without a gain on purpose."""
         if self.proposals == 0:
             return "No proposal yet."
-        if self.proposals == 1:
-            end = "kept" if self.kept else "not kept"
+        text = self._gains_sentence
+        if self.simplified:
+            text += f"; {count_text(self.simplified, 'simplification')} kept"
+        return f"{text}."
+
+    @property
+    def _gains_sentence(self) -> str:
+        judged_count, kept_count = (
+            self.proposals - self.simplifications,
+            self.kept - self.simplified,
+        )
+        bound = f"{self.expected_false_keeps:.2g}"
+        if judged_count == 0:
+            return "No proposal had to gain anything"
+        if judged_count == 1:
+            end = "kept" if kept_count else "not kept"
             return (
                 f"Had the proposal gained nothing, its chance to be kept was at most {bound}; it "
-                f"was {end}."
+                f"was {end}"
             )
-        verb = "was" if self.kept == 1 else "were"
+        verb = "was" if kept_count == 1 else "were"
         return (
-            f"Had none of the {self.proposals} proposals gained anything, at most {bound} would "
-            f"have been kept; {self.kept} {verb}."
+            f"Had none of the {judged_count} proposals gained anything, at most {bound} would have "
+            f"been kept; {kept_count} {verb}"
         )
 
     @property

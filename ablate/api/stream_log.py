@@ -5,7 +5,6 @@ Used by api/stream.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +37,7 @@ def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
         note=proposal.note,
         holdout=dict(last_look.holdout) if last_look else {},
         proposals=len(record.proposals),
-        kept_so_far=_count(record, "keep"),
+        kept_so_far=sum(proposal.has_gained for proposal in record.proposals),
         expected_false_keeps=expected_false_keeps(record),
         next=_advice(store, record, number),
     )
@@ -64,12 +63,14 @@ def _advice(store: Store, record: StreamRecord, number: int) -> str:
                 return "let the seed decide what its runs draw: they are all equal"
             if reason == "constant":
                 return "let the seed decide what the baseline's runs draw: they are all equal"
-            higher_limits = [limit for limit in (20, 30) if limit > proposal.most]
+            higher_limits = [n for n in StreamJudge.most_choices if n > proposal.most]
             if not higher_limits:
                 return undo
-            command = store.command("gate", "try", name, "--most", str(higher_limits[0]))
+            words = (*proposal.words, "--most", str(higher_limits[0]))
+            command = store.command("gate", "try", name, *words)
             return f"`{command}` goes on with it; or {undo}"
-    return f"`{store.command('gate', 'try', name)}` with the same code goes on"
+    command = store.command("gate", "try", name, *proposal.words)
+    return f"`{command}` with the same code goes on"
 
 
 def _count(record: StreamRecord, word: str) -> int:
@@ -77,15 +78,17 @@ def _count(record: StreamRecord, word: str) -> int:
 
 
 def expected_false_keeps(record: StreamRecord) -> float:
-    """Return the false keeps to expect at most, had no proposal gained anything."""
-    return round(record.rules.level * len(record.proposals), 6)
+    """Return the false keeps to expect at most, had no proposal gained anything. No keep of a
+    simplification is false."""
+    judged_count = sum(proposal.simplify is None for proposal in record.proposals)
+    return round(record.rules.level * judged_count, 6)
 
 
 def log_of(store: Store, record: StreamRecord) -> StreamLog:
     """Return the log of a stream."""
-    metric = StreamJudge(record).metric
-    squares, df = record.pool
-    spread = math.sqrt(squares / df / (2 if record.rules.pairs else 1)) if df else None
+    judge = StreamJudge(record)
+    metric = judge.metric
+    simplifications = [p for p in record.proposals if p.simplify is not None]
     answers = tuple(answer_of(store, record, p.number) for p in record.proposals)
     measures = sorted({0, *(p.number for p in record.proposals if p.has_gained)})
     baselines = [measured_baseline(store, record, record.code(n)) for n in measures]
@@ -99,9 +102,11 @@ def log_of(store: Store, record: StreamRecord) -> StreamLog:
         undecided=_count(record, "undecided"),
         stale=_count(record, "stale"),
         open=_count(record, ""),
+        simplifications=len(simplifications),
+        simplified=sum(proposal.word == "keep" for proposal in simplifications),
         runs=record.runs,
         expected_false_keeps=expected_false_keeps(record),
-        spread=spread,
+        spread=judge.spread,
         margin=record.rules.margin,
         answers=answers,
         baselines=tuple(baseline for baseline in baselines if baseline is not None),

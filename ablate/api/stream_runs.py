@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.api.errors import stopped
 from ablate.api.training import Start, check_outcome
 from ablate.planning import ComposedCode, Plan, Recall
 from ablate.run import RunSpec
@@ -118,7 +119,7 @@ class StreamRuns:
             with observers:
                 outcome = start.train(observers, RETRIED_STATES, lambda cost: None, announce, _view)
         if outcome.signal is not None:
-            raise KeyboardInterrupt("stopped; the same words go on")
+            raise stopped("stopped; the same words go on", outcome.signal)
         lost = [run.id for run in plan.runs() if not self.store.rundir(run.id).has_result()]
         for run in lost:
             if outcome.progress.counts.keys() & {"failed", "oom", "hung"}:

@@ -17,7 +17,7 @@ from typing import Any
 from ablate.analysis import StreamJudge
 from ablate.audit.verify import Verified
 from ablate.run import RunSpec
-from ablate.shared import Failure, make_folder, read_file, write_whole
+from ablate.shared import Failure, TryAgain, read_file, write_whole
 from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
 _Results = list[Mapping[str, Any]]
@@ -158,19 +158,26 @@ def stream_conflicts(store: Store, sources: Sequence[Store]) -> Iterator[str]:
 
 def bring_streams(store: Store, source: Store) -> dict[str, str]:
     """Bring the streams of a source, and the copies of their codes; return the state of each here:
-    "new", "same" or "grown"."""
+    "new", "same" or "grown". Raises TryAgain for a stream that has grown in both since
+    `stream_conflicts` compared them."""
     states = {}
     for file in StreamFile.of_store(source):
         mine = StreamFile(store, file.name)
+        content = read_file(file.path)  # before its codes: it may grow meanwhile
         for code in file.record().needed_codes:
             if code.copy in file.copies.names():
                 mine.copies.keep(file.copies.files(code.copy), Path(code.origin))
-        content, old_content = read_file(file.path), b""
-        if mine.exists():
-            old_content = read_file(mine.path)
-        if len(content) > len(old_content):
-            make_folder(mine.path.parent)
-            write_whole(mine.path, content)
-        state = "grown" if len(content) > len(old_content) else "same"
-        states[file.name] = state if old_content else "new"
+        with mine.appending():
+            old_content = read_file(mine.path) if mine.exists() else b""
+            is_longer = len(content) > len(old_content)
+            if not max(content, old_content, key=len).startswith(
+                min(content, old_content, key=len)
+            ):
+                raise TryAgain(
+                    f"the stream {file.name!r} grew in both stores while they were merged; merge "
+                    f"again, which names what to do"
+                )
+            if is_longer:
+                write_whole(mine.path, content)
+        states[file.name] = ("grown" if is_longer else "same") if old_content else "new"
     return states

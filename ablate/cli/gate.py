@@ -6,6 +6,8 @@ needs docs/options.md, which tests/options_page.py writes.
 
 from __future__ import annotations
 
+import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +25,7 @@ from ablate.cli.options import (
     option,
     whole_number,
 )
-from ablate.cli.printing import check_out, write_out
+from ablate.cli.printing import ask_for, check_out, write_out
 
 StreamName = Annotated[str, argument("NAME", "Name of the stream.")]
 Words = Annotated[list[str] | None, argument("KEY=VALUE", "Settings, each with one value.")]
@@ -114,16 +116,20 @@ def try_(
 ) -> None:
     """Judge the code here against the baseline. Exits with 0 only if the change is kept.
 
-    Exit codes: 0 keep, 3 discard, 4 undecided, 5 stale, 1 failure, 2 mistake.
+    Exit codes: 0 keep, 3 discard, 4 undecided, 5 stale, 1 failure, 2 mistake, 75 try again.
 
     After a kill, the same command goes on.
     """
     from ablate.api import Stream
     from ablate.report import StreamView
 
-    answer = Stream(name, store=store).attempt(
-        *(words or ()), note=note, simplify=simplify, most=most
-    )
+    stream = Stream(name, store=store)
+    try:
+        answer = stream.attempt(*(words or ()), note=note, simplify=simplify, most=most)
+    except KeyboardInterrupt as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        number = getattr(error, "signal_number", signal.SIGINT)
+        raise typer.Exit(128 + number) from None
     if format == "json":
         print_json(answer.tree)
     else:
@@ -169,11 +175,17 @@ def restore(
     name: StreamName,
     number: Code,
     folder: Annotated[Path, argument("DIR", "Folder to write the files into.")],
+    yes: Annotated[bool, flag("--yes", "Overwrite edits without asking.")] = False,
     store: StoreDir = RUNS,
 ) -> None:
-    """Write the files of a code that was kept into a folder, over what is there."""
+    """Write the files of a code that was kept into a folder, over what is there. Asks before it
+    overwrites edits that the stream has no copy of."""
     from ablate.api import Stream
 
-    files = [str(folder / path) for path in Stream(name, store=store).restore(number, folder)]
+    stream = Stream(name, store=store)
+    if edited := stream.edited_files(number, folder):
+        names = ", ".join(str(folder / path) for path in edited)
+        ask_for(f"{names}: edited, and no proposal has these edits", f"Overwrite {names}?", yes)
+    files = [str(folder / path) for path in stream.restore(number, folder)]
     print("\n".join(files))
     print_json({"stream": name, "number": number, "files": files})

@@ -6,6 +6,7 @@ Used by api/stream.py. The words are those of `ablate sweep`, each with one valu
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from ablate.planning.declared import SWEEP_KEYS, Declared, declared_of
 from ablate.planning.plan import Plan
 from ablate.planning.settings import SettingsLayer, single_values, split_launcher
 from ablate.planning.words import read_line
-from ablate.run import RunSpec
+from ablate.run import OwnSpec, RunSpec, program_of, split_command
 from ablate.shared import UserError
 
 
@@ -32,6 +33,22 @@ class ComposedCode(NamedTuple):
     def declared_tree(self) -> dict[str, Any]:
         """The declaration as plain values, which `plan` reads."""
         return dataclasses.asdict(self.declared)
+
+    def scripts_outside_code(self, folder: Path) -> list[str]:
+        """List the words of a program's command that are Python files in `folder` and not, by their
+        path there, among the files of its code; also absolute paths, which no copy of the code
+        changes."""
+        if not isinstance(self.spec, OwnSpec) or not self.spec.is_command:
+            return []
+        declares, files = program_of(self.spec), self.spec.tree["code"]["files"]
+        scripts = []
+        for word in split_command(declares.command, "command"):
+            path = Path(os.path.normpath(folder / (declares.cwd or "") / word))
+            if word.endswith(".py") and path.is_file() and path.is_relative_to(folder):
+                is_code = path.relative_to(folder).as_posix() in files
+                if Path(word).is_absolute() or not is_code:
+                    scripts.append(word)
+        return scripts
 
     @staticmethod
     def of_folder(

@@ -22,39 +22,6 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class StreamView:
-    """The log of a stream, from its plain tree."""
-
-    log: Mapping[str, Any]
-
-    @property
-    def text(self) -> str:
-        """The log as lines of text."""
-        return _stream_text(self.log)
-
-    def draw(self, format: str) -> bytes:
-        """Draw the log as a file of this format: svg, pdf or png."""
-        return _draw_stream(self.log, format)
-
-    @staticmethod
-    def answer_line(answer: Mapping[str, Any]) -> str:
-        """Say in a line what a stream says of a proposal, from its plain tree."""
-        return _answer_line(answer)
-
-
-def _answer_line(answer: Mapping[str, Any]) -> str:
-    """Say in a line what a stream says of a proposal, from its plain tree."""
-    parts = [gain_text(answer)]
-    parts.append(f"{count_text(answer['runs'], 'run')} against {answer['baseline_runs']}")
-    if reason := REASONS.get(answer["reason"], ""):
-        parts.append(reason)
-    facts = ", ".join(filter(None, parts))
-    kept_count, expected = answer["kept_so_far"], answer["expected_false_keeps"]
-    tally = f"{kept_count} kept so far, at most {expected:.2g} by chance"
-    return f"{answer['word']} {answer['proposal']}: {facts}; {tally}; {answer['next']}"
-
-
 def gain_text(answer: Mapping[str, Any]) -> str:
     """Return a gain with its interval and unit, "" where there is none."""
     if answer["gain"] is None:
@@ -66,23 +33,6 @@ def gain_text(answer: Mapping[str, Any]) -> str:
     return f"{text} {answer['unit']}".rstrip()
 
 
-def _stream_text(log: Mapping[str, Any]) -> str:
-    """Return the log of a stream as lines of text, from its plain tree."""
-    counts = [f"{log[key]} {key}" for key in ("kept", "discarded", "undecided", "stale", "open")]
-    outcome_counts = ", ".join(text for text in counts if not text.startswith("0 "))
-    tally = f"{count_text(log['proposals'], 'proposal')}, {count_text(log['runs'], 'run')}"
-    lines = [log["sentence"], f"{tally}: {outcome_counts}" if outcome_counts else tally]
-    if log["spread"] is not None:
-        lines.append(f"spread of one run: {log['spread']:.4g} {log['unit']}".rstrip())
-    if log["answers"]:
-        lines.append("")
-        lines += _columns([_cells(answer) for answer in log["answers"]])
-    if log["baselines"]:
-        lines.append("")
-        lines += [_baseline_line(baseline, log) for baseline in log["baselines"]]
-    return "\n".join(lines)
-
-
 HEADINGS = ("n", "word", "runs", "gain", "note")
 
 
@@ -90,11 +40,15 @@ def _cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
     word = answer["word"] or "open"
     remark = REASONS.get(answer["reason"], "") if word == "undecided" else ""
     holdout = [
-        f"{key} {value:.4g} ({baseline_value:.4g})"
-        for key, (value, baseline_value) in answer["holdout"].items()
+        f"{key} {_mean_text(mean)} ({_mean_text(baseline_mean)})"
+        for key, (mean, baseline_mean) in answer["holdout"].items()
     ]
     note = "; ".join(filter(None, [answer["note"], remark, *holdout]))
     return str(answer["proposal"]), word, str(answer["runs"]), gain_text(answer), note
+
+
+def _mean_text(mean: float | None) -> str:
+    return "none" if mean is None else f"{mean:.4g}"
 
 
 def _columns(rows: list[tuple[str, ...]]) -> list[str]:
@@ -122,43 +76,82 @@ SIZE = (7.0, 3.2)  # inches
 COLOURS = {"keep": "#0072b2", "discard": "#999999", "undecided": "#e69f00", "stale": "#cc79a7"}
 
 
-def _draw_stream(log: Mapping[str, Any], format: str) -> bytes:
-    """Draw a stream over the runs spent: each proposal's gain, those of kept ones with intervals.
+@dataclass(frozen=True)
+class StreamView:
+    """The log of a stream, from its plain tree."""
 
-    `log`: the plain tree; `format`: svg, pdf or png.
-    """
-    import io
+    log: Mapping[str, Any]
 
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    @staticmethod
+    def answer_line(answer: Mapping[str, Any]) -> str:
+        """Say in a line what a stream says of a proposal, from its plain tree."""
+        parts = [gain_text(answer)]
+        parts.append(f"{count_text(answer['runs'], 'run')} against {answer['baseline_runs']}")
+        if reason := REASONS.get(answer["reason"], ""):
+            parts.append(reason)
+        facts = ", ".join(filter(None, parts))
+        kept_count, expected = answer["kept_so_far"], answer["expected_false_keeps"]
+        tally = f"{kept_count} kept so far, at most {expected:.2g} by chance"
+        return f"{answer['word']} {answer['proposal']}: {facts}; {tally}; {answer['next']}"
 
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    axes.margins(y=0.15)
-    axes.axhline(0, color="#666666", linewidth=0.8)
-    spent = 0
-    for answer in log["answers"]:
-        spent += answer["runs"]
-        if answer["gain"] is None:
-            continue
-        word = answer["word"] or "open"
-        colour = COLOURS.get(word, "#cccccc")
-        if word == "keep" and answer["interval"] is not None:
-            axes.vlines(spent, *answer["interval"], color=colour, linewidth=1.5)
-        axes.plot(spent, answer["gain"], "o", color=colour, markersize=6 if word == "keep" else 3)
-    for word, colour in COLOURS.items():
-        count = sum(answer["word"] == word for answer in log["answers"])
-        if count:
-            size = 6 if word == "keep" else 3
-            axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
-    if log["answers"]:
-        axes.legend(frameon=False, fontsize=8)
-    axes.set_xlim(0, 1.03 * spent + 1)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("runs of proposals")
-    axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
-    axes.set_title(log["sentence"], fontsize=9, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    content = io.BytesIO()
-    figure.savefig(content, format=format, metadata={"Date": None} if format == "svg" else None)
-    return content.getvalue()
+    @property
+    def text(self) -> str:
+        """The log as lines of text."""
+        log = self.log
+        counts = [
+            f"{log[key]} {key}" for key in ("kept", "discarded", "undecided", "stale", "open")
+        ]
+        outcome_counts = ", ".join(text for text in counts if not text.startswith("0 "))
+        tally = f"{count_text(log['proposals'], 'proposal')}, {count_text(log['runs'], 'run')}"
+        lines = [log["sentence"], f"{tally}: {outcome_counts}" if outcome_counts else tally]
+        if log["spread"] is not None:
+            lines.append(f"spread of one run: {log['spread']:.4g} {log['unit']}".rstrip())
+        if log["answers"]:
+            lines.append("")
+            lines += _columns([_cells(answer) for answer in log["answers"]])
+        if log["baselines"]:
+            lines.append("")
+            lines += [_baseline_line(baseline, log) for baseline in log["baselines"]]
+        return "\n".join(lines)
+
+    def draw(self, format: str) -> bytes:
+        """Draw the stream as a file of this format: svg, pdf or png. Over the runs spent, it has
+        each proposal's gain, those of kept ones with intervals."""
+        import io
+
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        log = self.log
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = figure.subplots()
+        axes.margins(y=0.15)
+        axes.axhline(0, color="#666666", linewidth=0.8)
+        spent = 0
+        for answer in log["answers"]:
+            spent += answer["runs"]
+            if answer["gain"] is None:
+                continue
+            word = answer["word"] or "open"
+            colour = COLOURS.get(word, "#cccccc")
+            if word == "keep" and answer["interval"] is not None:
+                axes.vlines(spent, *answer["interval"], color=colour, linewidth=1.5)
+            axes.plot(
+                spent, answer["gain"], "o", color=colour, markersize=6 if word == "keep" else 3
+            )
+        for word, colour in COLOURS.items():
+            count = sum(answer["word"] == word for answer in log["answers"])
+            if count:
+                size = 6 if word == "keep" else 3
+                axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
+        if log["answers"]:
+            axes.legend(frameon=False, fontsize=8)
+        axes.set_xlim(0, 1.03 * spent + 1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("runs of proposals")
+        axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
+        axes.set_title(log["sentence"], fontsize=9, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        content = io.BytesIO()
+        figure.savefig(content, format=format, metadata={"Date": None} if format == "svg" else None)
+        return content.getvalue()

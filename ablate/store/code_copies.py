@@ -45,13 +45,15 @@ class CodeCopies:
 
     def keep(self, files: Mapping[str, bytes], origin: Path) -> str:
         """Keep files of the folder `origin`, by their paths there; return the name of the copy. A
-        copy that is there already stays. Raises Failure for a path that leads out of it, and where
-        it can't be written."""
+        copy that is there already stays, and is young again, so that `gc` leaves it. Raises Failure
+        for a path that leads out of it, and where it can't be written."""
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
         _check_within(hashes)
         name = _name_of(hashes)
-        if (self.root / name / MANIFEST).exists():
-            return name
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.root / name)
+            if (self.root / name / MANIFEST).exists():
+                return name
         folder = self.root / f".{name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
         make_folder(folder)
@@ -110,6 +112,18 @@ class CodeCopies:
             make_folder((folder / path).parent)
             write_whole(folder / path, content)
         return sorted(contents)
+
+    def edited(self, name: str, folder: Path, kept_names: Iterable[str]) -> list[str]:
+        """List the paths of a copy whose files in a folder have other bytes than in each of the
+        copies `kept_names`: `restore` would overwrite what nobody else has."""
+        kept_hashes = [self._manifest(kept_name)["files"] for kept_name in kept_names]
+        return [
+            path
+            for path in self._manifest(name)["files"]
+            if (folder / path).is_file()
+            and hashlib.sha256(read_file(folder / path)).hexdigest()
+            not in [hashes.get(path) for hashes in kept_hashes]
+        ]
 
     def names(self) -> list[str]:
         """List the copies."""

@@ -245,7 +245,7 @@ class GarbageCollection:
         store = self.store
         folders = (
             *(store.runs, store.attempts, store.cache),
-            *(store.trash, store.reruns, store.diffs),
+            *(store.trash, store.reruns, store.diffs, store.code),
         )
         return [path for path in folders if path.is_symlink()]
 
@@ -285,7 +285,16 @@ class GarbageCollection:
         they are gone. So there is room to write on a disk that was full, and a crash before the
         note does no harm.
         """
-        freed = remove_rubbish(self.store, [item for item in self.rubbish if item.kind != "runs"])
+        # A stream may have begun to use a copy of code while the user was asked.
+        unused_codes = {item.path for item in _codes(self.store)}
+        freed = remove_rubbish(
+            self.store,
+            [
+                item
+                for item in self.rubbish
+                if item.kind != "runs" and (item.kind != "code" or item.path in unused_codes)
+            ],
+        )
         for name in self.forget:
             # The plan last: without it the ledger's sweep is one that lost its plan.
             self.ledger.forget(name)

@@ -43,7 +43,7 @@ class StreamLook:
     `spreads`: of the look that ends a proposal, what it adds to the pool of earlier runs: sum of
     squares and degrees of freedom of its own runs ("proposal") and of the baseline's ("baseline").
     `holdout`: of a proposal that is kept, its mean and the baseline's of each metric that no rule
-    reads.
+    reads; None where a run left no such number.
     """
 
     runs: int
@@ -55,7 +55,7 @@ class StreamLook:
     p: float
     reason: str
     spreads: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    holdout: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    holdout: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     @property
     def has_failed(self) -> bool:
@@ -66,12 +66,14 @@ class StreamLook:
 @dataclass(frozen=True)
 class Proposal:
     """A proposal of a stream. `against`: the number of the baseline when it was opened; `measure`:
-    that of the code whose runs it is compared with, the last one kept for a gain."""
+    that of the code whose runs it is compared with, the last one kept for a gain. `words`: the
+    settings that were typed over the baseline's."""
 
     code: CodeVersion
     against: int
     measure: int
     note: str
+    words: tuple[str, ...]
     simplify: float | None
     most: int
     pool: tuple[float, int]
@@ -129,6 +131,7 @@ class StreamRecord:
     proposals: tuple[Proposal, ...] = ()
     # Of a stream of pairs: what the baseline's runs with itself add to the pool.
     first_pool: tuple[float, int] | None = None
+    first_runs: int = 0  # the number of these runs
     started: float = 0.0
 
     @property
@@ -201,7 +204,7 @@ class StreamRecord:
         """The number of runs that looks have seen, those of baselines among them."""
         trained = sum(proposal.trained for proposal in self.proposals)
         if self.rules.pairs:
-            return 2 * trained + (0 if self.first_pool is None else PAIRED_START_RUNS)
+            return 2 * trained + self.first_runs
         measures = {proposal.measure for proposal in self.proposals}
         return trained + sum(map(self.baseline_runs, measures))
 
@@ -223,9 +226,6 @@ def _seeds(text: str, count: int) -> list[int]:
     return [int(seed.hexdigest()[:SEED_DIGITS], 16) for seed in hashes]
 
 
-PAIRED_START_RUNS = 12  # of a baseline with itself: see `analysis.stats.self_pairs`
-
-
 def folded(name: str, events: Iterable[Mapping[str, Any]]) -> StreamRecord:
     """Fold the events of a stream, each a plain tree with its `kind` and the time `at`.
 
@@ -238,7 +238,8 @@ def folded(name: str, events: Iterable[Mapping[str, Any]]) -> StreamRecord:
                 record = _started(name, event)
             case "pairs":
                 assert record is not None
-                record = replace(record, first_pool=_spread(event["spread"]))
+                runs = int(event["runs"])
+                record = replace(record, first_pool=_spread(event["spread"]), first_runs=runs)
             case "open":
                 assert record is not None
                 record = replace(record, proposals=(*record.proposals, _opened(event)))
@@ -269,6 +270,7 @@ def _opened(event: Mapping[str, Any]) -> Proposal:
     return Proposal(
         CodeVersion(**event["code"]),
         **{key: event[key] for key in ("against", "measure", "note", "simplify", "most")},
+        words=(*event["words"],),
         pool=_spread(event["pool"]),
         opened=float(event["at"]),
     )

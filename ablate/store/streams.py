@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import Failure, Lock, UserError, make_folder, read_file, sync_folder
+from ablate.shared import Failure, Lock, TryAgain, UserError, make_folder, read_file, sync_folder
 from ablate.store.code_copies import CodeCopies
 from ablate.store.folder import StoreFolder
 from ablate.store.stream_record import StreamRecord, folded
@@ -31,7 +31,7 @@ class StreamFile:
     """The events of the stream `name` of a store."""
 
     def __init__(self, store: StoreFolder, name: str) -> None:
-        if not name.isidentifier() and not name.replace("-", "_").isidentifier():
+        if not _is_name(name):
             raise UserError(f"{name}: expected a stream's name of letters, digits, - and _")
         self.name, self._store = name, store
         self.path = store.streams / f"{name}.jsonl"
@@ -39,9 +39,10 @@ class StreamFile:
 
     @staticmethod
     def of_store(store: StoreFolder) -> list[StreamFile]:
-        """List the streams of a store, by name."""
+        """List the streams of a store, by name. A file that has no stream's name, such as a copy
+        that a user made, is none."""
         paths: list[Path] = sorted(store.streams.glob("*.jsonl")) if store.streams.is_dir() else []
-        return [StreamFile(store, path.stem) for path in paths]
+        return [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
 
     @property
     def copies(self) -> CodeCopies:
@@ -74,11 +75,11 @@ class StreamFile:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[StreamWriter]:
-        """Hold the stream's lock, and give what appends to it. Raises Failure where another process
-        keeps the lock."""
+        """Hold the stream's lock, and give what appends to it. Raises TryAgain where another
+        process keeps the lock."""
         make_folder(self.path.parent)
         if not self._lock.acquire(LOCK_WAIT_S):
-            raise Failure(f"{self.path}: another process holds its lock; try again")
+            raise TryAgain(f"{self.path}: another process holds its lock; try again")
         try:
             yield StreamWriter(self)
         finally:
@@ -100,6 +101,10 @@ class StreamFile:
                 raise Failure(f"{self.path}: line {number} was edited, or one before it removed")
             events.append(event)
         return events, last_seal, whole_bytes
+
+
+def _is_name(name: str) -> bool:
+    return name.replace("-", "_").isidentifier()
 
 
 class StreamWriter:

@@ -88,6 +88,7 @@ __all__ = [
     "GateRules",
     "GateWord",
     "is_constant",
+    "FIRST_PAIRS",  # pairs of a baseline with itself, where runs are compared side by side
     "KEEPING_LOOKS",
     "LEVEL",
     "Need",
@@ -164,6 +165,7 @@ if TYPE_CHECKING:
         verdict,
     )
     from ablate.analysis.stats.gate import (
+        FIRST_PAIRS,
         KEEPING_LOOKS,
         LEVEL,
         GateLook,

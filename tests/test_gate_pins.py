@@ -1,0 +1,154 @@
+"""Pins of a stream: what no proposal may change, by whatever statement."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import refused
+from support.files import write_files
+from support.streams import EVALUATION, start_stream, write_trainer
+
+from ablate.api import GateOptions, Stream
+from ablate.api.pins import check_pins, hash_pins, read_pinned
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's folder, in which this process works."""
+    monkeypatch.chdir(tmp_path)
+    write_trainer(tmp_path)
+    return tmp_path
+
+
+def test_pinned_code_may_not_change(folder):
+    stream = start_stream(
+        pins=["evaluation.py:eval*", "evaluation.py:OFFSET", "conf/trainer/*.yaml"]
+    )
+    (folder / "evaluation.py").write_text(EVALUATION.replace("OFFSET = 0.0", "OFFSET = 9.0"))
+    with refused(r"^evaluation.py:OFFSET"):
+        stream.attempt()
+    (folder / "evaluation.py").write_text(EVALUATION + "\n\nevaluate = lambda value: 9.0\n")
+    with refused(r"^evaluation.py:evaluate"):
+        stream.attempt()
+    (folder / "evaluation.py").write_text("# a remark\n" + EVALUATION)
+    assert stream.attempt().proposal == 1  # a remark changes nothing that is pinned
+    with refused(r"nothing.py"):
+        start_stream("other", pins=["nothing.py"])
+    with refused(r"OFFSET, evaluate.*'evalute'.*'evaluate'"):
+        start_stream("other", pins=["evaluation.py:evalute"])
+
+
+MODEL = """
+from math import *
+from other import helper
+
+THRESHOLD = 1
+
+
+class Model:
+    scale = 2
+
+    def evaluate(self):
+        threshold = 3
+        return threshold
+"""
+REPLACEMENTS = {
+    "an attribute": "Model.evaluate = len",
+    "a loop": "for evaluate in [len]: pass",
+    "a loop within": "if True:\n    for evaluate in [len]: pass",
+    "a context": "with open('x') as evaluate: pass",
+    "an exception": "try: pass\nexcept ValueError as evaluate: pass",
+    "a pattern": "match [len]:\n    case [evaluate]: pass",
+    "a star pattern": "match [len]:\n    case [*evaluate]: pass",
+    "a walrus": "(evaluate := len)",
+    "an import": "from os import path as evaluate",
+    "a global": "def other():\n    global evaluate\n    evaluate = len",
+    "a deletion": "del evaluate",
+    "an item": "evaluate.table[0] = 1",
+    "an assignment in the class": "class Model:\n    evaluate = len",
+}
+
+
+def pins_of(folder, pattern, content):
+    write_files(folder, model_py=content)
+    return hash_pins(read_pinned([pattern], folder))
+
+
+@pytest.mark.parametrize("how", REPLACEMENTS)
+def test_whatever_binds_a_pinned_name_counts(tmp_path, how):
+    content = MODEL.replace("from math import *\n", "") + "\n\ndef evaluate():\n    return 1\n"
+    pattern = "model.py:*evaluate"
+    pins = pins_of(tmp_path, pattern, content)
+    write_files(tmp_path, model_py=f"{content}\n{REPLACEMENTS[how]}\n")
+    with refused(r"^model.py:\S*evaluate"):
+        check_pins(pins, read_pinned([pattern], tmp_path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def other():\n    evaluate = len",
+        "[evaluate for evaluate in [1]]",
+        "lambda evaluate: 1",
+        "print(evaluate)",
+    ],
+)
+def test_a_local_name_is_no_pinned_one(tmp_path, line):
+    content = "def evaluate():\n    return 1\n"
+    pins = pins_of(tmp_path, "model.py:evaluate", content)
+    assert pins_of(tmp_path, "model.py:evaluate", f"{content}{line}\n") == pins
+    assert "model.py:other.evaluate" not in pins_of(tmp_path, "model.py:*", content)["model.py:*"]
+
+
+@pytest.mark.parametrize("pin", [":evaluate", "", "**.py:evaluate", "../model.py", "/model.py"])
+def test_a_pin_without_a_file_is_refused_in_a_line(folder, pin):
+    with refused("^pin"):
+        start_stream(pins=[pin])
+
+
+def test_a_star_import_is_no_pinned_code(folder):
+    (folder / "evaluation.py").write_text(f"from math import *\n{EVALUATION}")
+    with refused(r"^evaluation.py"):
+        start_stream(pins=["evaluation.py:evaluate"])
+    (folder / "evaluation.py").write_text(EVALUATION)
+    stream = start_stream(pins=["evaluation.py:evaluate"])
+    (folder / "evaluation.py").write_text(f"{EVALUATION}from math import *\n")
+    with refused(r"^evaluation.py"):
+        stream.attempt()
+
+
+PROGRAM = """
+command: python line.py {seed}
+result: {lines: 'error=(?P<error>.+)'}
+metrics: {error: {direction: less}}
+code: [line.py]
+"""
+LINE = """
+import random, sys
+from judge import judged
+
+print(f"error={judged(random.Random(int(sys.argv[1])).gauss(0, 1))}")
+"""
+
+
+def test_pinned_files_are_copied_with_the_code(folder):
+    """`code` misses the evaluation; an edit of it reaches no run that is trained later."""
+    write_files(folder, line_py=LINE, judge_py="def judged(x): return x + 9\n")
+    write_files(folder, conf__trainer__line_yaml=PROGRAM)
+    stream = Stream.start(
+        "idea", "trainer=line", "launcher=inline", rules=GateOptions(pins=["judge.py"])
+    )
+    assert {*stream.files(0)} == {"line.py", "judge.py"}
+    write_files(folder, line_py=f"{LINE}# again\n")
+    judge, judging = Stream._judge, []
+
+    def edited(self, work, number):
+        if not judging:
+            write_files(folder, judge_py="def judged(x): return x\n")
+        judging.append(number)
+        judge(self, work, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stream, "_judge", edited)
+        stream.attempt()
+    assert abs(stream.log().answers[0].gain) < 5
+    assert stream.log().baselines[0].mean > 5
