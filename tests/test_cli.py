@@ -644,6 +644,13 @@ def test_list_shows_every_kind_and_the_users_files(shell):
     assert norms.rstrip() in out
 
 
+def test_a_kind_without_choices_names_the_command_that_writes_one(shell):
+    [command] = re.findall(r"`ablate (.+?)`", shell("list", "trainers").out)
+    shell(*command.replace("NAME", "mine").split())
+    assert "mine" in shell("list", "trainers").out.split()
+    shell("list", "trainers", "yours", code=2)
+
+
 def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
     listed = shell("list", "keys").out
     tree = json.loads(shell("config", "--format", "json").out)["configuration"]

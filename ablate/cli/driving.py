@@ -214,7 +214,7 @@ def plan(
     selection: Selection,
     detect: Annotated[
         float | None,
-        option("POINTS", "Show the seeds and hours it takes to detect this gain.", parser=number),
+        option("POINTS", "Show the seeds and hours needed to detect this gain.", parser=number),
     ] = None,
     spread: Annotated[
         float | None,
@@ -377,7 +377,7 @@ def run(
     yes: Annotated[bool, flag("--yes", "Delete without asking.")] = False,
     store: StoreDir = RUNS,
 ) -> None:
-    """Skip or delete single runs of a sweep, also while it is driven."""
+    """Skip or delete single runs of a sweep, also while it trains."""
     from ablate.running import check_order, give_order
     from ablate.store import find_run
 

@@ -49,11 +49,11 @@ class StartOptions:
         ),
     ] = None
     most: Annotated[
-        int, option("N", "Runs of a proposal at most: 4, 8, 12, 20 or 30.", parser=whole_number)
+        int, option("N", "Most runs of a proposal: 4, 8, 12, 20 or 30.", parser=whole_number)
     ] = 12
     level: Annotated[
         float,
-        option("P", "Chance, at most, to keep a change that gains nothing.", parser=number),
+        option("P", "Highest chance to keep a change that gains nothing.", parser=number),
     ] = 0.01
     pairs: Annotated[
         bool,
@@ -107,7 +107,7 @@ def try_(
         int | None,
         option(
             "N",
-            "Runs at most: 4, 8, 12, 20 or 30. With more, an undecided change goes on.",
+            "Most runs: 4, 8, 12, 20 or 30. With more, an undecided change goes on.",
             parser=whole_number,
         ),
     ] = None,
@@ -145,7 +145,7 @@ def log(
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
-    """Show what became of all proposals, and how many keeps chance would have made at most."""
+    """Show the outcome of every proposal, and how many keeps to expect from chance at most."""
     from ablate.api import Stream
     from ablate.report import FIGURE_FORMATS, StreamView
 
@@ -160,7 +160,7 @@ def log(
 
 
 def show(name: StreamName, number: Code, store: StoreDir = RUNS) -> None:
-    """Print the files of a code that was kept, each below its name."""
+    """Print the files of a kept version of the code, each below its name."""
     from ablate.api import Stream
 
     files = Stream(name, store=store).files(number)

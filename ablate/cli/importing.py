@@ -67,7 +67,7 @@ Split = Annotated[
     list[str] | None,
     option(
         "COLUMN=PATTERN",
-        "Makes columns of a text, such as 'run={model}/{seed}'; * stands for any text; can be "
+        "Split a text into columns, such as 'run={model}/{seed}'; * stands for any text; can be "
         "repeated.",
     ),
 ]
@@ -75,7 +75,7 @@ Conditions = Annotated[
     list[str] | None,
     option(
         "COLUMN=VALUE",
-        "Only the lines with this value count; != leaves them out; can be repeated.",
+        "Count only lines with this value; != leaves them out; can be repeated.",
         "--where",
     ),
 ]
@@ -83,25 +83,25 @@ Epochs = Annotated[
     str | None,
     option(
         "last|best:COLUMN:more|less",
-        "Which line of a run counts, where it has several.",
+        "Line that counts, of a run with several lines.",
     ),
 ]
 RunColumn = Annotated[
     str | None,
-    option("COLUMN", "With --epochs: tells the runs of a row apart, where --seed does not."),
+    option(
+        "COLUMN", "With --epochs: column that tells the runs of a row apart, if --seed doesn't."
+    ),
 ]
 Ignore = Annotated[
     list[str] | None,
     option(
         "COLUMN",
-        "Leaves a column, or a pattern such as 'train_*', out of the notes; can be repeated.",
+        "Keep a column, or a pattern such as 'train_*', out of the notes; can be repeated.",
     ),
 ]
-Decimal = Annotated[
-    str | None, option("MARK", "Mark before decimals: a point (default), or a comma.")
-]
+Decimal = Annotated[str | None, option("MARK", "Decimal mark: a point (default) or a comma.")]
 Comment = Annotated[
-    str | None, option("TEXT", "Leaves out lines that begin with this text, such as '#'.")
+    str | None, option("TEXT", "Leave out lines that begin with this text, such as '#'.")
 ]
 Encoding = Annotated[
     str | None, option("NAME", "Encoding (default: utf-8), such as utf-16 or latin-1.")

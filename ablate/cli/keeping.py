@@ -68,7 +68,7 @@ def doctor(
     format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
-    """Check machine, store and bit-exact resume; or, with the launcher of a cluster, a job there.
+    """Check machine, store and bit-exact resume; with the launcher of a cluster, check a job there.
 
     The resume check trains a short run: the baseline of the named sweep, or a run with the given
     settings.

@@ -75,7 +75,8 @@ class TableView:
         ),
     ] = None
     strict: Annotated[
-        bool, flag("--strict", "Refuse a table of unlike runs, and verdicts of repeated looks.")
+        bool,
+        flag("--strict", "Refuse to mix unlike runs; withhold verdicts after undeclared looks."),
     ] = False
 
     def check(self) -> None:

@@ -234,6 +234,8 @@ class Catalogue:
         width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:
             lines.append(f"  {name:<{width}}  {line}" + (f"  -- {source}" if source != "-" else ""))
+        if not self.choices:  # of trainers, which are the user's own
+            lines.append(f"  none yet; `ablate new {self.name.removesuffix('s')} NAME` writes one")
         return "\n".join(lines)
 
     def tree(self) -> dict[str, Any]:
@@ -249,7 +251,7 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
     """List the choices of one kind whose names begin with `prefix`, or of every kind for None, but
     not the keys, which are many. `sweeps` gives (name, title, file).
 
-    Raises UserError for an unknown kind, and where no name begins so.
+    Raises UserError for an unknown kind, and where no name begins with `prefix`.
     """
     kinds = {"sweeps": ("ablate sweep NAME", sweeps), **CATALOGUE_KINDS}
     if kind is None:
@@ -260,7 +262,7 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
     usage, lines = kinds[kind]
     all_lines = list(lines())
     matches = [line for line in all_lines if line[0].strip().startswith(prefix)]
-    if not matches:
+    if prefix and not matches:
         names = [line[0].strip().partition("=")[0] for line in all_lines]
         raise UserError(f"list {kind}: no name begins with {prefix!r}{did_you_mean(prefix, names)}")
     return [Catalogue(kind, usage, matches)]

@@ -93,8 +93,8 @@ class Detection:
             yield f"  all columns with {seeds}: {cost}"
         if plan.spread == "images":
             yield (
-                "  The table takes each row's spread from images that change between its seeds, "
-                "which no forecast has: the figures are of rows that are alike."
+                "  The table takes the spread of each row from test images that change between its "
+                "seeds. A forecast has no such images: its figures are for rows that are alike."
             )
 
     def tree(self) -> dict[str, Any]:
