@@ -5,6 +5,7 @@ import itertools
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher_contract import settings
 
 from ablate.planning.compose import Composer
 from ablate.planning.engine import EngineFile
+from ablate.running.launchers import engine as launcher_engine
 from ablate.running.launchers.engine import FileEngine, meaning, read_states, refusal, seconds
 from ablate.running.launchers.jobs import AGAIN_S, JobEnd, Jobs
 from ablate.shared.errors import Failure, UserError
@@ -206,6 +208,40 @@ def test_slurms_answers_are_read(tmp_path, programs):
     assert slurm.ended("7") == JobEnd()
 
 
+@pytest.mark.parametrize(
+    ("name", "printed", "job"),
+    [
+        ("slurm", "Using project p042\n4711", "4711"),
+        ("slurm", "17 credits left\n4711;cluster\n", "4711"),
+        ("sge", "project p042\n4711\n", "4711"),
+        ("pbs", "Using project p042\n4711.server\n", "4711.server"),
+    ],
+)
+def test_the_id_is_a_line_of_its_own_among_those_of_the_site(
+    tmp_path, programs, name, printed, job
+):
+    client = f"cat >/dev/null; cat <<'.'\n{printed.strip()}\n."
+    programs(sbatch=client, qsub=client)
+    assert engine(name, tmp_path).submit(1, ()) == [job]
+
+
+def test_a_request_that_hangs_is_given_up(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(launcher_engine, "SUBMIT_S", 0.2)
+    programs(sbatch="exec sleep 60")
+    begun = time.monotonic()
+    with pytest.raises(Failure, match="0.2"):
+        engine("slurm", tmp_path).submit(1, ())
+    assert time.monotonic() - begun < 30
+
+
+def test_a_file_with_the_setup_is_this_users_only_while_it_is_read(tmp_path, programs):
+    programs(sky=f"for file; do :; done; stat -c %a $file >{tmp_path}/mode; echo 'ID: 7'")
+    own = {"setup": "export KEY=secret", "volume": "store", "mount": "/"}
+    assert engine("skypilot", tmp_path, **own).submit(1, ()) == ["7"]
+    assert (tmp_path / "mode").read_text() == "600\n"
+    assert [*(tmp_path / "pilots" / "jobs").iterdir()] == []
+
+
 WRAPPER = """
 for word in "$@"; do
   case $word in --mem=*|--gpus-per-node=*) echo "lab: $word: not here, ask for --gres" >&2; exit 1
@@ -235,6 +271,7 @@ class Full:
 
     def __init__(self) -> None:
         self.reason, self.asked = "too many jobs", 0
+        self.listed = {"1": True}
 
     def submit(self, count: int, excluded_hosts: object) -> list[str]:
         self.asked += 1
@@ -243,7 +280,7 @@ class Full:
         return ["2"]
 
     def states(self) -> dict[str, bool]:
-        return {"1": True}
+        return self.listed
 
     def ended(self, job: str) -> JobEnd:
         return JobEnd("CANCELLED", "lost")
@@ -276,6 +313,26 @@ def test_a_refusal_is_said_once_and_asked_again_after_ever_longer_waits():
     full.reason, before = "", full.asked
     drive(24_000, 12_000)
     assert full.asked > before + 2  # accepted: asked as before
+    jobs.end(cancel=False)
+
+
+def test_a_job_that_ended_leaves_room_for_another_request():
+    full = Full()
+    jobs = Jobs("ssh", full)  # type: ignore[arg-type]
+    times: list[float] = []
+    for now in range(0, 1010, 5):
+        jobs.hear({"1"}, True, now)
+        if jobs._states_answer is not None:
+            jobs._states_answer.result(5)
+        if jobs.may_submit(now):
+            times.append(now)
+            jobs.submit(1, ())
+            jobs._submitted.exception(5)
+        if now == 960:
+            full.listed = {}
+    assert jobs.not_before > 1000
+    [again] = [now for now in times if now > 960]
+    assert again <= 980
     jobs.end(cancel=False)
 
 
@@ -343,18 +400,47 @@ def test_a_setting_that_a_command_needs_is_missed(tmp_path, monkeypatch):
     assert len(text.splitlines()) < 15
 
 
-def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, monkeypatch, programs):
-    text = (
-        "submit: reach {host} start\njob: '{host}:{PID}'\nstates: reach {host} list\n"
-        "state: (?P<job>\\d+) (?P<state>\\w+)\nrunning: up\ncancel: reach {host} end {job}\n"
-        "settings: {hosts: 'hosts'}\n"
-    )
-    given = declared(tmp_path, monkeypatch, text, hosts="a, b", jobs=2)
-    made = FileEngine(given, tmp_path, "token")
-    reach = f"cd {tmp_path}; echo $* >>asked; [ -e down-$1 ] && exit 255; "
+REACHED = (
+    "submit: reach {host} start\njob: '{host}:{PID}'\nstates: reach {host} list\n"
+    "state: (?P<job>\\d+) (?P<state>\\w+)\nrunning: up\ncancel: reach {host} end {job}\n"
+    "settings: {hosts: 'hosts'}\n"
+)
+
+
+@pytest.fixture
+def reached(tmp_path, monkeypatch, programs) -> FileEngine:
+    """An engine of the hosts a and b; where there is a file down-HOST, that host is away, and with
+    a file full-HOST it takes no job."""
     programs(
-        reach=reach + "case $2 in start) echo 7 | tee $1;; list) [ -e $1 ] && echo 7 up;; esac"
+        reach=f"cd {tmp_path}; echo $* >>asked; [ -e down-$1 ] && exit 255\n"
+        "[ $2 = start ] && [ -e full-$1 ] && echo $1:full >&2 && exit 1\n"
+        "case $2 in start) echo 7 | tee $1;; list) [ ! -e $1 ] || echo 7 up;; esac"
     )
+    return FileEngine(
+        declared(tmp_path, monkeypatch, REACHED, hosts="a, b", jobs=2), tmp_path, "token"
+    )
+
+
+def test_a_host_that_refuses_is_named_while_others_train(tmp_path, reached):
+    (tmp_path / "full-b").touch()
+    assert reached.submit(2, ()) == ["a:7"]
+    with pytest.raises(Failure, match="b:full"):
+        reached.submit(1, ())
+
+
+def test_the_job_of_a_host_that_stays_away_leaves_its_place(tmp_path, reached, monkeypatch):
+    assert reached.submit(1, ()) == ["a:7"]
+    (tmp_path / "down-a").touch()
+    assert reached.states() == {"a:7": False}
+    monkeypatch.setattr(launcher_engine, "STALE_S", 0.0)
+    assert reached.states() == {}
+    assert reached.submit(2, ()) == ["b:7"]  # not on a, which may still have it
+    (tmp_path / "down-a").unlink()
+    assert reached.states() == {"a:7": True, "b:7": True}
+
+
+def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, reached):
+    made = reached
     assert made.submit(2, ()) == ["a:7", "b:7"]
     assert made.submit(1, ()) == []  # both are busy
     assert made.states() == {"a:7": True, "b:7": True}

@@ -49,6 +49,13 @@ def test_the_runs_of_a_host_that_vanishes_go_on_elsewhere(shell, sweep, hosts, c
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
+def test_the_one_job_of_a_host_that_vanishes_is_replaced_on_the_other(shell, sweep, hosts, calm):
+    process = sweep("launcher.jobs=1", sleep=0.15)
+    lost = train(shell, pilots=1)[0]["host"]
+    hosts.vanish(lost)
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+
+
 def test_a_host_that_comes_back_is_used_again(shell, sweep, hosts, calm):
     process = sweep(sleep=0.3)
     for beat in train(shell):
@@ -65,6 +72,8 @@ def test_a_host_that_does_not_see_the_store_is_not_used(shell, sweep, hosts, cal
     assert check(shell, process, calm) == [1, 1, 1, 1]
     pilots = (shell.folder / "runs" / "pilots").glob("*/beat.json")
     assert {path.parent.name.partition("-")[0] for path in pilots} == {"one"}
+    [line] = [line for line in shell.end(process).err.splitlines() if str(shell.folder) in line]
+    assert line.count("two") == 1
 
 
 @pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)

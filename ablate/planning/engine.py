@@ -107,7 +107,8 @@ class EngineFile:
 
     Requests. submit: the command that asks for a job; script: its standard input; options: become
     `{*options}`, each in the form `option`, and null, false and empty ones are left out; id: reads
-    the job's id from what `submit` prints (group `job`); array: a request for several; exclude,
+    the job's id from what `submit` prints (group `job`; `^` and `$` are those of a line, and the last
+    match counts); array: a request for several; exclude,
     exclude_joined: a host that is not to be used, and what stands between two; refusal: reads the
     reason from what `submit` prints where it fails (group `reason`); driver: the job of a driver.
 
@@ -134,7 +135,7 @@ class EngineFile:
     state: str
     cancel: str
     script: str = _SCRIPT
-    id: str = r"(?P<job>\S+)"
+    id: str = r"^(?P<job>\S+)$"
     options: Mapping[str, Any] = field(default_factory=dict)
     option: str = "--{key}={value}"
     label: str = ""
@@ -214,7 +215,11 @@ class EngineFile:
         tables = {"options": self.options}
         if self.array is not None:
             tables["array.options"] = self.array.options
-            yield from (("array.id", self.array.id), ("array.job", self.array.job))
+            yield from (
+                ("array.id", self.array.id),
+                ("array.job", self.array.job),
+                ("array.label", self.array.label),
+            )
         if self.driver is not None:
             tables["driver.options"] = self.driver.options
         for table, options in tables.items():

@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,10 +29,12 @@ from typing import Any, Literal
 from ablate.planning import EngineFile
 from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.pilots import PilotLauncher
-from ablate.shared import Failure, UserError, make_folder, write_whole
+from ablate.shared import Failure, UserError, make_folder
+from ablate.store import STALE_S
 
 PILOT = "ablate.running.launchers.pilot"  # the module whose main program is a pilot
 PATIENCE_S = 20.0  # for an answer; a cluster whose controller is down gives none
+SUBMIT_S = 600.0  # for a request; the first one of SkyPilot starts a controller of its own
 ELSEWHERE_REMEDY = "start ablate on a host that can ask for jobs, such as a login node"
 State = Literal["waiting", "running", "ended", "failed", "lost"]
 
@@ -65,6 +68,7 @@ class FileEngine:
         self._script = self._folder / f"script-{os.getpid()}.yaml"
         self._hosts = host_names(settings)
         self._states: dict[str, dict[str, State]] = {}  # the last answer of each host
+        self._answered_at: dict[str, float] = {}  # when, in seconds of a monotonic clock
         self.silence = ""
         self._unreachable: set[str] = set()
         _check_limit(settings)
@@ -103,8 +107,9 @@ class FileEngine:
                 reasons.append(str(error))
                 continue
             self._states[host] = {job: "waiting"}
+            self._answered_at[host] = time.monotonic()
             return [job]
-        if busy:
+        if busy and not reasons:
             return []
         raise Failure(reasons[0] if reasons else f"{self._place}: launcher.hosts: none can be used")
 
@@ -161,21 +166,39 @@ class FileEngine:
         """Run a request and return what it prints. `settings`: those behind it, which a user can
         change where it is refused; `place`: the setting that requested it, for messages."""
         program, place = self._file.program, place or self._place
-        if self._file.uses("script"):
-            make_folder(self._folder)
-            write_whole(self._script, request.script.encode())
         try:
+            if self._file.uses("script"):
+                self._write_script(request.script)
             completed = subprocess.run(
-                request.words, input=request.script, capture_output=True, text=True, check=False
+                request.words,
+                input=request.script,
+                capture_output=True,
+                text=True,
+                timeout=SUBMIT_S,
+                check=False,
             )
         except OSError as error:
             raise Failure(f"{place}: {program}: {error.strerror}; {ELSEWHERE_REMEDY}") from error
+        except subprocess.TimeoutExpired as error:
+            raise Failure(
+                f"{place}: {program}: nothing within {SUBMIT_S:g} seconds; try again later"
+            ) from error
+        finally:
+            self._script.unlink(missing_ok=True)
         if completed.returncode == 0:
             return completed.stdout
         reason = refusal(self._file, completed.stderr or completed.stdout)
         reason = reason or f"ended with {completed.returncode}"
         request_text = f" (asked with {' '.join(settings)})" if settings else ""
         raise Failure(f"{place}: {program}: {reason}{request_text}; {self._remedy()}")
+
+    def _write_script(self, script: str) -> None:
+        """Write the script to a file that only this user can read: `launcher.setup` may have
+        keys."""
+        make_folder(self._folder)
+        self._script.unlink(missing_ok=True)
+        with open(os.open(self._script, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(script)
 
     def _remedy(self) -> str:
         remedy = "change the setting that it refuses, or try again later"
@@ -184,13 +207,13 @@ class FileEngine:
         return f"launcher.{self._file.program}=OPTION=null leaves an option out; {remedy}"
 
     def _job_id(self, output: str) -> str:
-        match = re.search(self._file.id, output)
-        if match is None:
+        matches = [*re.finditer(self._file.id, output, re.MULTILINE)]
+        if not matches:
             raise Failure(
                 f"{self._place}: {self._file.program} printed no job that launcher.id reads: "
                 f"{output.strip() or 'nothing'}"
             )
-        return match["job"]
+        return matches[-1]["job"]  # the site may print lines of its own before
 
     def _site_options(self) -> dict[str, Any]:
         """Return the options of launcher.PROGRAM. Raises UserError where quotes don't match."""
@@ -274,17 +297,26 @@ class FileEngine:
 
     def _answers(self) -> dict[str, State] | None:
         """Return the state of every job; None where nobody answers. The jobs of a host that does
-        not answer are as they were: it may only be out of reach."""
+        not answer are as they were, since it may only be out of reach; after STALE_S, when their
+        pilots are given up, they are left out."""
         self.silence = ""
         if not self._file.has_hosts:
             return self._states_at("")
         with ThreadPoolExecutor(len(self._hosts)) as threads:
             answers = dict(zip(self._hosts, threads.map(self._states_at, self._hosts), strict=True))
         self._unreachable = {host for host, answer in answers.items() if answer is None}
-        self._states |= {host: answer for host, answer in answers.items() if answer is not None}
+        answered = {host: answer for host, answer in answers.items() if answer is not None}
+        now = time.monotonic()
+        self._states |= answered
+        self._answered_at |= dict.fromkeys(answered, now)
         if len(self._unreachable) == len(self._hosts):
             return None
-        return {job: state for jobs in self._states.values() for job, state in jobs.items()}
+        return {
+            job: state
+            for host, jobs in self._states.items()
+            for job, state in jobs.items()
+            if now - self._answered_at[host] <= STALE_S
+        }
 
     def _states_at(self, host: str) -> dict[str, State] | None:
         values = self._values(host)
@@ -359,7 +391,7 @@ def option_words(file: EngineFile, options: Mapping[str, Any]) -> list[str]:
     for key, value in options.items():
         if value is True:
             words += shlex.split(file.option.partition("{key}")[0] + key)
-        elif value not in (None, False, ""):
+        elif value is not None and value is not False and value != "":
             words += [word.format(key=key, value=value) for word in shlex.split(file.option)]
     return words
 

@@ -87,10 +87,14 @@ class Jobs:
         Raises Failure where no job can be had, or none is of use.
         """
         if self._states_answer is not None and self._states_answer.done():
-            self.running, self._states_answer = self._states_answer.result(), None
+            before, self.running = self.running or {}, self._states_answer.result()
+            self._states_answer = None
             self._unanswered = 0 if self.running is not None else self._unanswered + 1
             if self.running is not None:
                 self._answered = True
+                if self._refusal and not before.keys() <= self.running.keys():
+                    # A job has ended, and left room for another.
+                    self.not_before, self._again_s = min(self.not_before, now), AGAIN_S
                 self._count_unseen(self.running, piloted, used, now)
             elif self._unanswered == UNANSWERED:
                 if not (self._answered or piloted):
