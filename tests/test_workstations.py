@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import workstations
-from conftest import Shell
+from conftest import Shell, wait_for
 from support.far_sweeps import check, train, train_here
 from support.sites import FarSweeps, SshSite
-from workstations import Workstations
+from workstations import DESK, Workstations
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(bool(workstations.lacks()), reason=workstations.lacks() or "-"),
 ]
+
+NEEDS_SSHFS = pytest.mark.skipif(shutil.which("sshfs") is None, reason="needs sshfs")
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,25 @@ def test_where_no_host_sees_the_store_a_line_says_so(shell, sweep, hosts):
     assert done.code == 1
     [line] = done.err.splitlines()
     assert str(shell.folder) in line
+
+
+@NEEDS_SSHFS
+@pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)
+def test_a_host_without_the_store_mounts_it(shell, sweep, hosts, calm):
+    """Runs go on elsewhere from their checkpoints; mounts end with the pilots."""
+    process = sweep(f"launcher.sshfs={DESK}", sleep=0.15)
+    lost = train(shell)[0]["host"]
+    hosts.vanish(lost)
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+    [other] = {"one", "two"} - {lost}
+    wait_for(lambda: "sshfs" not in hosts.told(other, "cat", "/proc/mounts"))
+
+
+@NEEDS_SSHFS
+@pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)
+def test_a_connection_of_mounts_that_breaks_is_made_again(shell, sweep, hosts, calm):
+    process = sweep(f"launcher.sshfs={DESK}", sleep=0.15)
+    train(shell)
+    hosts.kill_sshd(DESK)
+    hosts.start_sshd(DESK)
+    assert sum(check(shell, process, calm)) <= 6

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from support.daemons import answers, free_ports, until
 
-PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "rsync")
+PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter")
+DESK = "desk"  # the host of those who start sweeps: it always sees this host's files
 SSHD = """\
 ListenAddress {address}
 Port {port}
@@ -28,6 +29,8 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 StrictModes no
 UsePAM no
+SetEnv PATH={base}/bin:{path}
+Subsystem sftp internal-sftp
 """
 SSH = """\
 Host {name}
@@ -74,14 +77,15 @@ class Workstations:
     ) -> None:
         self.base, self.names = base, names
         self._alone = alone or {}
+        every = (*names, DESK)
         self._hosts: dict[str, subprocess.Popen] = {}
-        self._addresses = {name: f"127.0.0.{n}" for n, name in enumerate(names, start=2)}
-        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self._addresses = {name: f"127.0.0.{n}" for n, name in enumerate(every, start=2)}
+        self._ports = dict(zip(every, free_ports(len(every)), strict=True))
         self._keys()
         self._client()
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd insists on it
         try:
-            for name in names:
+            for name in every:
                 self.start(name)
         except BaseException:
             self.end()
@@ -92,7 +96,7 @@ class Workstations:
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.base / name)]
             subprocess.run(words, check=True)
         key = (self.base / "host_key.pub").read_text()
-        (self.base / "known_hosts").write_text("".join(f"{name} {key}" for name in self.names))
+        (self.base / "known_hosts").write_text("".join(f"{name} {key}" for name in self._addresses))
 
     def _client(self) -> None:
         """A folder of programs in which ssh has a configuration of the tests' own."""
@@ -113,7 +117,8 @@ class Workstations:
     def start(self, name: str) -> None:
         """Boot a host; return when it answers."""
         options = SSHD.format(
-            address=self._addresses[name], port=self._ports[name], base=self.base, name=name
+            address=self._addresses[name], port=self._ports[name], base=self.base, name=name,
+            path=os.environ["PATH"],
         )
         (self.base / f"{name}.sshd").write_text(options)
         mounts = [
