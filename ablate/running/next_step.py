@@ -5,6 +5,7 @@ Used by `ablate sweep` (running/driver.py). A new `Action` is also carried out t
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,12 +142,16 @@ def assign(
     if len(free) <= len(working) - len(held_slots):
         return None
 
-    def choose(run: str) -> Iterator[Slot]:
-        """Yield the slots that the run may have at some time."""
-        most_ranks = worlds.get(run, max(WORLD_SIZES))
+    @functools.cache
+    def alike_slots(most_ranks: int) -> tuple[list[Slot], bool]:
+        """Return the slots of most ranks, this many at most, and whether they share one place."""
         ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= most_ranks), default=0)
         alike = [slot for slot in usable_slots if slot.ranks == ranks]
-        has_one_place = len({slot.place for slot in alike}) == 1
+        return alike, len({slot.place for slot in alike}) == 1
+
+    def choose(run: str) -> Iterator[Slot]:
+        """Yield the slots that the run may have at some time."""
+        alike, has_one_place = alike_slots(worlds.get(run, max(WORLD_SIZES)))
         for slot in alike:
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:

@@ -54,6 +54,8 @@ class Slot:
 def usable(slots: Sequence[Slot], excluded_places: Collection[str]) -> list[Slot]:
     """List the slots that are on none of `excluded_places`, and in no group with a slot of such a
     place."""
+    if not excluded_places:
+        return [*slots]
     out = {slot.name for slot in slots if slot.place in excluded_places}
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
