@@ -263,7 +263,9 @@ def test_slurms_answers_are_read(tmp_path, programs):
     [
         ("slurm", "Using project p042\n4711", "4711"),
         ("slurm", "17 credits left\n4711;cluster\n", "4711"),
+        ("slurm", "4711;c1\n12 jobs of 20\n", "4711"),
         ("sge", "project p042\n4711\n", "4711"),
+        ("sge", "17\n4711\n", "4711"),
         ("pbs", "Using project p042\n4711.server\nwelcome\n", "4711.server"),
     ],
 )

@@ -40,7 +40,8 @@ from ablate.shared import UserError, unknown_value
 
 PLACES = {
     "name": "the name of the store's jobs; only these have it",
-    "script": "a file with the script, for programs that don't read it from standard input",
+    "script": "a file with the script, for programs that don't read it from standard input; it is "
+    "removed when `submit` has ended",
     "options": "the words of `options` and of launcher.PROGRAM",
     "pilot": "the command of a pilot, in `script`",
     "setup": "launcher.setup, in `script`",
