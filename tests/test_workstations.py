@@ -1,13 +1,11 @@
 """Workstations by ssh that vanish, that come back, and that don't see the store."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import workstations
 from conftest import Shell
+from support.daemons import short_folder
 from support.far_sweeps import check, train, train_here
 from support.sites import FarSweeps, SshSite
 from workstations import Workstations
@@ -27,12 +25,11 @@ def calm(tmp_path_factory) -> Shell:
 @pytest.fixture
 def hosts(request, shell) -> Iterator[Workstations]:
     """Two; on those that the test names the folder of the sweep is an empty disk."""
-    base = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
     alone = {name: [shell.folder] for name in getattr(request, "param", ())}
-    made = Workstations(base, alone=alone)
-    yield made
-    made.end()
-    shutil.rmtree(base, ignore_errors=True)
+    with short_folder() as base:
+        made = Workstations(base, alone=alone)
+        yield made
+        made.end()
 
 
 @pytest.fixture
