@@ -1,13 +1,12 @@
 """Workstations by ssh that vanish, that come back, and that don't see the store."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import workstations
 from conftest import Shell, wait_for
+from support.daemons import short_folder
 from support.far_sweeps import check, train, train_here
 from support.sites import FarSweeps, SshSite
 from workstations import DESK, Workstations
@@ -29,12 +28,11 @@ def calm(tmp_path_factory) -> Shell:
 @pytest.fixture
 def hosts(request, shell) -> Iterator[Workstations]:
     """Two; on those that the test names the folder of the sweep is an empty disk."""
-    base = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
     alone = {name: [shell.folder] for name in getattr(request, "param", ())}
-    made = Workstations(base, alone=alone)
-    yield made
-    made.end()
-    shutil.rmtree(base, ignore_errors=True)
+    with short_folder() as base:
+        made = Workstations(base, alone=alone)
+        yield made
+        made.end()
 
 
 @pytest.fixture
@@ -74,8 +72,10 @@ def test_a_host_that_does_not_see_the_store_is_not_used(shell, sweep, hosts, cal
     assert check(shell, process, calm) == [1, 1, 1, 1]
     pilots = (shell.folder / "runs" / "pilots").glob("*/beat.json")
     assert {path.parent.name.partition("-")[0] for path in pilots} == {"one"}
-    [line] = [line for line in shell.end(process).err.splitlines() if str(shell.folder) in line]
-    assert line.count("two") == 1
+    told = "".join(path.read_text() for path in shell.folder.glob("*.out"))
+    [line] = [line for line in told.splitlines() if line.startswith("launcher=ssh: ")]
+    assert " two " in line
+    assert str(shell.folder) in line
 
 
 @pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)
@@ -95,7 +95,7 @@ def test_a_host_without_the_store_mounts_it(shell, sweep, hosts, calm):
     hosts.vanish(lost)
     assert 5 <= sum(check(shell, process, calm)) <= 6
     [other] = {"one", "two"} - {lost}
-    wait_for(lambda: "sshfs" not in hosts.told(other, "cat", "/proc/mounts"))
+    wait_for(lambda: "sshfs" not in hosts.output(other, "cat", "/proc/mounts"))
 
 
 @NEEDS_SSHFS

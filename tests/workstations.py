@@ -12,10 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from support.daemons import answers, free_ports, until
+from support.daemons import answers, free_ports, lacking, output, run_beside, until
 
 PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter")
 DESK = "desk"  # the host of those who start sweeps: it always sees this host's files
@@ -59,10 +58,7 @@ while :; do sleep 1; done
 
 def lacks() -> str:
     """Why there can be none here, "" where there can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    return lacking(PROGRAMS)
 
 
 class Workstations:
@@ -117,7 +113,10 @@ class Workstations:
     def start(self, name: str) -> None:
         """Boot a host; return when it answers."""
         options = SSHD.format(
-            address=self._addresses[name], port=self._ports[name], base=self.base, name=name,
+            address=self._addresses[name],
+            port=self._ports[name],
+            base=self.base,
+            name=name,
             path=os.environ["PATH"],
         )
         (self.base / f"{name}.sshd").write_text(options)
@@ -167,13 +166,10 @@ class Workstations:
         into = ["nsenter", "-t", str(self._first(name)), "--mount", "--uts", "--pid"]
         return subprocess.run([*into, *words], capture_output=True, text=True, timeout=15)
 
-    def told(self, name: str, *words: str) -> str:
+    def output(self, name: str, *words: str) -> str:
         """What a command prints on a host, over ssh; "" where it fails."""
         line = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", name, *words]
-        done = subprocess.run(
-            line, env=self.environment, capture_output=True, text=True, timeout=30
-        )
-        return done.stdout if done.returncode == 0 else ""
+        return output(line, self.environment, 30)
 
     def state(self) -> str:
         """Of its processes, for people."""
@@ -190,11 +186,4 @@ class Workstations:
 
 
 if __name__ == "__main__":
-    if lacks():
-        sys.exit(f"no workstations: {lacks()}")
-    folder = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
-    hosts = Workstations(folder)
-    code = subprocess.run(sys.argv[1:], env=hosts.environment, check=False).returncode
-    hosts.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(code)
+    sys.exit(run_beside("workstations", lacks(), Workstations))

@@ -142,7 +142,7 @@ class FileEngine:
         job = file.job if several is None else several.job
         values["options"] = option_words(file, filled(options, values) | self._site_options())
         values["pilot"] = shlex.join(self._pilot(EngineFile.fill(job, values), values))
-        script = fill_lines(file.script, _quoted(values))
+        script = fill_lines(file.script, quoted(values, file.quote))
         return Request(EngineFile.words(file.submit, values), script)
 
     def submit_driver(self, command: Sequence[str], log: Path) -> str:
@@ -299,17 +299,20 @@ class FileEngine:
         """Return the state of every job; None where nobody answers. The jobs of a host that does
         not answer are as they were, since it may only be out of reach; after STALE_S, when their
         pilots are given up, they are left out."""
-        self.silence = ""
         if not self._file.has_hosts:
-            return self._states_at("")
+            answer, reason = self._states_at("")
+            self.silence = f" ({reason})" if reason else ""
+            return answer
         with ThreadPoolExecutor(len(self._hosts)) as threads:
             answers = dict(zip(self._hosts, threads.map(self._states_at, self._hosts), strict=True))
-        self._unreachable = {host for host, answer in answers.items() if answer is None}
-        answered = {host: answer for host, answer in answers.items() if answer is not None}
+        self._unreachable = {host for host, (answer, _) in answers.items() if answer is None}
+        reasons = dict.fromkeys(reason for _, reason in answers.values() if reason)
+        self.silence = f" ({'; '.join(reasons)})" if reasons else ""
+        answered = {host: answer for host, (answer, _) in answers.items() if answer is not None}
         now = time.monotonic()
         self._states |= answered
         self._answered_at |= dict.fromkeys(answered, now)
-        if len(self._unreachable) == len(self._hosts):
+        if not answered:
             return None
         return {
             job: state
@@ -318,24 +321,24 @@ class FileEngine:
             if now - self._answered_at[host] <= STALE_S
         }
 
-    def _states_at(self, host: str) -> dict[str, State] | None:
+    def _states_at(self, host: str) -> tuple[dict[str, State] | None, str]:
+        """Return the state of every job of a host, and ""; None and the reason where it does not
+        answer."""
         values = self._values(host)
         output, reason = answer_to(EngineFile.words(self._file.states, values), self._file.empty)
         if output is None:
-            self.silence = f" ({reason})" if reason else ""
-            return None
+            return None, reason
         prefix = f"{host}:" if host else ""
         states = read_states(self._file, output, str(values["name"]))
-        return {f"{prefix}{job}": state for job, state in states}
+        return {f"{prefix}{job}": state for job, state in states}, ""
 
     def ended(self, job: str) -> JobEnd:
         for question in self._file.endings:
             output = output_of(EngineFile.words(question.command, self._of_job(job))) or ""
             endings = [*re.finditer(question.pattern, output, re.MULTILINE)]
-            if endings:
-                words = " ".join(endings[-1]["state"].split())
-                kind = meaning(self._file, words)
-                return JobEnd(words, "ended" if is_there(kind) else kind)
+            words = " ".join(endings[-1]["state"].split()) if endings else ""
+            if words and not is_there(kind := meaning(self._file, words)):
+                return JobEnd(words, kind)
         return JobEnd()
 
     def cancel(self, jobs: Collection[str]) -> None:
@@ -366,15 +369,25 @@ def fill_lines(template: str, values: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _quoted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as words of a shell, but for those that are lines of it."""
+def quoted(values: Mapping[str, Any], quote: str) -> dict[str, Any]:
+    """Return values as a script takes them (see EngineFile.quote), except for those that are lines
+    of a shell."""
     lines = ("setup", "pilot")
     return {
-        key: value
-        if key in lines or not isinstance(value, str)
-        else shlex.quote(value) * bool(value)
+        key: _QUOTES[quote](value) if isinstance(value, str) and key not in lines else value
         for key, value in values.items()
     }
+
+
+def _shell_word(text: str) -> str:
+    return shlex.quote(text) if text else ""  # an empty one is left out
+
+
+def _inside_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]  # YAML knows no surrogate pairs
+
+
+_QUOTES = {"shell": _shell_word, "json": _inside_json}
 
 
 def filled(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
