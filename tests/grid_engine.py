@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from support.daemons import end_process, free_ports, until
+from support.daemons import end_process, free_ports, lacking, output, run_beside, until
 
 PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qstat", "qconf")
 LIB, SHARE = Path("/usr/lib/gridengine"), Path("/usr/share/gridengine")
@@ -64,10 +62,7 @@ qsort_args NONE
 
 def lacks() -> str:
     """Why there can be none here, "" where there can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    return lacking(PROGRAMS)
 
 
 class GridEngine:
@@ -132,16 +127,16 @@ class GridEngine:
     def _configure(self, slots: int, gpus: int) -> None:
         """One queue, `all.q`; one parallel environment, `smp`; a resource `gpu`."""
         self._run("qconf", "-as", self.host)
-        scheduler = [line.split(None, 1) for line in self.told("qconf", "-ssconf").splitlines()]
+        scheduler = [line.split(None, 1) for line in self.output("qconf", "-ssconf").splitlines()]
         lines = [f"{key} {SCHEDULER.get(key, value)}" for key, value in scheduler]
         self._change("-Msconf", "\n".join([*lines, ""]))
-        self._change("-Mc", self.told("qconf", "-sc") + GPU)
+        self._change("-Mc", self.output("qconf", "-sc") + GPU)
         self._change("-Ap", ENVIRONMENT)
         values = f"gpu={gpus}"
         keys = ("load_scaling", "user_lists", "xuser_lists", "projects", "xprojects")
         host = "".join(f"{key} NONE\n" for key in (*keys, "usage_scaling", "report_variables"))
         self._change("-Ae", f"hostname {self.host}\ncomplex_values {values}\n{host}")
-        queue = self.told("qconf", "-sq")  # a template of the program's own
+        queue = self.output("qconf", "-sq")  # a template of the program's own
         own = {"qname": "all.q", "hostlist": self.host, "slots": str(slots), "pe_list": "smp"}
         own |= {"shell": "/bin/bash", "rerun": "TRUE", "load_thresholds": "NONE", "notify": "0:0:5"}
         lines = []
@@ -165,7 +160,7 @@ class GridEngine:
 
     def start_master(self) -> None:
         subprocess.run(["sge_qmaster"], check=True, env=self.environment, timeout=60)
-        until(lambda: self.told("qconf", "-sm"), "sge_qmaster", 30)
+        until(lambda: self.output("qconf", "-sm"), "sge_qmaster", 30)
 
     def start_node(self) -> None:
         subprocess.run(["sge_execd"], check=True, env=self.environment, timeout=60)
@@ -187,25 +182,19 @@ class GridEngine:
         """Its queue takes jobs."""
 
         def takes_jobs() -> bool:
-            lines = [line.split() for line in self.told("qstat", "-f").splitlines()]
+            lines = [line.split() for line in self.output("qstat", "-f").splitlines()]
             # a sixth column has the letters of what is wrong
             return any(line and line[0].startswith("all.q@") and len(line) == 5 for line in lines)
 
         until(takes_jobs, "sge_execd", 60)
 
-    def told(self, *words: str) -> str:
+    def output(self, *words: str) -> str:
         """What a command of Grid Engine's prints, "" where it fails."""
-        try:
-            done = subprocess.run(
-                words, env=self.environment, capture_output=True, text=True, timeout=15
-            )
-        except subprocess.TimeoutExpired:
-            return ""
-        return done.stdout if done.returncode == 0 else ""
+        return output(words, self.environment)
 
     def jobs(self, name: str) -> list[str]:
         """The jobs of this name that wait or run."""
-        listing = self.told("qstat", "-r", "-u", "*")
+        listing = self.output("qstat", "-r", "-u", "*")
         return re.findall(
             rf"^ *(\d+) .*\n +Full jobname: +{re.escape(name)}$", listing, re.MULTILINE
         )
@@ -213,22 +202,15 @@ class GridEngine:
     def state(self) -> str:
         """Of its jobs, for people."""
         log = (self.base / "spool" / "messages").read_text().splitlines()[-30:]
-        return "\n".join([self.told("qstat", "-f"), self.told("qhost"), *log])
+        return "\n".join([self.output("qstat", "-f"), self.output("qhost"), *log])
 
     def end(self) -> None:
         """Everything that was started here, by the numbers in its own files."""
-        self.told("qdel", "-f", "-u", "*")
+        self.output("qdel", "-f", "-u", "*")
         for part in ("execd", "qmaster"):
             with contextlib.suppress(OSError, ValueError):
                 end_process(self._pid_file(part), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    if lacks():
-        sys.exit(f"no Grid Engine: {lacks()}")
-    folder = Path(tempfile.mkdtemp(prefix="ge", dir="/tmp"))
-    cluster = GridEngine(folder)
-    code = subprocess.run(sys.argv[1:], env=cluster.environment, check=False).returncode
-    cluster.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(code)
+    sys.exit(run_beside("Grid Engine", lacks(), GridEngine))

@@ -1,6 +1,6 @@
 """A Slurm of the tests' own, on this host: a controller, nodes, fake GPUs; no systemd, no cgroups.
 
-python tests/slurm_cluster.py FOLDER      starts one, says how to use it, ends at Ctrl-C
+python tests/slurm_cluster.py COMMAND      runs a command that can ask it for jobs
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from support.daemons import answers, end_process, free_ports, until
+from support.daemons import answers, end_process, free_ports, lacking, output, run_beside, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 CONF = """\
@@ -78,11 +77,7 @@ LogFile={base}/slurmdbd.log
 
 def lacks(accounting: bool = False) -> str:
     """Why there can be none here, "" where there can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    programs = (*PROGRAMS, "slurmdbd", "mariadbd") if accounting else PROGRAMS
-    missing = [program for program in programs if shutil.which(program) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    return lacking((*PROGRAMS, "slurmdbd", "mariadbd") if accounting else PROGRAMS)
 
 
 class SlurmCluster:
@@ -115,7 +110,7 @@ class SlurmCluster:
         (base / "slurm.conf").write_text(conf)
         (base / "gres.conf").write_text(gres)
         if accounting:
-            self.told("sacctmgr", "-i", "add", "cluster", "tests")
+            self.output("sacctmgr", "-i", "add", "cluster", "tests")
         self.start_controller()
         for name in self.names:
             self.start_node(name)
@@ -172,35 +167,29 @@ class SlurmCluster:
         """All answer, and take jobs; they may have some."""
 
         def take_jobs() -> bool:
-            states = self.told("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split()
+            states = self.output("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split()
             up = ("idle", "mixed", "allocated", "completing")
             return len(states) == len(self.names) and all(state in up for state in states)
 
         until(take_jobs, "a node of Slurm")
 
-    def told(self, *words: str) -> str:
+    def output(self, *words: str) -> str:
         """What a command of Slurm's prints, "" where it fails."""
-        try:
-            done = subprocess.run(
-                words, env=self.environment, capture_output=True, text=True, timeout=15
-            )
-        except subprocess.TimeoutExpired:
-            return ""
-        return done.stdout if done.returncode == 0 else ""
+        return output(words, self.environment)
 
     def jobs(self, *more: str) -> list[str]:
         """Ids of jobs that run."""
-        return self.told("squeue", "-h", "-r", "-t", "R", "-o", "%i", *more).split()
+        return self.output("squeue", "-h", "-r", "-t", "R", "-o", "%i", *more).split()
 
     def state(self) -> str:
         """Of its jobs and nodes, for people."""
         log = (self.base / "slurmctld.log").read_text().splitlines()[-80:]
-        return "\n".join([self.told("squeue"), self.told("sinfo", "-N", "-l"), *log])
+        return "\n".join([self.output("squeue"), self.output("sinfo", "-N", "-l"), *log])
 
     def end(self) -> None:
         """Everything that was started here, by the numbers in its own files. What is left of jobs
         may still remove files of its own for a moment."""
-        self.told("scancel", "-u", "root")
+        self.output("scancel", "-u", "root")
         time.sleep(0.5)
         names = [*(f"slurmd.{name}.pid" for name in self.names), "slurmctld.pid", "slurmdbd.pid"]
         for name in (*names, "munge/pid"):
@@ -212,11 +201,4 @@ class SlurmCluster:
 
 
 if __name__ == "__main__":
-    if lacks():
-        sys.exit(f"no Slurm: {lacks()}")
-    folder = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
-    cluster = SlurmCluster(folder)
-    code = subprocess.run(sys.argv[1:], env=cluster.environment, check=False).returncode
-    cluster.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(code)
+    sys.exit(run_beside("Slurm", lacks(), SlurmCluster))

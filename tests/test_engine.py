@@ -1,20 +1,25 @@
 """Engines that are files: what is asked of a cluster, how its answers are read, and mistakes in a
 file. What a site's programs print is as they print it."""
 
-import itertools
+import contextlib
 import os
 import platform
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_contract import settings
+import yaml
+from launcher_contract import settings, until
 
 from ablate.planning.compose import Composer
 from ablate.planning.engine import EngineFile
+from ablate.running.launchers import engine as launcher_engine
 from ablate.running.launchers.engine import FileEngine, meaning, read_states, refusal, seconds
-from ablate.running.launchers.jobs import AGAIN_S, JobEnd, Jobs
+from ablate.running.launchers.jobs import JobEnd
 from ablate.shared.errors import Failure, UserError
 
 
@@ -94,6 +99,15 @@ def test_a_key_of_sbatch_takes_the_place_of_ours_and_null_leaves_it_out(tmp_path
     assert not [word for word in words if word.startswith(("--gpus-per-node", "--requeue"))]
 
 
+def test_a_zero_of_a_file_is_asked_for_and_what_is_empty_is_not(tmp_path, monkeypatch):
+    options = "{nice: 0, hold: false, qos: '', account: null, mem: 0.0}"
+    text = f"defaults: [slurm]\noptions: {options}\n"
+    made = FileEngine(declared(tmp_path, monkeypatch, text), tmp_path, "token")
+    words = made.request(1).words
+    assert {"--nice=0", "--mem=0.0"} <= {*words}
+    assert not [word for word in words if word.startswith(("--hold", "--qos", "--account"))]
+
+
 def test_keys_of_sbatch_whose_quotes_do_not_match_are_refused(tmp_path):
     with pytest.raises(UserError) as refused:
         engine("slurm", tmp_path, sbatch="comment='a").request(1)
@@ -140,6 +154,44 @@ def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
     )
     assert "SLURM_JOB_ID" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def rendered(tmp_path, monkeypatch, name: str, **own: Any) -> dict[str, Any]:
+    """An engine's script in YAML; the folder's name has signs of YAML and of a shell."""
+    folder = tmp_path / """it's "a $HOME": # {folder}"""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return yaml.safe_load(engine(name, tmp_path / "runs", **own).request(1).script)
+
+
+def test_a_job_of_kubernetes_outlives_its_pod_and_its_limit_is_that_of_the_pod(
+    tmp_path, monkeypatch
+):
+    own = {"image": "lab/a:1", "claim": "0123", "mount": "/it's", "mem": "64Gi", "time": "1:00:00"}
+    tree = rendered(tmp_path, monkeypatch, "kubernetes", **own)
+    job, pod = tree["spec"], tree["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["workingDir"] == os.getcwd()
+    assert container["volumeMounts"][0]["mountPath"] == "/it's"
+    assert container["resources"]["limits"] == {"memory": "64Gi", "nvidia.com/gpu": 1}
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "0123"}
+    assert tree["metadata"]["generateName"] == "ablate-token-"
+    # a pod waits for a node without a limit; as the Job API has these fields
+    assert pod["activeDeadlineSeconds"] == 3600
+    assert "activeDeadlineSeconds" not in job
+    [rule] = job["podFailurePolicy"]["rules"]
+    assert rule == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    assert (pod["restartPolicy"], job["backoffLimit"]) == ("Never", 0)
+
+
+def test_a_task_of_skypilot_begins_in_the_folder_of_the_sweep(tmp_path, monkeypatch):
+    own = {"volume": "store", "mount": "/", "mem": "64", "setup": "pwd >seen", "python": "true"}
+    tree = rendered(tmp_path, monkeypatch, "skypilot", **own)
+    assert tree["volumes"] == {"/": "store"}
+    assert (tree["name"], tree["resources"]["memory"]) == ("ablate-token", "64+")
+    environment = {**os.environ, **tree["envs"], "SKYPILOT_TASK_ID": "sky-managed-1_a_7-0"}
+    subprocess.run(["bash", "-c", tree["run"]], env=environment, cwd=tmp_path, check=True)
+    assert Path("seen").read_text() == f"{os.getcwd()}\n"
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -206,6 +258,43 @@ def test_slurms_answers_are_read(tmp_path, programs):
     assert slurm.ended("7") == JobEnd()
 
 
+@pytest.mark.parametrize(
+    ("name", "printed", "job"),
+    [
+        ("slurm", "Using project p042\n4711", "4711"),
+        ("slurm", "17 credits left\n4711;cluster\n", "4711"),
+        ("slurm", "4711;c1\n12 jobs of 20\n", "4711"),
+        ("sge", "project p042\n4711\n", "4711"),
+        ("sge", "17\n4711\n", "4711"),
+        ("pbs", "Using project p042\n4711.server\nwelcome\n", "4711.server"),
+    ],
+)
+def test_the_id_is_a_line_of_its_own_among_those_of_the_site(
+    tmp_path, programs, name, printed, job
+):
+    client = f"cat >/dev/null; cat <<'.'\n{printed.strip()}\n."
+    programs(sbatch=client, qsub=client)
+    assert engine(name, tmp_path).submit(1, ()) == [job]
+
+
+def test_a_request_that_hangs_is_given_up(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(launcher_engine, "SUBMIT_S", 0.2)
+    programs(sbatch="exec sleep 60")
+    begun = time.monotonic()
+    with pytest.raises(Failure) as refused:
+        engine("slurm", tmp_path).submit(1, ())
+    assert str(refused.value).startswith("launcher=slurm: sbatch: ")
+    assert time.monotonic() - begun < 30
+
+
+def test_a_file_with_the_setup_is_this_users_only_while_it_is_read(tmp_path, programs):
+    programs(sky=f"for file; do :; done; stat -c %a $file >{tmp_path}/mode; echo 'ID: 7'")
+    own = {"setup": "export KEY=secret", "volume": "store", "mount": "/"}
+    assert engine("skypilot", tmp_path, **own).submit(1, ()) == ["7"]
+    assert (tmp_path / "mode").read_text() == "600\n"
+    assert [*(tmp_path / "pilots" / "jobs").iterdir()] == []
+
+
 WRAPPER = """
 for word in "$@"; do
   case $word in --mem=*|--gpus-per-node=*) echo "lab: $word: not here, ask for --gres" >&2; exit 1
@@ -225,58 +314,6 @@ def test_a_site_that_refuses_an_option_is_served_by_keys(tmp_path, programs):
     assert "launcher.sbatch=OPTION=null" in line
     keys = "gres=gpu:a100:1 gpus-per-node=null"
     assert engine("slurm", tmp_path, sbatch=keys).submit(1, ()) == ["7"]
-
-
-# --- Refusals -------------------------------------------------------------------------------------
-
-
-class Full:
-    """An engine with one job, which refuses any other while `reason` is not empty."""
-
-    def __init__(self) -> None:
-        self.reason, self.asked = "too many jobs", 0
-
-    def submit(self, count: int, excluded_hosts: object) -> list[str]:
-        self.asked += 1
-        if self.reason:
-            raise Failure(self.reason)
-        return ["2"]
-
-    def states(self) -> dict[str, bool]:
-        return {"1": True}
-
-    def ended(self, job: str) -> JobEnd:
-        return JobEnd("CANCELLED", "lost")
-
-
-def test_a_refusal_is_said_once_and_asked_again_after_ever_longer_waits():
-    full = Full()
-    jobs = Jobs("slurm", full)  # type: ignore[arg-type]
-    times: list[float] = []
-
-    def drive(until: float, begin: float) -> None:
-        now = begin
-        while now < until:
-            jobs.hear({"1"}, True, now)
-            if jobs.may_submit(now):
-                times.append(now)
-                jobs.submit(1, ())
-                jobs._submitted.exception(5)
-            now += 5
-
-    drive(3000, 0)
-    assert len(jobs.lines) == 1
-    assert "too many jobs" in jobs.lines[0]
-    waits = [later - now for now, later in itertools.pairwise(times)]
-    assert waits[0] >= AGAIN_S
-    assert all(later >= 1.8 * now for now, later in itertools.pairwise(waits))
-    full.reason = "closed for repair"
-    drive(12_000, 3000)
-    assert len(jobs.lines) == 2
-    full.reason, before = "", full.asked
-    drive(24_000, 12_000)
-    assert full.asked > before + 2  # accepted: asked as before
-    jobs.end(cancel=False)
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -325,6 +362,11 @@ def test_a_file_may_build_on_another(tmp_path, monkeypatch):
         (("\\d+)", "\\d+"), "launcher.state: "),
         (("running", "runing"), "launcher.runing: got 'runing' "),
         (("job:", "#"), "launcher.job: missing"),
+        (("room: attic", "quote: yaml"), "launcher.quote: "),
+        (
+            ("room: attic", "array: {id: '{job}', job: '{JOB}', options: {}, label: '{nubmer}'}"),
+            "launcher.array.label: {nubmer}: got 'nubmer' (did you mean 'number'?)",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_with_its_key(tmp_path, monkeypatch, change, place):
@@ -343,18 +385,48 @@ def test_a_setting_that_a_command_needs_is_missed(tmp_path, monkeypatch):
     assert len(text.splitlines()) < 15
 
 
-def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, monkeypatch, programs):
-    text = (
-        "submit: reach {host} start\njob: '{host}:{PID}'\nstates: reach {host} list\n"
-        "state: (?P<job>\\d+) (?P<state>\\w+)\nrunning: up\ncancel: reach {host} end {job}\n"
-        "settings: {hosts: 'hosts'}\n"
-    )
-    given = declared(tmp_path, monkeypatch, text, hosts="a, b", jobs=2)
-    made = FileEngine(given, tmp_path, "token")
-    reach = f"cd {tmp_path}; echo $* >>asked; [ -e down-$1 ] && exit 255; "
+REACHED = (
+    "submit: reach {host} start\njob: '{host}:{PID}'\nstates: reach {host} list\n"
+    "state: (?P<job>\\d+) (?P<state>\\w+)\nrunning: up\ncancel: reach {host} end {job}\n"
+    "settings: {hosts: 'hosts'}\n"
+)
+
+
+@pytest.fixture
+def reached(tmp_path, monkeypatch, programs) -> FileEngine:
+    """An engine of the hosts a and b; where there is a file down-HOST, that host is away, and with
+    a file full-HOST it takes no job."""
     programs(
-        reach=reach + "case $2 in start) echo 7 | tee $1;; list) [ -e $1 ] && echo 7 up;; esac"
+        reach=f"cd {tmp_path}; echo $* >>asked; [ -e down-$1 ] && exit 255\n"
+        "[ $2 = start ] && [ -e full-$1 ] && echo $1:full >&2 && exit 1\n"
+        "case $2 in start) echo 7 | tee $1;; list) [ ! -e $1 ] || echo 7 up;; esac"
     )
+    return FileEngine(
+        declared(tmp_path, monkeypatch, REACHED, hosts="a, b", jobs=2), tmp_path, "token"
+    )
+
+
+def test_a_host_that_refuses_is_named_while_others_train(tmp_path, reached):
+    (tmp_path / "full-b").touch()
+    assert reached.submit(2, ()) == ["a:7"]
+    with pytest.raises(Failure) as refused:
+        reached.submit(1, ())
+    assert "b:full" in str(refused.value)
+
+
+def test_the_job_of_a_host_that_stays_away_leaves_its_place(tmp_path, reached, monkeypatch):
+    assert reached.submit(1, ()) == ["a:7"]
+    (tmp_path / "down-a").touch()
+    assert reached.states() == {"a:7": False}
+    monkeypatch.setattr(launcher_engine, "STALE_S", 0.0)
+    assert reached.states() == {}
+    assert reached.submit(2, ()) == ["b:7"]  # not on a, which may still have it
+    (tmp_path / "down-a").unlink()
+    assert reached.states() == {"a:7": True, "b:7": True}
+
+
+def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, reached):
+    made = reached
     assert made.submit(2, ()) == ["a:7", "b:7"]
     assert made.submit(1, ()) == []  # both are busy
     assert made.states() == {"a:7": True, "b:7": True}
@@ -367,23 +439,44 @@ def test_jobs_of_hosts_are_on_one_each_and_those_out_of_reach_stay(tmp_path, mon
     assert os.environ["PATH"].startswith(str(tmp_path))
 
 
-class Queue:
-    """An engine that takes jobs, and starts none."""
+@pytest.mark.parametrize(
+    ("qstat", "states"),
+    [
+        ("echo down >&2; exit 1", None),
+        ("printf 'Job Id: 7.s\\n    job_state = R\\n\\n'; exit 153", {"7.s": True}),
+    ],
+)
+def test_a_qstat_that_fails_does_not_say_that_there_are_no_jobs(tmp_path, programs, qstat, states):
+    programs(qselect="echo 7.s; echo 8.s", qstat=qstat)
+    pbs = engine("pbs", tmp_path)
+    assert pbs.states() == states
+    assert pbs.silence == ("" if states else " (down)")
+    programs(qselect="exit 0")
+    assert pbs.states() == {}
 
-    def __init__(self) -> None:
-        self.cancelled: list[str] = []
 
-    def submit(self, count, excluded_hosts):
-        return [str(number) for number in range(count)]
+# The words after the host make a command line, which is split, and not run by any shell.
+SSH = """\
+import os, shlex, sys
+words = sys.argv[1:]
+while words[0] == "-o":
+    del words[:2]
+words = shlex.split(" ".join(words[1:]))
+os.execvp(words[0], words)
+"""
 
-    def cancel(self, jobs):
-        self.cancelled += jobs
 
-
-@pytest.mark.parametrize("cancel", [True, False])
-def test_a_job_that_no_answer_lists_yet_goes_when_its_sweep_ends(cancel):
-    queue = Queue()
-    jobs = Jobs("own", queue)  # type: ignore[arg-type]
-    jobs.submit(2, ())
-    jobs.end(cancel)
-    assert queue.cancelled == (["0", "1"] if cancel else [])
+def test_the_shell_of_a_login_by_ssh_may_be_any(tmp_path, programs):
+    programs(ssh=f"exec {sys.executable} -c '{SSH}' \"$@\"")
+    (pilot := tmp_path / "pilot").write_text("#!/bin/sh\nexec sleep 600\n")
+    pilot.chmod(0o755)
+    given = settings("ssh", hosts="one", python=str(pilot))
+    ssh = FileEngine(given, tmp_path, f"{os.getpid()}")  # jobs of this host are listed
+    [job] = ssh.submit(1, ())
+    try:
+        until(lambda: ssh.states() == {job: True}, 30)
+        ssh.cancel([job])
+        until(lambda: ssh.states() == {}, 30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(job.removeprefix("one:")), signal.SIGKILL)

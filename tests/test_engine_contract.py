@@ -7,7 +7,7 @@ import pytest
 from conftest import wait_for
 from launcher_contract import settings
 from support.pilots import PilotContract, offer_slots
-from support.sites import SITES, Site
+from support.sites import SITES, Site, started_site
 
 from ablate.running.launchers import make_launcher
 from ablate.running.launchers.pilots import PilotLauncher
@@ -17,10 +17,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module", params=SITES)
 def site(request) -> Iterator[Site]:
-    lacks, started = SITES[request.param]
-    if lacks():
-        pytest.skip(lacks())
-    with started() as made:
+    with started_site(request.param) as made:
         yield made
 
 

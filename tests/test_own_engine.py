@@ -17,7 +17,7 @@ pytestmark = pytest.mark.whole
 
 MINE = """\
 # Trains in processes of this host.
-submit: sh -c 'setsid bash "$1" >>"$2/jobs.log" 2>&1 & echo $!' - {script} {logs}
+submit: sh -c 'exec 3<&0; setsid bash <&3 >>"$1/jobs.log" 2>&1 & echo $!' - {logs}
 job: "{PID}"
 states: pgrep -af 'launchers[.]pilot .*{root}'
 state: ^(?P<job>\\d+) (?P<state>\\S+)
@@ -83,6 +83,7 @@ def doctor(shell: Shell, text: str, *words: str, code: int = 0) -> dict[str, tup
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
     monkeypatch.setattr(site, "ASK_S", 0.1)
+    monkeypatch.setattr(site, "GONE_S", 1.0)
 
 
 def test_a_site_that_can_be_used_is_seen_by_one_job(shell):
@@ -121,3 +122,26 @@ def test_a_python_without_ablate_is_found(shell):
     assert level == "problem"
     assert "ablate" in text
     assert "jobs.log" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "gone_s"), [(0, 60.0), (1, 0.0)], ids=["lists nothing", "gives no answer"]
+)
+def test_a_job_that_is_not_listed_yet_is_waited_for(shell, monkeypatch, end, gone_s):
+    """It begins once the site was asked for it, and so never before the first answer."""
+    monkeypatch.setattr(site, "GONE_S", gone_s)
+    listing = f"sh -c 'touch runs/asked; exit {end}'"
+    late = MINE.replace("pgrep -af 'launchers[.]pilot .*{root}'", listing)
+    late = late.replace("empty: ^$\n", "")
+    waits = "launcher.setup='until [ -e runs/asked ]; do sleep 0.1; done'"
+    findings = doctor(shell, late, waits)
+    assert {level for level, _ in findings.values()} == {"ok"}
+
+
+def test_drivers_have_jobs_only_where_the_file_says_how(shell):
+    declare(shell)
+    words = ("sweep", "block.attn=pre,post", "model.depth=1", "--detach", "job", "--yes")
+    for launcher, remedy in (("mine", "conf/launcher/mine.yaml"), ("local", "--detach here")):
+        line = shell(*words, f"launcher={launcher}", code=2).err
+        assert f"launcher={launcher} " in line
+        assert remedy in line

@@ -47,6 +47,8 @@ def quick(monkeypatch):
 class Silent:
     """An engine that has these jobs, and does nothing."""
 
+    silence = ""
+
     def __init__(self, *jobs: str, end: JobEnd | None = None) -> None:
         self.jobs, self.end = jobs, end or JobEnd()
         self.tokens: list[str] = []

@@ -2,15 +2,13 @@
 seen, and what is wrong is a line that says what to do."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import workstations
 from conftest import Shell
-from support.sites import SITES, Site, SshSite
+from support.daemons import short_folder
+from support.sites import SITES, Site, SshSite, started_site
 from workstations import Workstations
 
 from ablate.audit.doctor import site as site_check
@@ -20,10 +18,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module", params=SITES)
 def site(request) -> Iterator[Site]:
-    lacks, started = SITES[request.param]
-    if lacks():
-        pytest.skip(lacks())
-    with started() as made:
+    with started_site(request.param) as made:
         yield made
 
 
@@ -70,13 +65,12 @@ def test_a_queue_that_never_starts_is_named_and_left_empty(shell, site, monkeypa
 
 @pytest.mark.skipif(bool(workstations.lacks()), reason=workstations.lacks() or "-")
 def test_the_host_that_does_not_see_the_store_is_named_and_the_other_is_seen(shell):
-    base = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
-    hosts = Workstations(base, alone={"two": [shell.folder]})
-    try:
-        findings = findings_of(shell, SshSite(hosts), code=1)
-    finally:
-        hosts.end()
-        shutil.rmtree(base, ignore_errors=True)
+    with short_folder() as base:
+        hosts = Workstations(base, alone={"two": [shell.folder]})
+        try:
+            findings = findings_of(shell, SshSite(hosts), code=1)
+        finally:
+            hosts.end()
     [(_, text)] = problems(findings)
     assert "two" in text
     assert str(shell.folder) in text

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Shell, wait_for
 from support.far_sweeps import SELDOM, beats, check, train, train_here
-from support.sites import SITES, FarSweeps, Site
+from support.sites import FarSweeps, Site, started_site
 
 pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("ABLATE_TEST_KILLS", "4"))  # at random, on each site
@@ -22,10 +22,7 @@ KILLS = int(os.environ.get("ABLATE_TEST_KILLS", "4"))  # at random, on each site
 
 @pytest.fixture(scope="module", params=("sge", "ssh"))
 def site(request) -> Iterator[Site]:
-    lacks, started = SITES[request.param]
-    if lacks():
-        pytest.skip(lacks())
-    with started() as made:
+    with started_site(request.param) as made:
         yield made
 
 

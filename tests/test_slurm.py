@@ -89,8 +89,8 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
         process.kill()
         process.wait()
     name = f"ablate-{store_token(shell.folder / 'runs')}"
-    cluster.told("scancel", "-n", name)
-    wait_for(lambda: not cluster.told("squeue", "-h", "-n", name))
+    cluster.output("scancel", "-n", name)
+    wait_for(lambda: not cluster.output("squeue", "-h", "-n", name))
 
 
 def all_stopped(shell: Shell, may_die: bool = False) -> None:
@@ -199,7 +199,7 @@ def test_a_killed_pilot(shell, sweep, calm):
 
 def test_a_pilot_that_is_cancelled_by_hand(shell, sweep, calm, cluster):
     process = sweep()
-    cluster.told("scancel", train(shell)[0]["job"])
+    cluster.output("scancel", train(shell)[0]["job"])
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
@@ -208,7 +208,7 @@ def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, clu
     node = train(shell)[0]["host"]
     cluster.kill(f"slurmd.{node}")
     # sinfo calls a node "completing" for a minute that is down while a job of it is requeued.
-    wait_for(lambda: "State=DOWN" in cluster.told("scontrol", "show", "node", node))
+    wait_for(lambda: "State=DOWN" in cluster.output("scontrol", "show", "node", node))
     cluster.start_node(node)
     check(shell, process, calm)
     cluster.wait_for_nodes()
@@ -219,14 +219,14 @@ def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
     train(shell)
     # Of jobs that it has forgotten it gives the numbers to others, and drains their nodes
     # ("Duplicate jobid"), until an administrator looks. It writes all at once, a job of now, too.
-    cluster.told("sbatch", "-H", "-J", "written-by-now", "-o", "/dev/null", "--wrap", "true")
+    cluster.output("sbatch", "-H", "-J", "written-by-now", "-o", "/dev/null", "--wrap", "true")
     state = cluster.base / "state" / "job_state"
     wait_for(lambda: state.exists() and b"written-by-now" in state.read_bytes())
     cluster.kill("slurmctld")
     time.sleep(10)
     cluster.start_controller()
     assert check(shell, process, calm) == [1, 1, 1, 1]
-    cluster.told("scancel", "-n", "written-by-now")
+    cluster.output("scancel", "-n", "written-by-now")
 
 
 def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
@@ -241,15 +241,15 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     process = sweep(limits=SELDOM, sleep=0.15)  # Slurm may take half a minute to preempt
     train(shell)
     words = ("sbatch", "--parsable", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null")
-    wait_for(lambda: cluster.told(*words, "--wrap", "sleep 5"))
-    wait_for(lambda: cluster.told("squeue", "-h", "-p", "high", "-t", "R,CG,CD"))
+    wait_for(lambda: cluster.output(*words, "--wrap", "sleep 5"))
+    wait_for(lambda: cluster.output("squeue", "-h", "-p", "high", "-t", "R,CG,CD"))
     assert 5 <= sum(check(shell, process, calm)) <= 6
     all_stopped(shell)
 
 
 def test_the_signal_before_a_limit_reaches_every_process_of_a_job(shell, sweep, calm, cluster):
     process = sweep(limits=SELDOM)
-    cluster.told("scancel", "--signal=USR2", train(shell)[0]["job"])
+    cluster.output("scancel", "--signal=USR2", train(shell)[0]["job"])
     assert 5 <= sum(check(shell, process, calm)) <= 6
     all_stopped(shell)
 
@@ -364,11 +364,11 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
         process = start(shell, cluster, calm, "seeds=2", "launcher.time=10")
         killed, cancelled = train(shell)
         os.kill(killed["pid"], signal.SIGKILL)
-        cluster.told("scancel", cancelled["job"])
+        cluster.output("scancel", cancelled["job"])
         assert 6 <= sum(check(shell, process, calm)) <= 7
         ends = (f"{killed['job']}|FAILED", f"{cancelled['job']}|CANCELLED")
         words = ("sacct", "-n", "-X", "-P", "-o", "JobID,State")
-        wait_for(lambda: all(end in cluster.told(*words) for end in ends))
+        wait_for(lambda: all(end in cluster.output(*words) for end in ends))
     finally:
         cluster.end()
         shutil.rmtree(base, ignore_errors=True)

@@ -12,12 +12,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from support.daemons import answers, free_ports, until
+from support.daemons import answers, free_ports, lacking, output, run_beside, until
 
-PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "rsync")
+PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter")
+DESK = "desk"  # the host of those who start sweeps: it always sees this host's files
 SSHD = """\
 ListenAddress {address}
 Port {port}
@@ -28,6 +28,8 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 StrictModes no
 UsePAM no
+SetEnv PATH={base}/bin:{path}
+Subsystem sftp internal-sftp
 """
 SSH = """\
 Host {name}
@@ -56,10 +58,7 @@ while :; do sleep 1; done
 
 def lacks() -> str:
     """Why there can be none here, "" where there can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    return lacking(PROGRAMS)
 
 
 class Workstations:
@@ -74,14 +73,15 @@ class Workstations:
     ) -> None:
         self.base, self.names = base, names
         self._alone = alone or {}
+        every = (*names, DESK)
         self._hosts: dict[str, subprocess.Popen] = {}
-        self._addresses = {name: f"127.0.0.{n}" for n, name in enumerate(names, start=2)}
-        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self._addresses = {name: f"127.0.0.{n}" for n, name in enumerate(every, start=2)}
+        self._ports = dict(zip(every, free_ports(len(every)), strict=True))
         self._keys()
         self._client()
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd insists on it
         try:
-            for name in names:
+            for name in every:
                 self.start(name)
         except BaseException:
             self.end()
@@ -92,7 +92,7 @@ class Workstations:
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.base / name)]
             subprocess.run(words, check=True)
         key = (self.base / "host_key.pub").read_text()
-        (self.base / "known_hosts").write_text("".join(f"{name} {key}" for name in self.names))
+        (self.base / "known_hosts").write_text("".join(f"{name} {key}" for name in self._addresses))
 
     def _client(self) -> None:
         """A folder of programs in which ssh has a configuration of the tests' own."""
@@ -113,7 +113,11 @@ class Workstations:
     def start(self, name: str) -> None:
         """Boot a host; return when it answers."""
         options = SSHD.format(
-            address=self._addresses[name], port=self._ports[name], base=self.base, name=name
+            address=self._addresses[name],
+            port=self._ports[name],
+            base=self.base,
+            name=name,
+            path=os.environ["PATH"],
         )
         (self.base / f"{name}.sshd").write_text(options)
         mounts = [
@@ -162,13 +166,10 @@ class Workstations:
         into = ["nsenter", "-t", str(self._first(name)), "--mount", "--uts", "--pid"]
         return subprocess.run([*into, *words], capture_output=True, text=True, timeout=15)
 
-    def told(self, name: str, *words: str) -> str:
+    def output(self, name: str, *words: str) -> str:
         """What a command prints on a host, over ssh; "" where it fails."""
         line = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", name, *words]
-        done = subprocess.run(
-            line, env=self.environment, capture_output=True, text=True, timeout=30
-        )
-        return done.stdout if done.returncode == 0 else ""
+        return output(line, self.environment, 30)
 
     def state(self) -> str:
         """Of its processes, for people."""
@@ -185,11 +186,4 @@ class Workstations:
 
 
 if __name__ == "__main__":
-    if lacks():
-        sys.exit(f"no workstations: {lacks()}")
-    folder = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
-    hosts = Workstations(folder)
-    code = subprocess.run(sys.argv[1:], env=hosts.environment, check=False).returncode
-    hosts.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(code)
+    sys.exit(run_beside("workstations", lacks(), Workstations))

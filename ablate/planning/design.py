@@ -105,6 +105,8 @@ class Fixed:
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
         """Return the seeds that the cell has, or will have."""
+        if not plan.skipped:
+            return plan.seeds
         skipped = plan.skipped_seeds(cell)
         return tuple(seed for seed in plan.seeds if seed not in skipped)
 

@@ -33,14 +33,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
 from ablate.run import read_section
 from ablate.shared import UserError, unknown_value
 
 PLACES = {
     "name": "the name of the store's jobs; only these have it",
-    "script": "a file with the script, for programs that don't read it from standard input",
+    "script": "a file with the script, for programs that don't read it from standard input; it is "
+    "removed when `submit` has ended",
     "options": "the words of `options` and of launcher.PROGRAM",
     "pilot": "the command of a pilot, in `script`",
     "setup": "launcher.setup, in `script`",
@@ -105,11 +106,14 @@ class DriverJob:
 class EngineFile:
     """The content of a `conf/launcher/NAME.yaml`.
 
-    Requests. submit: the command that asks for a job; script: its standard input; options: become
-    `{*options}`, each in the form `option`, and null, false and empty ones are left out; id: reads
-    the job's id from what `submit` prints (group `job`); array: a request for several; exclude,
-    exclude_joined: a host that is not to be used, and what stands between two; refusal: reads the
-    reason from what `submit` prints where it fails (group `reason`); driver: the job of a driver.
+    Requests. submit: the command that asks for a job; script: its standard input; quote: how values
+    stand in the script: `shell` makes each a word, `json` escapes what may not stand between double
+    quotes of JSON or YAML, which the script has; options: become `{*options}`, each in the form
+    `option`, and null, false and empty ones are left out; id: reads the job's id from what `submit`
+    prints (group `job`; `^` and `$` are those of a line, and the last match counts); array: a
+    request for several; exclude, exclude_joined: a host that is not to be used, and what stands
+    between two; refusal: reads the reason from what `submit` prints where it fails (group
+    `reason`); driver: the job of a driver.
 
     On the node. job: the job's id, as `id` and `state` read it; host: the node's name, by default
     its own; time_left: a command that prints the time until the job's limit, by default the limit
@@ -134,7 +138,8 @@ class EngineFile:
     state: str
     cancel: str
     script: str = _SCRIPT
-    id: str = r"(?P<job>\S+)"
+    quote: Literal["shell", "json"] = "shell"
+    id: str = r"^(?P<job>\S+)$"
     options: Mapping[str, Any] = field(default_factory=dict)
     option: str = "--{key}={value}"
     label: str = ""
@@ -214,7 +219,11 @@ class EngineFile:
         tables = {"options": self.options}
         if self.array is not None:
             tables["array.options"] = self.array.options
-            yield from (("array.id", self.array.id), ("array.job", self.array.job))
+            yield from (
+                ("array.id", self.array.id),
+                ("array.job", self.array.job),
+                ("array.label", self.array.label),
+            )
         if self.driver is not None:
             tables["driver.options"] = self.driver.options
         for table, options in tables.items():

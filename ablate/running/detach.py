@@ -37,7 +37,12 @@ def detach_driver(
     if "engine" in settings:
         engine = FileEngine(settings, root, store_token(root) or "driver")
     if place == "job" and (engine is None or not engine.takes_drivers):
-        raise UserError("--detach job: needs launcher=slurm")
+        name = settings["name"]
+        own = "" if engine is None else f", or a driver in conf/launcher/{name}.yaml"
+        raise UserError(
+            f"--detach job: launcher={name} has no jobs for drivers; give --detach here, or "
+            f"launcher=slurm{own}"
+        )
     if engine is not None:
         engine.check()
     make_folder(store.root)

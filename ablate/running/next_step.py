@@ -5,6 +5,7 @@ Used by `ablate sweep` (running/driver.py). A new `Action` is also carried out t
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -133,16 +134,24 @@ def assign(
     busy = {slot.place for slot in held_slots}
     alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
     usable_slots = usable(slots, retired)
-    free = [s for s in usable_slots if s.takes.isdisjoint(taken_devices) and s.place not in alone]
+    free = {
+        slot.name: slot
+        for slot in usable_slots
+        if slot.takes.isdisjoint(taken_devices) and slot.place not in alone
+    }
     if len(free) <= len(working) - len(held_slots):
         return None
 
-    def choose(run: str) -> Iterator[Slot]:
-        """Yield the slots that the run may have at some time."""
-        most_ranks = worlds.get(run, max(WORLD_SIZES))
+    @functools.cache
+    def alike_slots(most_ranks: int) -> tuple[list[Slot], bool]:
+        """Return the slots of most ranks, this many at most, and whether they share one place."""
         ranks = max((slot.ranks for slot in usable_slots if slot.ranks <= most_ranks), default=0)
         alike = [slot for slot in usable_slots if slot.ranks == ranks]
-        has_one_place = len({slot.place for slot in alike}) == 1
+        return alike, len({slot.place for slot in alike}) == 1
+
+    def choose(run: str) -> Iterator[Slot]:
+        """Yield the slots that the run may have at some time."""
+        alike, has_one_place = alike_slots(worlds.get(run, max(WORLD_SIZES)))
         for slot in alike:
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:
@@ -155,15 +164,20 @@ def assign(
     fresh_runs = (run for run in pending if not _was_out_of_memory(states[run]))
     oom_runs = (run for run in pending if _was_out_of_memory(states[run]))
     for run in itertools.chain(fresh_runs, oom_runs):
-        candidates = list(choose(run))
-        fit = next((slot for slot in candidates if slot in free), None)
+        candidates = []
+        fit = None
+        for slot in choose(run):
+            if slot.name in free:
+                fit = slot
+                break
+            candidates.append(slot)
         if fit is not None:
             if _was_out_of_memory(states[run]):
                 fit = replace(fit, share=1.0)  # alone on its place, it has all of the memory
             return run, fit
         if candidates:
             group = min(candidates, key=lambda slot: len(slot.takes & taken_devices))
-            free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]
+            free = {name: s for name, s in free.items() if s.takes.isdisjoint(group.takes)}
     return None
 
 

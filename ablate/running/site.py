@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ablate.running.launchers.engine import FileEngine, host_names
 from ablate.shared import make_folder, read_json
@@ -43,16 +43,18 @@ class SiteJob:
         hosts that the settings name."""
         return [{**settings, "hosts": host} for host in host_names(settings)] or [settings]
 
-    def runs(self) -> bool | None:
-        """Return whether the job runs; None where it has ended, or nobody answers."""
-        return (self._engine.states() or {}).get(self.job)
-
-    def answers(self) -> bool:
-        """Return whether the engine answers."""
-        return self._engine.states() is not None
+    def state(self) -> Literal["waiting", "running", "gone"] | None:
+        """Return the state of the job; gone: the engine does not list it, because it has ended or
+        is too new; None where the engine gives no answer."""
+        states = self._engine.states()
+        if states is None:
+            return None
+        if self.job not in states:
+            return "gone"
+        return "running" if states[self.job] else "waiting"
 
     def ending(self) -> str:
-        """Return how the job ended, in the engine's words."""
+        """Return how the job ended, in the engine's words; "" where it has not, or nobody knows."""
         return self._engine.ended(self.job).words
 
     def facts(self) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -59,8 +59,7 @@ class Notes:
 
     def tree(self) -> dict[str, Any]:
         """Return what is noted, in the form of JSON."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in values if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def from_tree(cls, tree: object) -> Notes:

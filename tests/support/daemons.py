@@ -3,11 +3,55 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+
+def lacking(programs: Sequence[str]) -> str:
+    """Why daemons of these programs can't be had here, "" where they can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    missing = [program for program in programs if shutil.which(program) is None]
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
+def output(words: Sequence[str], environment: Mapping[str, str], seconds: float = 15) -> str:
+    """What a command prints, "" where it fails, or takes longer."""
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """An empty folder whose name leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="a", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def run_beside(what: str, missing: str, start: Callable[[Path], Any]) -> int:
+    """Run the command of this process's arguments beside a cluster; its exit code. `missing`: why
+    there can be none."""
+    if missing:
+        sys.exit(f"no {what}: {missing}")
+    with short_folder() as base:
+        cluster = start(base)
+        try:
+            return subprocess.run(sys.argv[1:], env=cluster.environment, check=False).returncode
+        finally:
+            cluster.end()
 
 
 def free_ports(count: int) -> list[int]:

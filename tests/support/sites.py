@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grid_engine
+import pytest
 import slurm_cluster
 import workstations
 from conftest import Shell, wait_for
@@ -24,6 +23,7 @@ from slurm_cluster import SlurmCluster
 from workstations import Workstations
 
 from ablate.store.pilots import store_token
+from support.daemons import short_folder
 from support.far_sweeps import CPU, OFTEN, ROWS, share_data
 
 
@@ -65,34 +65,47 @@ class Site:
         """Of its jobs and hosts, for people."""
         raise NotImplementedError
 
+    def end(self) -> None:
+        """End the engine, and all that it runs."""
+        raise NotImplementedError
 
-class SlurmSite(Site):
-    engine = "slurm"
-    words = ("launcher=slurm", *CPU, "launcher.jobs=2")
 
-    def __init__(self, cluster: SlurmCluster) -> None:
+class RealSite(Site):
+    """An engine whose own programs are here."""
+
+    def __init__(self, cluster: Any) -> None:
         self.cluster, self.environment = cluster, cluster.environment
 
+    def state(self) -> str:
+        return self.cluster.state()
+
+    def end(self) -> None:
+        self.cluster.end()
+
+
+class SlurmSite(RealSite):
+    engine = "slurm"
+    words = ("launcher=slurm", *CPU, "launcher.jobs=2")
+    cluster: SlurmCluster
+
     def jobs(self, name: str) -> list[str]:
-        return self.cluster.told("squeue", "-h", "-r", "-n", name, "-o", "%i").split()
+        return self.cluster.output("squeue", "-h", "-r", "-n", name, "-o", "%i").split()
 
     @contextmanager
     def closed_queue(self) -> Iterator[None]:
-        partition = self.cluster.told("sinfo", "-h", "-o", "%R").split()[0]
+        partition = self.cluster.output("sinfo", "-h", "-o", "%R").split()[0]
         change = ("scontrol", "update", f"PartitionName={partition}")
-        self.cluster.told(*change, "State=DOWN")
+        self.cluster.output(*change, "State=DOWN")
         try:
             yield
         finally:
-            self.cluster.told(*change, "State=UP")
+            self.cluster.output(*change, "State=UP")
 
 
-class GridEngineSite(Site):
+class GridEngineSite(RealSite):
     engine = "sge"
     words = ("launcher=sge", *CPU, "launcher.jobs=2")
-
-    def __init__(self, cluster: GridEngine) -> None:
-        self.cluster, self.environment = cluster, cluster.environment
+    cluster: GridEngine
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has gone this moment
@@ -104,85 +117,47 @@ class GridEngineSite(Site):
         self.cluster.wait_for_node()
 
     def cancel(self, job: str) -> None:
-        self.cluster.told("qdel", job)
+        self.cluster.output("qdel", job)
 
     def jobs(self, name: str) -> list[str]:
         return self.cluster.jobs(name)
 
     @contextmanager
     def closed_queue(self) -> Iterator[None]:
-        self.cluster.told("qmod", "-d", "all.q")
+        self.cluster.output("qmod", "-d", "all.q")
         try:
             yield
         finally:
-            self.cluster.told("qmod", "-e", "all.q")
-
-    def state(self) -> str:
-        return self.cluster.state()
+            self.cluster.output("qmod", "-e", "all.q")
 
 
-class SshSite(Site):
+class SshSite(RealSite):
     engine = "ssh"
+    cluster: Workstations
 
     def __init__(self, hosts: Workstations) -> None:
-        self.hosts, self.environment = hosts, hosts.environment
+        super().__init__(hosts)
         names = ",".join(hosts.names)
         self.settings = {"hosts": names}
         self.words = ("launcher=ssh", *CPU, f"launcher.hosts=[{names}]", "launcher.jobs=2")
 
     def kill_pilot(self, beat: dict[str, Any]) -> None:
-        self.hosts.kill(beat["host"], beat["pid"])
+        self.cluster.kill(beat["host"], beat["pid"])
 
     def kill_daemon(self, beat: dict[str, Any]) -> None:
-        self.hosts.kill_sshd(beat["host"])
-        self.hosts.start_sshd(beat["host"])
+        self.cluster.kill_sshd(beat["host"])
+        self.cluster.start_sshd(beat["host"])
 
     def cancel(self, job: str) -> None:
         host, _, pid = job.partition(":")
-        self.hosts.told(host, "kill", "-9", f"-{pid}")
+        self.cluster.output(host, "kill", "-9", f"-{pid}")
 
     def jobs(self, name: str) -> list[str]:
         return [
             f"{host}:{line.split()[0]}"
-            for host in self.hosts.names
-            for line in self.hosts.told(host, "pgrep", "-f", f"'{name}[ ]'").splitlines()
+            for host in self.cluster.names
+            for line in self.cluster.output(host, "pgrep", "-f", f"'{name}[ ]'").splitlines()
         ]
-
-    def state(self) -> str:
-        return self.hosts.state()
-
-
-@contextmanager
-def slurm_site() -> Iterator[SlurmSite]:
-    base = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
-    try:
-        cluster = SlurmCluster(base, nodes=1)
-        yield SlurmSite(cluster)
-        cluster.end()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-
-
-@contextmanager
-def grid_engine_site() -> Iterator[GridEngineSite]:
-    base = Path(tempfile.mkdtemp(prefix="ge", dir="/tmp"))
-    try:
-        cluster = GridEngine(base)
-        yield GridEngineSite(cluster)
-        cluster.end()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-
-
-@contextmanager
-def ssh_site() -> Iterator[SshSite]:
-    base = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp"))
-    try:
-        hosts = Workstations(base)
-        yield SshSite(hosts)
-        hosts.end()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 class ProcessSite(Site):
@@ -204,6 +179,9 @@ class ProcessSite(Site):
         listed = [job for job in self.fakes.jobs() if job.code is None]
         return [str(job.number) for job in listed if job.facts["name"].startswith(name)]
 
+    def end(self) -> None:
+        self.fakes.end()
+
     def state(self) -> str:
         jobs = self.fakes.jobs()
         return "\n".join(f"{job.number} {job.code} {job.facts} {job.output()}" for job in jobs)
@@ -221,12 +199,26 @@ FAKE_ENGINES: dict[str, tuple[str, ...]] = {
     ),
     "skypilot": ("launcher.volume=store", "launcher.mount=/"),
 }
-# name -> why it can't be had here, and how it is
-SITES: dict[str, tuple[Callable[[], str], Callable[[], Any]]] = {
-    "slurm": (slurm_cluster.lacks, slurm_site),
-    "sge": (grid_engine.lacks, grid_engine_site),
-    "ssh": (workstations.lacks, ssh_site),
+# name -> why it can't be had here, and how it is made in an empty folder
+SITES: dict[str, tuple[Callable[[], str], Callable[[Path], Site]]] = {
+    "slurm": (slurm_cluster.lacks, lambda base: SlurmSite(SlurmCluster(base, nodes=1))),
+    "sge": (grid_engine.lacks, lambda base: GridEngineSite(GridEngine(base))),
+    "ssh": (workstations.lacks, lambda base: SshSite(Workstations(base))),
 }
+
+
+@contextmanager
+def started_site(engine: str) -> Iterator[Site]:
+    """A site of SITES; a test is skipped where it can't be had."""
+    lacks, make = SITES[engine]
+    if lacks():
+        pytest.skip(lacks())
+    with short_folder() as base:
+        site = make(base)
+        try:
+            yield site
+        finally:
+            site.end()
 
 
 class FarSweeps:

@@ -19,6 +19,7 @@ from ablate.store import Store
 from ablate.version import __version__
 
 PATIENCE_S = 300.0  # for a job to start, and as long again for its answer
+GONE_S = 30.0  # before a job that is not listed has ended: some engines list a new one late
 CLOCKS_S = 30.0  # by which clocks may differ
 ASK_S = 2.0  # between two questions to the engine
 
@@ -39,12 +40,16 @@ def cluster(store: Store, settings: Mapping[str, Any]) -> Findings:
 def _await(job: SiteJob, settings: Mapping[str, Any]) -> Any:
     """Wait for the answer of the job and return it; None where it does not come, which findings
     explain."""
-    since, runs_since = time.monotonic(), None
+    since, runs_since, gone_since = time.monotonic(), None, None
     while (facts := job.facts()) is None:
-        moment, runs = time.monotonic(), job.runs()
-        if runs and runs_since is None:
+        moment, state = time.monotonic(), job.state()
+        if state == "running" and runs_since is None:
             runs_since = moment
-        if runs is None and job.answers():
+        if state == "gone" and gone_since is None:
+            gone_since = moment
+        elif state in ("waiting", "running"):
+            gone_since = None
+        if gone_since is not None and (job.ending() or moment - gone_since > GONE_S):
             facts = job.facts()  # it may have written just before it ended
             if facts is None:
                 yield _ended(job, settings)

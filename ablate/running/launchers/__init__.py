@@ -12,6 +12,7 @@ have to pass tests/launcher_contract.py; a new worker option is read in training
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ class Slot:
     group: Sequence[str] = ()  # the slots of one device each of which it takes the room
     share: float = 1.0  # of its device's memory
 
-    @property
+    @functools.cached_property  # asked for each slot at each start of a run
     def takes(self) -> frozenset[str]:
         """The names of the slots whose room it takes: no other worker may have them at the same
         time."""
@@ -53,6 +54,8 @@ class Slot:
 def usable(slots: Sequence[Slot], excluded_places: Collection[str]) -> list[Slot]:
     """List the slots that are on none of `excluded_places`, and in no group with a slot of such a
     place."""
+    if not excluded_places:
+        return [*slots]
     out = {slot.name for slot in slots if slot.place in excluded_places}
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 

@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,10 +29,12 @@ from typing import Any, Literal
 from ablate.planning import EngineFile
 from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.pilots import PilotLauncher
-from ablate.shared import Failure, UserError, make_folder, write_whole
+from ablate.shared import Failure, UserError, make_folder
+from ablate.store import STALE_S
 
 PILOT = "ablate.running.launchers.pilot"  # the module whose main program is a pilot
 PATIENCE_S = 20.0  # for an answer; a cluster whose controller is down gives none
+SUBMIT_S = 600.0  # for a request; the first one of SkyPilot starts a controller of its own
 ELSEWHERE_REMEDY = "start ablate on a host that can ask for jobs, such as a login node"
 State = Literal["waiting", "running", "ended", "failed", "lost"]
 
@@ -65,6 +68,7 @@ class FileEngine:
         self._script = self._folder / f"script-{os.getpid()}.yaml"
         self._hosts = host_names(settings)
         self._states: dict[str, dict[str, State]] = {}  # the last answer of each host
+        self._answered_at: dict[str, float] = {}  # when, in seconds of a monotonic clock
         self.silence = ""
         self._unreachable: set[str] = set()
         _check_limit(settings)
@@ -103,8 +107,9 @@ class FileEngine:
                 reasons.append(str(error))
                 continue
             self._states[host] = {job: "waiting"}
+            self._answered_at[host] = time.monotonic()
             return [job]
-        if busy:
+        if busy and not reasons:
             return []
         raise Failure(reasons[0] if reasons else f"{self._place}: launcher.hosts: none can be used")
 
@@ -137,7 +142,7 @@ class FileEngine:
         job = file.job if several is None else several.job
         values["options"] = option_words(file, filled(options, values) | self._site_options())
         values["pilot"] = shlex.join(self._pilot(EngineFile.fill(job, values), values))
-        script = fill_lines(file.script, _quoted(values))
+        script = fill_lines(file.script, quoted(values, file.quote))
         return Request(EngineFile.words(file.submit, values), script)
 
     def submit_driver(self, command: Sequence[str], log: Path) -> str:
@@ -161,21 +166,39 @@ class FileEngine:
         """Run a request and return what it prints. `settings`: those behind it, which a user can
         change where it is refused; `place`: the setting that requested it, for messages."""
         program, place = self._file.program, place or self._place
-        if self._file.uses("script"):
-            make_folder(self._folder)
-            write_whole(self._script, request.script.encode())
         try:
+            if self._file.uses("script"):
+                self._write_script(request.script)
             completed = subprocess.run(
-                request.words, input=request.script, capture_output=True, text=True, check=False
+                request.words,
+                input=request.script,
+                capture_output=True,
+                text=True,
+                timeout=SUBMIT_S,
+                check=False,
             )
         except OSError as error:
             raise Failure(f"{place}: {program}: {error.strerror}; {ELSEWHERE_REMEDY}") from error
+        except subprocess.TimeoutExpired as error:
+            raise Failure(
+                f"{place}: {program}: nothing within {SUBMIT_S:g} seconds; try again later"
+            ) from error
+        finally:
+            self._script.unlink(missing_ok=True)
         if completed.returncode == 0:
             return completed.stdout
         reason = refusal(self._file, completed.stderr or completed.stdout)
         reason = reason or f"ended with {completed.returncode}"
         request_text = f" (asked with {' '.join(settings)})" if settings else ""
         raise Failure(f"{place}: {program}: {reason}{request_text}; {self._remedy()}")
+
+    def _write_script(self, script: str) -> None:
+        """Write the script to a file that only this user can read: `launcher.setup` may have
+        keys."""
+        make_folder(self._folder)
+        self._script.unlink(missing_ok=True)
+        with open(os.open(self._script, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(script)
 
     def _remedy(self) -> str:
         remedy = "change the setting that it refuses, or try again later"
@@ -184,13 +207,13 @@ class FileEngine:
         return f"launcher.{self._file.program}=OPTION=null leaves an option out; {remedy}"
 
     def _job_id(self, output: str) -> str:
-        match = re.search(self._file.id, output)
-        if match is None:
+        matches = [*re.finditer(self._file.id, output, re.MULTILINE)]
+        if not matches:
             raise Failure(
                 f"{self._place}: {self._file.program} printed no job that launcher.id reads: "
                 f"{output.strip() or 'nothing'}"
             )
-        return match["job"]
+        return matches[-1]["job"]  # the site may print lines of its own before
 
     def _site_options(self) -> dict[str, Any]:
         """Return the options of launcher.PROGRAM. Raises UserError where quotes don't match."""
@@ -274,36 +297,48 @@ class FileEngine:
 
     def _answers(self) -> dict[str, State] | None:
         """Return the state of every job; None where nobody answers. The jobs of a host that does
-        not answer are as they were: it may only be out of reach."""
-        self.silence = ""
+        not answer are as they were, since it may only be out of reach; after STALE_S, when their
+        pilots are given up, they are left out."""
         if not self._file.has_hosts:
-            return self._states_at("")
+            answer, reason = self._states_at("")
+            self.silence = f" ({reason})" if reason else ""
+            return answer
         with ThreadPoolExecutor(len(self._hosts)) as threads:
             answers = dict(zip(self._hosts, threads.map(self._states_at, self._hosts), strict=True))
-        self._unreachable = {host for host, answer in answers.items() if answer is None}
-        self._states |= {host: answer for host, answer in answers.items() if answer is not None}
-        if len(self._unreachable) == len(self._hosts):
+        self._unreachable = {host for host, (answer, _) in answers.items() if answer is None}
+        reasons = dict.fromkeys(reason for _, reason in answers.values() if reason)
+        self.silence = f" ({'; '.join(reasons)})" if reasons else ""
+        answered = {host: answer for host, (answer, _) in answers.items() if answer is not None}
+        now = time.monotonic()
+        self._states |= answered
+        self._answered_at |= dict.fromkeys(answered, now)
+        if not answered:
             return None
-        return {job: state for jobs in self._states.values() for job, state in jobs.items()}
+        return {
+            job: state
+            for host, jobs in self._states.items()
+            for job, state in jobs.items()
+            if now - self._answered_at[host] <= STALE_S
+        }
 
-    def _states_at(self, host: str) -> dict[str, State] | None:
+    def _states_at(self, host: str) -> tuple[dict[str, State] | None, str]:
+        """Return the state of every job of a host, and ""; None and the reason where it does not
+        answer."""
         values = self._values(host)
         output, reason = answer_to(EngineFile.words(self._file.states, values), self._file.empty)
         if output is None:
-            self.silence = f" ({reason})" if reason else ""
-            return None
+            return None, reason
         prefix = f"{host}:" if host else ""
         states = read_states(self._file, output, str(values["name"]))
-        return {f"{prefix}{job}": state for job, state in states}
+        return {f"{prefix}{job}": state for job, state in states}, ""
 
     def ended(self, job: str) -> JobEnd:
         for question in self._file.endings:
             output = output_of(EngineFile.words(question.command, self._of_job(job))) or ""
             endings = [*re.finditer(question.pattern, output, re.MULTILINE)]
-            if endings:
-                words = " ".join(endings[-1]["state"].split())
-                kind = meaning(self._file, words)
-                return JobEnd(words, "ended" if is_there(kind) else kind)
+            words = " ".join(endings[-1]["state"].split()) if endings else ""
+            if words and not is_there(kind := meaning(self._file, words)):
+                return JobEnd(words, kind)
         return JobEnd()
 
     def cancel(self, jobs: Collection[str]) -> None:
@@ -334,15 +369,25 @@ def fill_lines(template: str, values: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _quoted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as words of a shell, but for those that are lines of it."""
+def quoted(values: Mapping[str, Any], quote: str) -> dict[str, Any]:
+    """Return values as a script takes them (see EngineFile.quote), except for those that are lines
+    of a shell."""
     lines = ("setup", "pilot")
     return {
-        key: value
-        if key in lines or not isinstance(value, str)
-        else shlex.quote(value) * bool(value)
+        key: _QUOTES[quote](value) if isinstance(value, str) and key not in lines else value
         for key, value in values.items()
     }
+
+
+def _shell_word(text: str) -> str:
+    return shlex.quote(text) if text else ""  # an empty one is left out
+
+
+def _inside_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]  # YAML knows no surrogate pairs
+
+
+_QUOTES = {"shell": _shell_word, "json": _inside_json}
 
 
 def filled(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,7 +404,7 @@ def option_words(file: EngineFile, options: Mapping[str, Any]) -> list[str]:
     for key, value in options.items():
         if value is True:
             words += shlex.split(file.option.partition("{key}")[0] + key)
-        elif value not in (None, False, ""):
+        elif value is not None and value is not False and value != "":
             words += [word.format(key=key, value=value) for word in shlex.split(file.option)]
     return words
 

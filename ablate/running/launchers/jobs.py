@@ -22,6 +22,7 @@ ASK_S = 5.0  # between two questions to the engine
 AGAIN_S = 60.0  # after it refused a job; twice as long after each further refusal
 MOST_AGAIN_S = 3600.0
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
+LISTED_S = 30.0  # since its request, before a job of which nothing is known is taken to have ended
 UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
 MOST_UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
 
@@ -38,7 +39,7 @@ class JobEnd:
 class Engine(Protocol):
     """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
 
-    silence: str  # why the last question had no answer, in brackets; "" where nobody knows
+    silence: str  # why the last question had no answer, or none from some hosts, in brackets, or ""
 
     def submit(self, count: int, excluded_hosts: Collection[str]) -> list[str]:
         """Request `count` jobs, on none of the `excluded_hosts`, each of which starts pilots.
@@ -64,7 +65,7 @@ class Jobs:
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.running: Mapping[str, bool] | None = None  # job -> does it run? The engine's last word
-        self.unseen: dict[str, None] = {}  # jobs without a pilot so far
+        self.unseen: dict[str, float] = {}  # jobs without a pilot so far, and since when
         self.failures: list[str] = []  # why jobs in a row were of no use
         self.lines: list[str] = []  # to be said
         self.not_before = -math.inf  # no job is requested until then
@@ -78,6 +79,7 @@ class Jobs:
         self._submitted: Future[list[str]] | None = None
         self._refusal, self._again_s = "", AGAIN_S  # the last one, and the wait after the next
         self._answered = False  # has it ever?
+        self._silence = ""  # the engine's, at its last answer
         self._unanswered = 0  # questions in a row
 
     def hear(self, piloted: Collection[str], used: bool, now: float) -> None:
@@ -87,10 +89,15 @@ class Jobs:
         Raises Failure where no job can be had, or none is of use.
         """
         if self._states_answer is not None and self._states_answer.done():
-            self.running, self._states_answer = self._states_answer.result(), None
+            before, silence = self.running or {}, self._silence
+            self.running, self._silence = self._states_answer.result(), self._engine.silence
+            self._states_answer = None
             self._unanswered = 0 if self.running is not None else self._unanswered + 1
             if self.running is not None:
                 self._answered = True
+                has_room = not before.keys() <= self.running.keys()  # a job has ended
+                if self._refusal and (has_room or self._silence != silence):  # a host is back
+                    self.not_before, self._again_s = min(self.not_before, now), AGAIN_S
                 self._count_unseen(self.running, piloted, used, now)
             elif self._unanswered == UNANSWERED:
                 if not (self._answered or piloted):
@@ -107,7 +114,7 @@ class Jobs:
             submitted, self._submitted = self._submitted, None
             self.not_before = now + ASK_S
             try:
-                self.unseen |= dict.fromkeys(submitted.result())
+                self.unseen |= dict.fromkeys(submitted.result(), now)
                 self._refusal, self._again_s = "", AGAIN_S
             except Failure as error:
                 if not (piloted or self.unseen):
@@ -129,6 +136,8 @@ class Jobs:
             ending = self.ended(job)
             if ending is None:
                 continue
+            if not ending.words and now - self.unseen[job] < LISTED_S:
+                continue
             del self.unseen[job]
             if job not in self._left_at and ending.kind != "lost":
                 words = ending.words or "nobody knows how"
@@ -138,7 +147,7 @@ class Jobs:
         for job, runs in running.items():
             ends = runs and now - self._left_at.get(job, -math.inf) < LEAVES_S
             if job not in piloted and not ends:  # one that was requeued comes again
-                self.unseen[job] = None
+                self.unseen.setdefault(job, now)
         if len(self.failures) >= MOST_UNSEEN and not used:
             raise Failure(f"no node can be used: {self.failures[-1]}")
 

@@ -1,0 +1,143 @@
+"""The jobs of an engine, as the driver knows them: what a site refuses, and jobs that it lists
+late. Engines are stand-ins, and the clock is the test's own."""
+
+import itertools
+
+import pytest
+
+from ablate.running.launchers.jobs import AGAIN_S, JobEnd, Jobs
+from ablate.shared.errors import Failure
+
+
+class Full:
+    """An engine with one job, which refuses any other while `reason` is not empty."""
+
+    silence = ""
+
+    def __init__(self) -> None:
+        self.reason, self.asked = "too many jobs", 0
+        self.listed, self.end = {"1": True}, JobEnd("CANCELLED", "lost")
+
+    def submit(self, count: int, excluded_hosts: object) -> list[str]:
+        self.asked += 1
+        if self.reason:
+            raise Failure(self.reason)
+        return ["2"]
+
+    def states(self) -> dict[str, bool]:
+        return self.listed
+
+    def ended(self, job: str) -> JobEnd:
+        return self.end
+
+    def log(self, job: str) -> str:
+        return job
+
+
+def test_a_refusal_is_said_once_and_asked_again_after_ever_longer_waits():
+    full = Full()
+    jobs = Jobs("slurm", full)  # type: ignore[arg-type]
+    times: list[float] = []
+
+    def drive(until: float, begin: float) -> None:
+        now = begin
+        while now < until:
+            jobs.hear({"1"}, True, now)
+            if jobs.may_submit(now):
+                times.append(now)
+                jobs.submit(1, ())
+                jobs._submitted.exception(5)
+            now += 5
+
+    drive(3000, 0)
+    assert len(jobs.lines) == 1
+    assert "too many jobs" in jobs.lines[0]
+    waits = [later - now for now, later in itertools.pairwise(times)]
+    assert waits[0] >= AGAIN_S
+    assert all(later >= 1.8 * now for now, later in itertools.pairwise(waits))
+    full.reason = "closed for repair"
+    drive(12_000, 3000)
+    assert len(jobs.lines) == 2
+    full.reason, before = "", full.asked
+    drive(24_000, 12_000)
+    assert full.asked > before + 2  # accepted: asked as before
+    jobs.end(cancel=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"listed": {"1": True}}, {"listed": {}}),
+        ({"silence": " (no route to two)"}, {"silence": ""}),
+    ],
+    ids=["a job has ended", "a host is back"],
+)
+def test_what_leaves_room_is_followed_by_a_request_at_once(before, after):
+    full = Full()
+    vars(full).update(before)
+    jobs = Jobs("ssh", full)  # type: ignore[arg-type]
+    times: list[float] = []
+    for now in range(0, 1010, 5):
+        jobs.hear({"1"}, True, now)
+        if jobs._states_answer is not None:
+            jobs._states_answer.result(5)
+        if jobs.may_submit(now):
+            times.append(now)
+            jobs.submit(1, ())
+            jobs._submitted.exception(5)
+        if now == 960:
+            vars(full).update(after)
+    [again] = [now for now in times if now > 960]  # the next would be later than 1800
+    assert again <= 980
+    jobs.end(cancel=False)
+
+
+def test_a_job_that_is_listed_late_has_not_ended():
+    """As `bjobs` does, which answers from what it knew before; asked again, it knows nothing."""
+    late = Full()
+    late.reason, late.listed, late.end = "", {}, JobEnd()
+    jobs = Jobs("lsf", late)  # type: ignore[arg-type]
+
+    def drive(begin: int, end: int) -> None:
+        for now in range(begin, end, 5):
+            jobs.hear((), True, now)
+            if jobs._states_answer is not None:
+                jobs._states_answer.result(5)
+            for answer in [*jobs._ended.values()]:
+                answer.result(5)
+
+    jobs.submit(1, ())
+    jobs._submitted.result(5)
+    drive(0, 25)
+    assert jobs.unseen.keys() == {"2"}
+    late.listed = {"2": False}
+    drive(25, 60)
+    assert jobs.unseen.keys() == {"2"}
+    assert jobs.lines == []
+    late.listed = {}
+    drive(60, 90)
+    assert jobs.unseen == {}
+    assert len(jobs.lines) == 1
+    jobs.end(cancel=False)
+
+
+class Queue:
+    """An engine that takes jobs, and starts none."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    def submit(self, count, excluded_hosts):
+        return [str(number) for number in range(count)]
+
+    def cancel(self, jobs):
+        self.cancelled += jobs
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_job_that_no_answer_lists_yet_goes_when_its_sweep_ends(cancel):
+    queue = Queue()
+    jobs = Jobs("own", queue)  # type: ignore[arg-type]
+    jobs.submit(2, ())
+    jobs.end(cancel)
+    assert queue.cancelled == (["0", "1"] if cancel else [])
