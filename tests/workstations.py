@@ -18,6 +18,7 @@ from support.daemons import answers, free_ports, lacking, output, run_beside, un
 
 PROGRAMS = ("sshd", "ssh", "ssh-keygen", "unshare", "nsenter")
 DESK = "desk"  # the host of those who start sweeps: it always sees this host's files
+# Without the start-up files of this user, which may take any time and leave locks behind.
 SSHD = """\
 ListenAddress {address}
 Port {port}
@@ -28,7 +29,7 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 StrictModes no
 UsePAM no
-SetEnv PATH={base}/bin:{path}
+SetEnv PATH={base}/bin:{path} HOME={base}
 Subsystem sftp internal-sftp
 """
 SSH = """\
