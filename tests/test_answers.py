@@ -136,6 +136,17 @@ def test_a_fault_of_ours_is_an_object_too(beside, monkeypatch):
     assert answer(done, "error")["place"] == "KeyError"
 
 
+def test_a_library_that_ctrl_c_interrupts_may_end_with_any_error(beside, monkeypatch):
+    def interrupted(*_):
+        monkeypatch.setattr(cli, "_heard", [signal.SIGINT])
+        raise ImportError
+
+    monkeypatch.setattr("ablate.report.trees.of_status", interrupted)
+    done = beside("status", "--format", "json", code=128 + signal.SIGINT)
+    assert answer(done, "error")["retry"] is True
+    assert "Traceback" not in done.err
+
+
 def test_what_was_found_is_printed_with_the_error(beside):
     file = next((beside.folder / "runs" / "runs").glob("*/predictions.npy"))
     file.write_bytes(file.read_bytes()[:-4] + b"more")
@@ -288,6 +299,7 @@ PARTS = {
     "seeds: the command has no {seed}: add {seed}": ("seeds", "add {seed}"),
     "no such command 'tabel'. Did you mean 'table'?": (None, "Did you mean 'table'?"),
     "`a: b; c`: is odd": ("`a: b; c`", None),
+    "a's part: isn't b's; use c, which isn't d's": ("a's part", "use c, which isn't d's"),
     "it broke": (None, None),
 }
 

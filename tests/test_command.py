@@ -132,6 +132,27 @@ def test_a_step_that_is_written_again_counts_as_it_was_last(toy, shell):
     assert lines == [(1, 0.9), (2, 0.7), (3, 0.6)]
 
 
+@pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
+def test_a_metric_with_a_column_of_validation_is_that_of_training(toy, shell, file):
+    rows = [(1, 0.1, 0.9), (2, 0.2, 0.8), (2, 0.05, None)]
+    cells = ["step,loss,val_loss", *(f"{n},{a},{'' if b is None else b}" for n, a, b in rows)]
+    objects = [
+        {"step": n, "loss": a, **({} if b is None else {"val_loss": b})} for n, a, b in rows
+    ]
+    lines = cells if file == "log.csv" else list(map(json.dumps, objects))
+    (toy / "train.py").write_text(
+        "import json, sys\n"
+        f"open(f'{{sys.argv[1]}}/{file}', 'w').write({chr(10).join(lines)!r})\n"
+        "json.dump({'loss': 0.5}, open(f'{sys.argv[1]}/result.json', 'w'))"
+    )
+    command = ["python", "train.py", "{folder}"]
+    declare(toy, "keys", command=command, curves={"file": file})
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    logged = [(line["step"], line["val_loss"]) for line in curve(log) if "val_loss" in line]
+    assert logged == [(1, 0.9), (2, 0.8)]
+
+
 MARKS = """
 import json, sys
 import numpy as np

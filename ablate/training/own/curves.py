@@ -34,6 +34,7 @@ class ProgramCurves:
         self._handle = handle
         self._offset = 0  # bytes that were read
         self._names: list[str] = []  # of a csv's columns
+        self._with_val: set[str] = set()  # metrics X that have had a column val_X
 
     def log_new_lines(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
@@ -117,27 +118,32 @@ class ProgramCurves:
 
     def _log(self, row: Mapping[str, Any]) -> None:
         assert self._curves is not None
+        self._with_val.update(metric for column in row if (metric := self._validated_by(column)))
         numbers = {}
         for key, cell in row.items():
             number = to_number(cell)
-            if number is not None:
+            # Values of a metric `acc` are those on validation, unless there is a column val_acc:
+            # then they are those on training, as Keras writes both.
+            if number is not None and key not in self._with_val:
                 numbers[key] = number
         step = numbers.pop(self._curves.step, None)
         if step is None or not math.isfinite(step) or step < 0 or not numbers:
             return
         values = {}
         for column, number in numbers.items():
-            # Values of a metric `acc` are those on validation: a column val_acc has the same.
-            metric = column.removeprefix("val_")
-            is_validation = metric not in (column, "train_loss") and self._handle.judges(metric)
-            if is_validation and metric in numbers:
-                continue
-            key = metric if is_validation else column
+            key = self._validated_by(column) or column
             if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
                 values[key] = number
         if step <= self._handle.step:
             self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
         self._handle.log(int(step), **values)
+
+    def _validated_by(self, column: str) -> str | None:
+        """Return the metric X whose values on validation a column val_X has; None for another."""
+        metric = column.removeprefix("val_")
+        if metric in (column, "train_loss") or self._handle.judges(column):
+            return None
+        return metric if self._handle.judges(metric) else None
 
 
 def to_number(cell: Any) -> float | None:
