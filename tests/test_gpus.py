@@ -21,7 +21,7 @@ from ablate.planning.settings import parse_word, single_values
 from ablate.report import status
 from ablate.running import gpus, launchers
 from ablate.running.gpus import NoAnswer, busy, figures, find
-from ablate.running.launchers import Slot, local
+from ablate.running.launchers import Slot, fork
 from ablate.running.launchers.local import worker_environment
 from ablate.shared.errors import UserError
 from ablate.shared.notes import Notes
@@ -234,7 +234,7 @@ def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
 def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, made, monkeypatch):
     for name, value in nvidia.stand_in.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local, "KERNEL_S", 3.0)  # the others answer within
+    monkeypatch.setattr(fork, "KERNEL_S", 3.0)  # the others answer within
     lost = {f"kernel {UUID['0']}": "hang", f"kernel {UUID['2']}": "CUDA error: unknown error"}
     nvidia.breaks(lost)
     launcher = made("local", devices="0,1,2")
