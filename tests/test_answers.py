@@ -272,7 +272,7 @@ def test_fields_keep_the_labels_of_their_objects():
     assert choose_fields(tree, ["gain"]) == {
         "columns": [{"label": "", "entries": [{"row": "a", "gain": {"mean": 1, "row": 7}}]}]
     }
-    assert choose_fields(tree, ["sweep", "empty", "sweeep"]) == {
+    assert choose_fields(tree, ["sweep", "empty", "sweeep", "version", "error", "fix"]) == {
         **{"sweep": "s", "empty": []},
         "absent": ["sweeep"],
     }
@@ -280,6 +280,8 @@ def test_fields_keep_the_labels_of_their_objects():
 
 def test_fields_are_of_json(beside):
     assert "--format json" in beside("status", "--fields", "done", code=2).err
+    fields = ("--format", "json", "--fields", "done,error,version")
+    answer(beside("status", "nope", *fields, code=2), "error")
     done = beside("table", "--format", "json", "--fields", "gain, verdict")
     document = json.loads(done.out)
     assert document.keys() == {"columns", "version"}

@@ -136,9 +136,7 @@ def test_a_step_that_is_written_again_counts_as_it_was_last(toy, shell):
 def test_a_metric_with_a_column_of_validation_is_that_of_training(toy, shell, file):
     rows = [(1, 0.1, 0.9), (2, 0.2, 0.8), (2, 0.05, None)]
     cells = ["step,loss,val_loss", *(f"{n},{a},{'' if b is None else b}" for n, a, b in rows)]
-    objects = [
-        {"step": n, "loss": a, **({} if b is None else {"val_loss": b})} for n, a, b in rows
-    ]
+    objects = [{"step": n, "loss": a, **({} if b is None else {"val_loss": b})} for n, a, b in rows]
     lines = cells if file == "log.csv" else list(map(json.dumps, objects))
     (toy / "train.py").write_text(
         "import json, sys\n"

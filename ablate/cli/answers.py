@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from ablate.shared import Failure, UserError, to_json
 
 JSON_VERSION = 2  # of the keys in docs/json.md, which says when it grows
+ERROR_KEYS = ("error", "place", "fix", "retry")
 # Keys that say which object of a list another key is of; `--fields` keeps them with it.
 LABELS = ("row", "column", "label", "name", "run", "seed")
 
@@ -59,6 +60,8 @@ class Answer:
         self._is_printed = True
         tree = choose_fields(self._tree, self._fields) if self._fields else self._tree
         error = {} if self.error is None else error_tree(self.error)
+        if error and self._fields:
+            tree.pop("absent", None)  # it failed before it could say them
         self._stream.write(_document({**tree, **error}))
         self._stream.flush()
 
@@ -114,8 +117,9 @@ def error_tree(error: UserError | Failure) -> dict[str, Any]:
 
 def choose_fields(tree: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """Return the tree with the keys in `fields` alone, wherever they are, along with the LABELS of
-    their objects. `absent` lists the fields that no object has."""
-    present: set[str] = set()
+    their objects. `absent` lists the fields that no object has, but for the version and the keys of
+    an error."""
+    present = {"version", *ERROR_KEYS}
     part = _part_with(tree, frozenset(fields), present) or {}
     absent = [field for field in fields if field not in present]
     return {**part, "absent": absent} if absent else part

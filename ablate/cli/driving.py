@@ -145,7 +145,8 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
         ask_for(lacking, f"{forecast.cost}. Start?", yes)
 
 
-ONLY_HERE = ("--detach", "--format", "--fields")  # options that the driver behind does not take
+# Options that the driver in the background does not take.
+ONLY_HERE = ("--detach", "--format", "--fields")
 
 
 def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
