@@ -126,6 +126,20 @@ def test_a_command_that_a_signal_stops_says_so(beside):
     assert answer(done, "error")["retry"] is True
 
 
+def test_what_a_child_prints_is_no_part_of_the_object(beside, monkeypatch):
+    """A child inherits the descriptor, whatever became of `sys.stdout`."""
+
+    def printing(*_):
+        subprocess.run(["sh", "-c", "echo from a child"], check=True)
+        os.write(1, b"from a library\n")
+        return {"name": "x"}
+
+    monkeypatch.setattr("ablate.report.trees.of_status", printing)
+    done = beside("status", "--format", "json")
+    assert json.loads(done.out)["name"] == "x"
+    assert {"from a child", "from a library"} <= {*done.err.splitlines()}
+
+
 def test_a_fault_of_ours_is_an_object_too(beside, monkeypatch):
     def broken(*_):
         raise KeyError("x")

@@ -118,7 +118,7 @@ class Command:
         table = self._begin_result(program, folder, bool(resumed))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
-        curves = ProgramCurves(program, folder, self.handle)
+        curves = ProgramCurves(program, self.run.metrics, folder, self.handle)
         code = self._watch(words, program, environment, curves)
         if self.stopping():
             self._interrupt(program, folder)
