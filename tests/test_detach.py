@@ -141,25 +141,25 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
 
 # --- A driver that has not begun ------------------------------------------------------------------
 
-# The code of a trainer whose first import, that of the plan, waits for the file `go`.
-WAITS = """
-import pathlib, time
-pathlib.Path("planning").touch()
-while not pathlib.Path("go").exists():
-    time.sleep(0.02)
+# A git that answers once the file `go` is there; each plan asks it about the folder.
+GIT = """#!/bin/sh
+touch planning
+while [ ! -e go ]; do sleep 0.02; done
+exit 1
 """
 
 
 @pytest.fixture
-def slow_plan(shell):
-    """A folder with a store, and a trainer whose plan takes until the file `go` is there."""
-    shell("new", "trainer", "line")
-    shell("sweep", "trainer=line", "trainer.steps=1", "seeds=1", "launcher=inline", "--as", "old")
-    (shell.folder / "line.py").write_text(WAITS + (shell.folder / "line.py").read_text())
+def slow_plan(shell, monkeypatch):
+    """A folder with a store, where planning takes until the file `go` is there."""
+    shell(*INLINE, "train.steps=1", "seeds=1", "--as", "old")
+    (shell.folder / "git").write_text(GIT)
+    (shell.folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shell.folder}:{os.environ['PATH']}")
     return shell
 
 
-LATE = ("sweep", "trainer=line", "trainer.steps=2", "seeds=1", "launcher=inline", "--as", "late")
+LATE = (*INLINE, "train.steps=2", "seeds=1", "--as", "late")
 
 
 @pytest.mark.parametrize("how", [(), HERE], ids=["sweep", "detach"])
@@ -174,13 +174,13 @@ def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
     results = len([*(folder / "runs" / "runs").glob("*/result.json")])
     if named == ("old",):  # another sweep
         assert done.code == 0
-        until(lambda: len([*(folder / "runs" / "runs").glob("*/result.json")]) == 2)
+        until(lambda: len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4)
         return
     assert done.code == (1 if how else 128 + signal.SIGTERM)
-    assert results == 1
+    assert results == 2
     assert "was stopped by SIGTERM" in slow_plan("status", "late").out
     slow_plan(*LATE)  # the order was for those that had begun
-    assert len([*(folder / "runs" / "runs").glob("*/result.json")]) == 2
+    assert len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4
 
 
 def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, tmp_path, monkeypatch):
