@@ -70,8 +70,9 @@ def make_server(store: Path, allowed: Sequence[str] = ()) -> MCPServer:
     @server.tool()
     async def plan(words: list[str], name: str = "") -> dict[str, Any]:
         """Show the runs and the cost of a sweep; trains nothing, but imports the code that it
-        plans, and starts a Hydra application to print its configuration. `words`: a sweep file's name, or
-        settings such as "stem=none,dpn" (the first value is the baseline) and "seeds=5"."""
+        plans, and starts a Hydra application to print its configuration. `words`: a sweep file's
+        name, or settings such as "stem=none,dpn" (the first value is the baseline) and
+        "seeds=5"."""
         return await _answer("plan", store, words, _name_option(name))
 
     @server.tool()
