@@ -14,7 +14,6 @@ from ablate.running import detach
 from ablate.running.driver_lock import driver_session
 from ablate.running.launchers.engine import FileEngine
 from ablate.shared.errors import Failure
-from ablate.store.folder import SubmittedDriver
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
 
@@ -208,7 +207,7 @@ def test_a_job_that_is_to_drive_a_sweep_again_counts_as_its_driver(shell, tmp_pa
     shell(*LONG, *HERE, "--yes")
     shell("stop", "long")
     store = Store(shell.folder / "runs")
-    store.note_submitted(SubmittedDriver("long", "7", "scancel 7"))
+    store.note_submitted("long", "7", "scancel 7")
     wait = ("status", "long", "--wait", "--timeout", "4", "--format", "json")
     tree = json.loads(shell(*wait, code=75).out)
     assert (tree["driven"], tree["submitted"]) == (False, "7")

@@ -18,7 +18,7 @@ from typing import Any
 
 from ablate.running.launchers.engine import FileEngine
 from ablate.shared import Failure, UserError, make_folder
-from ablate.store import Store, SubmittedDriver, driver_of, store_token
+from ablate.store import Store, driver_of, store_token
 
 BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
 STOP_MARK = "ABLATE_STOP_MARK"  # the variable that has the driver's `Store.stop_mark`
@@ -54,7 +54,7 @@ def detach_driver(
         assert engine is not None
         job = engine.submit_driver(["env", f"{STOP_MARK}={stop_mark}", *command], log)
         cancel = shlex.join(engine.cancel_words(job))
-        store.note_submitted(SubmittedDriver(sweep, job, cancel))
+        store.note_submitted(sweep, job, cancel)
         return f"job {job} drives {store.root}; log: {log}"
     old_stamp = store.plan_stamp(sweep)  # it changes when the new driver writes its plan
     with open(log, "ab") as file:

@@ -57,7 +57,6 @@ __all__ = [
     "SweepProgress",  # how far a sweep is
     "Driver",  # a process that drives a store
     "Worker",  # a run that is being trained
-    "SubmittedDriver",  # a job that is to drive a sweep
     "driver_of",  # who drives a store now
     "observe_progress",  # observe the progress of a sweep
     "living_notes",  # the notes of living workers
@@ -125,13 +124,7 @@ if TYPE_CHECKING:
         unedited_plan,
         without_skipped,
     )
-    from ablate.store.folder import (
-        WRITES_AGAIN,
-        HostLock,
-        Liveness,
-        StoreFolder,
-        SubmittedDriver,
-    )
+    from ablate.store.folder import WRITES_AGAIN, HostLock, Liveness, StoreFolder
     from ablate.store.gc import GarbageCollection, RemovableRun, Rubbish, remove_rubbish
     from ablate.store.ledger import (
         Ledger,

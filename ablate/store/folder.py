@@ -15,7 +15,6 @@ which removes them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -251,9 +250,9 @@ class StoreFolder:
         orders = read_file(self._stop_starting)[mark:] if self.stop_mark() > mark else b""
         return any(line in orders for line in map(_stop_line, (None, sweep)))
 
-    def note_submitted(self, submitted: SubmittedDriver) -> None:
+    def note_submitted(self, sweep: str, job: str, cancel: str) -> None:
         """Note a job that is to drive a sweep, until it holds the driver's lock."""
-        write_whole(self._submitted, to_json(dataclasses.asdict(submitted)))
+        write_whole(self._submitted, to_json({"sweep": sweep, "job": job, "cancel": cancel}))
 
     def submitted_driver(self) -> SubmittedDriver | None:
         """Return the job that was submitted last and has not driven its sweep yet."""
