@@ -93,12 +93,10 @@ class Start:
     """A sweep that is about to be driven. `replace`: earlier plans of its name are given up."""
 
     def __init__(self, declare: Declare, store: Store, replace: bool = False) -> None:
-        from ablate.running import STOP_MARK
-
         self._declare, self._store, self._replace = declare, store, replace
         # First, since planning may take minutes. A driver in the background has the mark of the
         # command that started it.
-        self.stop_mark = int(os.environ.pop(STOP_MARK, store.stop_mark()))
+        self.stop_mark = store.stop_mark()
         self.plan, self.settings = self._declared()
         self._recorded = recorded(store, self.plan.name)
 

@@ -20,7 +20,6 @@ __all__ = [
     "hold_driver_lock",  # hold the driver's lock for a command, or fail
     "stop_driver",  # stop the process that drives a store
     "detach_driver",  # start a driver without this terminal
-    "STOP_MARK",  # the variable by which it knows when its command began
     "give_order",  # have an order carried out, by the driver or here
     "check_order",  # refuse an order that can't be given to a run
     # Launchers
@@ -65,7 +64,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.running import gpus as gpus
-    from ablate.running.detach import STOP_MARK, detach_driver
+    from ablate.running.detach import detach_driver
     from ablate.running.devices import Devices
     from ablate.running.disk import await_disk_room, retry_on_full_disk
     from ablate.running.driver import Drive, Outcome

@@ -21,7 +21,6 @@ from ablate.shared import Failure, UserError, make_folder
 from ablate.store import Store, driver_of, store_token
 
 BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
-STOP_MARK = "ABLATE_STOP_MARK"  # the variable that has the driver's `Store.stop_mark`
 PATIENCE_S = 60.0  # how long to wait for the plan, before which the driver may decode data
 
 
@@ -52,7 +51,8 @@ def detach_driver(
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if place == "job":
         assert engine is not None
-        job = engine.submit_driver(["env", f"{STOP_MARK}={stop_mark}", *command], log)
+        variables = [f"{key}={text}" for key, text in store.handed_on(stop_mark).items()]
+        job = engine.submit_driver(["env", *variables, *command], log)
         cancel = shlex.join(engine.cancel_words(job))
         store.note_submitted(sweep, job, cancel)
         return f"job {job} drives {store.root}; log: {log}"
@@ -65,7 +65,7 @@ def detach_driver(
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", STOP_MARK: str(stop_mark)},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **store.handed_on(stop_mark)},
         )
     process_name, since = f"process {process.pid}", time.monotonic()
     while True:

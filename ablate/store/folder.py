@@ -45,6 +45,7 @@ from ablate.store.looks import is_look
 from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
 
 # What to do about a plan that can't be read, or was edited.
+STOP_MARK = "ABLATE_STOP_MARK"  # see `StoreFolder.handed_on`
 WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
 
 
@@ -232,7 +233,15 @@ class StoreFolder:
     # no clock of any host decides.
 
     def stop_mark(self) -> int:
-        """Return the size of the file of orders to drivers that are starting."""
+        """Return the size that the file of orders to drivers that are starting had when this
+        command began: now, or what the command that started this one handed on."""
+        return int(os.environ.pop(STOP_MARK, self._stop_size()))
+
+    def handed_on(self, mark: int) -> dict[str, str]:
+        """Return the variable that hands a `stop_mark` on to a driver in the background."""
+        return {STOP_MARK: str(mark)}
+
+    def _stop_size(self) -> int:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return self._stop_starting.stat().st_size
         return 0
@@ -247,7 +256,7 @@ class StoreFolder:
     def start_was_stopped(self, mark: int, sweep: str) -> bool:
         """Return whether the driver of a sweep, which began when `stop_mark` was `mark`, was asked
         to stop since. Only the holder of the driver's lock calls it."""
-        orders = read_file(self._stop_starting)[mark:] if self.stop_mark() > mark else b""
+        orders = read_file(self._stop_starting)[mark:] if self._stop_size() > mark else b""
         return any(line in orders for line in map(_stop_line, (None, sweep)))
 
     def note_submitted(self, sweep: str, job: str, cancel: str) -> None:
