@@ -177,7 +177,6 @@ def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
         return
     assert done.code == (1 if how else 128 + signal.SIGTERM)
     assert results == 2
-    assert "was stopped by SIGTERM" in slow_plan("status", "late").out
     slow_plan(*LATE)  # the order was for those that had begun
     assert len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4
 
