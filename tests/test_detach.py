@@ -211,6 +211,5 @@ def test_a_job_that_is_to_drive_a_sweep_again_counts_as_its_driver(shell, tmp_pa
     tree = json.loads(shell(*wait, code=75).out)
     assert (tree["driven"], tree["submitted"]) == (False, "7")
     assert "job 7" in shell("status", "long").out.splitlines()[0]
-    shell(*LONG, *HERE, "--yes")
-    assert store.submitted_driver() is None
-    shell("stop")
+    with driver_session(store, "long", nullcontext):
+        assert store.submitted_driver() is None
