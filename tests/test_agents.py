@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 from conftest import ABLATE
+
+from ablate.cli import serving
 
 EXIT_TRY_AGAIN = 75
 SMALL = ["stem=none,dpn", "model.depth=1", "model.width=16", "model.heads=2", "train.steps=4"]
@@ -126,6 +129,17 @@ def test_a_client_plans_sweeps_waits_and_reads(tmp_path):
     assert "small" in unknown["fix"]
     assert not (tmp_path / "elsewhere").exists()
     assert "error" in option
+
+
+def test_a_command_that_is_killed_is_answered(tmp_path, monkeypatch):
+    pytest.importorskip("anyio")
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    document = asyncio.run(serving._answer("plan", tmp_path, [], []))
+    assert (document["exit_code"], document["retry"], document["place"]) == (137, True, "plan")
+    assert signal.SIGKILL.name in document["error"]
 
 
 @pytest.mark.whole

@@ -126,6 +126,20 @@ def test_a_command_that_a_signal_stops_says_so(beside):
     assert answer(done, "error")["retry"] is True
 
 
+def test_what_a_child_prints_is_no_part_of_the_object(beside, monkeypatch):
+    """A child inherits the descriptor, whatever became of `sys.stdout`."""
+
+    def printing(*_):
+        subprocess.run(["sh", "-c", "echo from a child"], check=True)
+        os.write(1, b"from a library\n")
+        return {"name": "x"}
+
+    monkeypatch.setattr("ablate.report.trees.of_status", printing)
+    done = beside("status", "--format", "json")
+    assert json.loads(done.out)["name"] == "x"
+    assert {"from a child", "from a library"} <= {*done.err.splitlines()}
+
+
 def test_a_fault_of_ours_is_an_object_too(beside, monkeypatch):
     def broken(*_):
         raise KeyError("x")
@@ -134,6 +148,17 @@ def test_a_fault_of_ours_is_an_object_too(beside, monkeypatch):
     done = beside("status", "--format", "json", code=1)
     assert "Traceback" in done.err
     assert answer(done, "error")["place"] == "KeyError"
+
+
+def test_a_library_that_ctrl_c_interrupts_may_end_with_any_error(beside, monkeypatch):
+    def interrupted(*_):
+        monkeypatch.setattr(cli, "_heard", [signal.SIGINT])
+        raise ImportError
+
+    monkeypatch.setattr("ablate.report.trees.of_status", interrupted)
+    done = beside("status", "--format", "json", code=128 + signal.SIGINT)
+    assert answer(done, "error")["retry"] is True
+    assert "Traceback" not in done.err
 
 
 def test_what_was_found_is_printed_with_the_error(beside):
@@ -261,7 +286,7 @@ def test_fields_keep_the_labels_of_their_objects():
     assert choose_fields(tree, ["gain"]) == {
         "columns": [{"label": "", "entries": [{"row": "a", "gain": {"mean": 1, "row": 7}}]}]
     }
-    assert choose_fields(tree, ["sweep", "empty", "sweeep"]) == {
+    assert choose_fields(tree, ["sweep", "empty", "sweeep", "version", "error", "fix"]) == {
         **{"sweep": "s", "empty": []},
         "absent": ["sweeep"],
     }
@@ -269,6 +294,8 @@ def test_fields_keep_the_labels_of_their_objects():
 
 def test_fields_are_of_json(beside):
     assert "--format json" in beside("status", "--fields", "done", code=2).err
+    fields = ("--format", "json", "--fields", "done,error,version")
+    answer(beside("status", "nope", *fields, code=2), "error")
     done = beside("table", "--format", "json", "--fields", "gain, verdict")
     document = json.loads(done.out)
     assert document.keys() == {"columns", "version"}
@@ -288,6 +315,7 @@ PARTS = {
     "seeds: the command has no {seed}: add {seed}": ("seeds", "add {seed}"),
     "no such command 'tabel'. Did you mean 'table'?": (None, "Did you mean 'table'?"),
     "`a: b; c`: is odd": ("`a: b; c`", None),
+    "a's part: isn't b's; use c, which isn't d's": ("a's part", "use c, which isn't d's"),
     "it broke": (None, None),
 }
 

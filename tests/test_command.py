@@ -132,6 +132,59 @@ def test_a_step_that_is_written_again_counts_as_it_was_last(toy, shell):
     assert lines == [(1, 0.9), (2, 0.7), (3, 0.6)]
 
 
+@pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
+def test_a_metric_with_a_column_of_validation_is_that_of_training(toy, shell, file):
+    rows = [(1, 0.1, 0.9), (2, 0.2, 0.8), (2, 0.05, None)]
+    cells = ["step,loss,val_loss", *(f"{n},{a},{'' if b is None else b}" for n, a, b in rows)]
+    objects = [{"step": n, "loss": a, **({} if b is None else {"val_loss": b})} for n, a, b in rows]
+    lines = cells if file == "log.csv" else list(map(json.dumps, objects))
+    (toy / "train.py").write_text(
+        "import json, sys\n"
+        f"open(f'{{sys.argv[1]}}/{file}', 'w').write({chr(10).join(lines)!r})\n"
+        "json.dump({'loss': 0.5}, open(f'{sys.argv[1]}/result.json', 'w'))"
+    )
+    command = ["python", "train.py", "{folder}"]
+    declare(toy, "keys", command=command, curves={"file": file})
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    logged = [(line["step"], line["val_loss"]) for line in curve(log) if "val_loss" in line]
+    assert logged == [(1, 0.9), (2, 0.8)]
+
+
+@pytest.mark.parametrize(
+    ("key", "columns", "expected"),
+    [
+        ("eval_top1", ("eval_top1", "top1"), 0),
+        ("eval/top1", ("top1", "eval/top1"), 1),
+        ("eval_top1", ("eval_top1", "val_top1"), 1),
+        ("test/top1", ("test/top1", "top1"), 1),
+        ("test/top1", ("test/top1",), None),
+    ],
+)
+@pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
+def test_a_metric_is_followed_under_its_key(toy, shell, file, key, columns, expected):
+    """The first column has 0.25 and 0.5, the second 1.25 and 1.5."""
+    rows = [{"step": n, **{c: place + n / 4 for place, c in enumerate(columns)}} for n in (1, 2)]
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    if file == "log.jsonl":
+        lines = []
+        for row in rows:
+            inner = {name.split("/")[1]: row.pop(name) for name in [*row] if "/" in name}
+            lines.append(json.dumps(row | ({key.split("/")[0]: inner} if inner else {})))
+    (toy / "train.py").write_text(
+        "import json, sys\n"
+        f"open(f'{{sys.argv[1]}}/{file}', 'w').write({chr(10).join(lines)!r})\n"
+        f"json.dump({{{key!r}: 0.5}}, open(f'{{sys.argv[1]}}/result.json', 'w'))"
+    )
+    command = ["python", "train.py", "{folder}"]
+    metrics = {"top1": {"direction": "more", "key": key}}
+    declare(toy, "keys", command=command, metrics=metrics, curves={"file": file})
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    logged = [line["val_top1"] for line in curve(log) if "val_top1" in line]
+    assert logged == ([] if expected is None else [expected + 0.25, expected + 0.5])
+
+
 MARKS = """
 import json, sys
 import numpy as np

@@ -1,8 +1,10 @@
 """`sweep --detach`: what it says is so, and what nobody could answer later is asked before."""
 
+import json
 import os
 import re
 import signal
+import subprocess
 from contextlib import nullcontext
 
 import pytest
@@ -134,3 +136,80 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failure, match=r"sbatch: No such file .*; start ablate on a host that can "):
         FileEngine(own, tmp_path, "token").submit_driver(["python"], log)
+
+
+# --- A driver that has not begun ------------------------------------------------------------------
+
+# A git that answers once the file `go` is there; each plan asks it about the folder.
+GIT = """#!/bin/sh
+touch planning
+while [ ! -e go ]; do sleep 0.02; done
+exit 1
+"""
+
+
+@pytest.fixture
+def slow_plan(shell, monkeypatch):
+    """A folder with a store, where planning takes until the file `go` is there."""
+    shell(*INLINE, "train.steps=1", "seeds=1", "--as", "old")
+    (shell.folder / "git").write_text(GIT)
+    (shell.folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shell.folder}:{os.environ['PATH']}")
+    return shell
+
+
+LATE = (*INLINE, "train.steps=2", "seeds=1", "--as", "late")
+
+
+@pytest.mark.parametrize("how", [(), HERE], ids=["sweep", "detach"])
+@pytest.mark.parametrize(("named", "code"), [((), 0), (("late",), 2), (("old",), 0)])
+def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
+    folder = slow_plan.folder
+    process = slow_plan.start(*LATE, *how)
+    until((folder / "planning").exists)
+    slow_plan("stop", *named, code=code)
+    (folder / "go").touch()
+    done = slow_plan.end(process)
+    results = len([*(folder / "runs" / "runs").glob("*/result.json")])
+    if named == ("old",):  # another sweep
+        assert done.code == 0
+        until(lambda: len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4)
+        return
+    assert done.code == (1 if how else 128 + signal.SIGTERM)
+    assert results == 2
+    slow_plan(*LATE)  # the order was for those that had begun
+    assert len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4
+
+
+def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program, body in (("sbatch", f"cat >{tmp_path}/script\necho 7"), ("squeue", "")):
+        (programs / program).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    shell(*SWEEP, "launcher=slurm", "--detach", "job", "--yes", "--as", "queued")
+    wait = ("status", "queued", "--wait", "--timeout", "4", "--format", "json")
+    assert json.loads(shell(*wait, code=75).out)["retry"] is True  # it has no plan yet
+    shell(*INLINE, "train.steps=1", "--as", "short")
+    assert "job 7" not in shell("status", "short").out
+    stopped = shell("stop", "--format", "json")
+    assert json.loads(stopped.out)["sweep"] == "queued"
+    assert "`scancel 7`" in stopped.err
+    shell("status", "queued", code=2)
+    job = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
+    assert job.returncode == 128 + signal.SIGTERM, job.stderr
+    assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+
+
+def test_a_job_that_is_to_drive_a_sweep_again_counts_as_its_driver(shell, tmp_path):
+    shell(*LONG, *HERE, "--yes")
+    shell("stop", "long")
+    store = Store(shell.folder / "runs")
+    store.note_submitted("long", "7", "scancel 7")
+    wait = ("status", "long", "--wait", "--timeout", "4", "--format", "json")
+    tree = json.loads(shell(*wait, code=75).out)
+    assert (tree["driven"], tree["submitted"]) == (False, "7")
+    assert "job 7" in shell("status", "long").out.splitlines()[0]
+    with driver_session(store, "long", nullcontext):
+        assert store.submitted_driver() is None

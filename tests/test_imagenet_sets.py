@@ -91,7 +91,7 @@ def test_an_image_has_the_rank_of_its_likeliest_label():
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(ROWS[:5], r"real\.json"), ([[12]], r"real\.json")],
+    [(table, r"real\.json") for table in (ROWS[:5], [[12]], [[-1], *ROWS[1:]])],
 )
 def test_a_table_that_is_not_of_these_images_is_refused(rows, message, folder):
     real(folder / "imagenet-real", rows)

@@ -102,6 +102,28 @@ def test_a_log_that_can_not_be_read_is_a_mistake(tmp_path):
         file.write_text(text)
         with refused(part):
             read_loop(file)
+    lines = [{"commit": "a", "v": 1, "status": "keep"}, {"v": 0, "status": "crash"}]
+    json_file = tmp_path / "log.jsonl"
+    json_file.write_text("\n".join(map(json.dumps, lines)))
+    assert read_loop(json_file, "v:more").tree()["crashes"] == 1
+    json_file.write_text("\n".join(map(json.dumps, [*lines, {"v": 2, "status": "keep"}])))
+    with refused("line 3: lacks"):
+        read_loop(json_file, "v:more")
     file.write_text(LOG)
     with refused("val_bpc"):
         read_loop(file, "val_bpc:less")
+
+
+def test_a_log_is_read_by_the_options_of_its_form_and_no_others(shell):
+    file = shell.folder / "results.tsv"
+    file.write_text(LOG)
+    words = ("import", "results.tsv", "--loop", "--format", "json")
+    plain = shell(*words).out
+    file.write_text("# a loop\n" + LOG.replace(".", ",").replace("gelu", "gelü"), "latin-1")
+    form = ("--decimal", ",", "--comment", "#", "--encoding", "latin-1")
+    tree, plain_tree = json.loads(shell(*words, *form).out), json.loads(plain)
+    for document in (tree, plain_tree):
+        for keep in document["kept"]:
+            del keep["place"]
+    assert tree == plain_tree
+    assert json.loads(shell(*words, "--seed", "s", code=2).out)["place"] == "--seed"

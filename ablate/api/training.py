@@ -17,6 +17,7 @@ import math
 import os
 import platform
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,15 @@ from ablate.shared import (
     unknown_value,
     write_whole,
 )
-from ablate.store import BLOCKED, GIVEN_UP, Ledger, RunState, Store, living_notes
+from ablate.store import (
+    BLOCKED,
+    GIVEN_UP,
+    Ledger,
+    RunState,
+    Store,
+    living_notes,
+    observe_progress,
+)
 
 if TYPE_CHECKING:
     from ablate.report import PlanForecast
@@ -85,6 +94,9 @@ class Start:
 
     def __init__(self, declare: Declare, store: Store, replace: bool = False) -> None:
         self._declare, self._store, self._replace = declare, store, replace
+        # First, since planning may take minutes. A driver in the background has the mark of the
+        # command that started it.
+        self.stop_mark = store.stop_mark()
         self.plan, self.settings = self._declared()
         self._recorded = recorded(store, self.plan.name)
 
@@ -115,6 +127,7 @@ class Start:
         from ablate.analysis import make_grower
         from ablate.running import (
             Drive,
+            Outcome,
             check_parents,
             driver_session,
             narrow_worlds,
@@ -129,6 +142,11 @@ class Start:
         try:
             with driver_session(store, name, show_progress) as ledger:
                 plan = self.now()
+                if store.start_was_stopped(self.stop_mark, name):
+                    progress = observe_progress(plan, list(plan.runs()), store, ledger)
+                    outcome = Outcome(plan, progress, signal=signal.SIGTERM)
+                    store.driver.note(ended=outcome.ended)
+                    return outcome
                 search = Search(plan) if plan.tune else None
                 with contextlib.suppress(OSError):  # a full disk, which the drive waits for
                     for line in launcher.offer(0, ()):  # its beat begins, however long it prepares

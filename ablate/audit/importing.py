@@ -62,7 +62,6 @@ from ablate.shared import (
     UserError,
     count_text,
     make_folder,
-    sha256_of,
     to_json,
     unknown_value,
 )
@@ -470,7 +469,7 @@ def _read_back(store: Store, run: PlannedRun, sheet_run: SheetRun) -> Mapping[st
     """Read the result of a run from its folder. Raises Failure where it differs from the
     sheet's."""
     folder = store.rundir(run.id)
-    result, fault = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
+    result, fault = folder.sealed_result(None, curves=True, predictions=True)
     if result is None or fault or result.get("test", {}) != sheet_run.results:
         raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
     return result
@@ -541,8 +540,10 @@ def _is_whole(
     store: Store, run: str, seals: Mapping[str, str], old_values: Mapping[str, Values]
 ) -> bool:
     """Return whether the run was imported before and all of its files are as they were recorded."""
+    if run not in old_values:
+        return False
     result, fault = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
-    return run in old_values and result is not None and not fault
+    return result is not None and not fault
 
 
 def _write_run(folder: RunDir, run: PlannedRun, sheet_run: SheetRun, sheet: Sheet) -> None:

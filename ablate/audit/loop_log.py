@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from ablate.analysis import LoopNoise
 from ablate.audit.sheet_forms import read_content, read_lines
+from ablate.audit.sheet_values import read_number
 from ablate.planning import SheetKeys
 from ablate.shared import UserError, count_text, unknown_value
 
@@ -131,15 +132,18 @@ def _remedy(noise: LoopNoise) -> str | None:
     )
 
 
-def read_loop(source: Path, metric: str | None = None) -> LoopLog:
+def read_loop(source: Path, metric: str | None = None, keys: SheetKeys | None = None) -> LoopLog:
     """Read a loop's log. `metric`: "COLUMN:more" or "COLUMN:less"; None is the first column of
-    numbers behind the code's, in the direction in which its keeps move.
+    numbers behind the code's, in the direction in which its keeps move. `keys`: the file's
+    encoding, comments and mark before decimals; of no column.
 
     Raises UserError for a file that can't be read, without a column for the code or the outcome,
-    with an unknown outcome, and where the metric or its direction can't be told.
+    with an unknown outcome, for a line without its code, and where the metric or its direction
+    can't be told.
     """
     name = str(source)
-    lines = read_lines(read_content(source, name), name, SheetKeys(""))
+    keys = keys or SheetKeys("")
+    lines = read_lines(read_content(source, name), name, keys)
     columns = list(dict.fromkeys(key for _, values in lines for key in values))
     code = _column(columns, CODE_COLUMNS, name)
     outcome = _column(columns, OUTCOME_COLUMNS, name)
@@ -147,17 +151,24 @@ def read_loop(source: Path, metric: str | None = None) -> LoopLog:
     column, _, direction = (metric or "").partition(":")
     if not column:
         behind = columns[columns.index(code) + 1 :]
-        numeric = (key for key in behind if any(_number(values.get(key)) for _, values in lines))
+        numeric = (
+            key
+            for key in behind
+            if any(_number(values.get(key), keys.decimal) for _, values in lines)
+        )
         column = next(numeric, "")
     if column not in columns:
         raise unknown_value(f"{name}: --metric", column, columns, "a column among")
-    values = [_number(line.get(column)) for _, line in lines]
+    values = [_number(line.get(column), keys.decimal) for _, line in lines]
     sign = _sign(values, outcomes, direction, f"{name}: {column}")
     runs = []
     for (place, line), value, result in zip(lines, values, outcomes, strict=True):
         score = math.nan if value is None or result == "crash" else sign * value
         text = str(line.get("description") or "")
-        runs.append(LoopRun(str(line[code]), score, result, place, text))
+        commit = line.get(code)
+        if commit in (None, "") and result != "crash":  # the code of a crash says nothing of noise
+            raise UserError(f"{name}: {place}: lacks its {code}; add it, or leave the line out")
+        runs.append(LoopRun("" if commit is None else str(commit), score, result, place, text))
     return LoopLog(name, column, "more" if sign > 0 else "less", runs)
 
 
@@ -175,11 +186,11 @@ def _outcome(text: object, place: str) -> Outcome:
     return outcome
 
 
-def _number(value: object) -> float | None:
-    """Return a finite number; None for anything else."""
+def _number(value: object, decimal: str) -> float | None:
+    """Return a finite number, with this mark before its decimals; None for anything else."""
     try:
-        number = float(str(value))
-    except ValueError:
+        number = read_number(value, "", decimal)
+    except UserError:
         return None
     return number if math.isfinite(number) else None
 

@@ -160,8 +160,11 @@ def _answer() -> int:
         except (BrokenPipeError, SystemExit):
             raise
         except Exception as error:  # of ours: the traceback is for whoever mends it
-            traceback.print_exc()
-            code, answer.error = EXIT_FAILURE, Failure(f"{type(error).__name__}: {error}")
+            if _heard:  # a library that Ctrl-C interrupted ended with it
+                code = 128 + signal.SIGINT
+            else:
+                traceback.print_exc()
+                code, answer.error = EXIT_FAILURE, Failure(f"{type(error).__name__}: {error}")
         if code > 128:
             name = signal.Signals(code - 128).name
             answer.error = TryAgain(f"stopped by {name}; give the same command again")

@@ -9,21 +9,28 @@ tests/json_page.py writes.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from ablate.shared import Failure, UserError, to_json
 
 JSON_VERSION = 2  # of the keys in docs/json.md, which says when it grows
+ERROR_KEYS = ("error", "place", "fix", "retry")
 # Keys that say which object of a list another key is of; `--fields` keeps them with it.
 LABELS = ("row", "column", "label", "name", "run", "seed")
 
 
 class Answer:
-    """The object that a command prints, and the stream for it. One is open at a time."""
+    """The object that a command prints, and the stream for it. One is open at a time.
+
+    While it is open, whatever is written to the descriptor of that stream goes to standard error:
+    programs that the command starts inherit it.
+    """
 
     current: Answer | None = None
 
@@ -36,12 +43,14 @@ class Answer:
 
     def __enter__(self) -> Answer:
         Answer.current = self
-        self._redirected = contextlib.redirect_stdout(sys.stderr)
-        self._redirected.__enter__()
+        self._context = contextlib.ExitStack()
+        with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
+            self._stream = self._context.enter_context(_diverted(self._stream))
+        self._context.enter_context(contextlib.redirect_stdout(sys.stderr))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._redirected.__exit__(None, None, None)
+        self._context.close()
         Answer.current = None
 
     def choose(self, fields: Sequence[str]) -> None:
@@ -59,8 +68,25 @@ class Answer:
         self._is_printed = True
         tree = choose_fields(self._tree, self._fields) if self._fields else self._tree
         error = {} if self.error is None else error_tree(self.error)
+        if error and self._fields:
+            tree.pop("absent", None)  # it failed before it could say them
         self._stream.write(_document({**tree, **error}))
         self._stream.flush()
+
+
+@contextlib.contextmanager
+def _diverted(stream: TextIO) -> Iterator[TextIO]:
+    """Let the descriptor of a stream lead to standard error; yield a stream to where it led. Raises
+    io.UnsupportedOperation for a stream without a descriptor."""
+    number = stream.fileno()
+    stream.flush()
+    kept = os.dup(number)  # which no child inherits
+    os.dup2(sys.stderr.fileno(), number)
+    with open(kept, "w", encoding="utf-8") as kept_stream:
+        try:
+            yield kept_stream
+        finally:
+            os.dup2(kept, number)
 
 
 def asks_for_json(words: Sequence[str]) -> bool:
@@ -114,8 +140,9 @@ def error_tree(error: UserError | Failure) -> dict[str, Any]:
 
 def choose_fields(tree: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """Return the tree with the keys in `fields` alone, wherever they are, along with the LABELS of
-    their objects. `absent` lists the fields that no object has."""
-    present: set[str] = set()
+    their objects. `absent` lists the fields that no object has, but for the version and the keys of
+    an error."""
+    present = {"version", *ERROR_KEYS}
     part = _part_with(tree, frozenset(fields), present) or {}
     absent = [field for field in fields if field not in present]
     return {**part, "absent": absent} if absent else part

@@ -37,7 +37,7 @@ from ablate.shared import Failure, UserError
 
 if TYPE_CHECKING:
     from ablate.analysis import Table
-    from ablate.api import SweepCost
+    from ablate.api import Start, SweepCost
     from ablate.planning import Plan
     from ablate.report import DesignForecast, EffectSpreads, SeedSpread
     from ablate.running import Observers, Outcome
@@ -89,7 +89,7 @@ def sweep(
         check_loggers_installed([*logger_settings.loggers])
         start = Start(_declaring(selection, store), store, replace)
         if detach is not None:
-            _detach(detach, start.plan, store, start.settings, yes)
+            _detach(detach, start, store, yes)
             return
         _say(f"sweep: {start.plan.name}")
         for line in renamed_lines(start.plan, store):
@@ -145,15 +145,17 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
         ask_for(lacking, f"{forecast.cost}. Start?", yes)
 
 
-ONLY_HERE = ("--detach", "--format", "--fields")  # options that the driver behind does not take
+# Options that the driver in the background does not take.
+ONLY_HERE = ("--detach", "--format", "--fields")
 
 
-def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
+def _detach(place: str, start: Start, store: Store, yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
     from ablate.api import forecast_sweep, grow_plan
     from ablate.running import detach_driver, make_launcher
 
+    plan, settings = start.plan, start.settings
     if not yes:
         launcher = make_launcher(settings, store.cache)
         try:
@@ -169,7 +171,7 @@ def _detach(place: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
         skip = word in ONLY_HERE
     if not yes:
         words.insert(words.index("sweep") + 1, "--yes")
-    line = detach_driver(place, words, plan.name, store, settings)
+    line = detach_driver(place, words, plan.name, store, settings, start.stop_mark)
     print(line)
     print_json({"sweep": plan.name, "driver": line})
 
@@ -343,7 +345,7 @@ def stop(
     stopped = stop_driver(place, sweep, announce, timeout)
     counts: dict[str, int | None] = {"done": None, "total": None}
     if stopped is None:
-        print(f"no run of {sweep or store} is active")
+        print(f"no run of {sweep or store} is active; a sweep that is starting stops, too")
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
     else:

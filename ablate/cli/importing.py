@@ -8,6 +8,7 @@ tests/options_page.py writes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,12 +149,6 @@ def import_(
     from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
     from ablate.planning import DeclaredImport, SheetKeys
 
-    if loop:
-        _tell_loop(sources, metric or [])
-        return
-    for option_name, value in (("--row", row), ("--metric", metric)):
-        if not value:
-            raise UserError(f"{option_name}: is missing; give the column that it names")
     if decimal not in (None, ".", ","):
         raise UserError(f"--decimal {decimal}: expected a point or a comma")
     layout_options = {
@@ -176,6 +171,12 @@ def import_(
     arguments: list[tuple[str, str]] = []
     options = {"as": name, **layout_options, "baseline": baseline, "metric": metric}
     options["target"] = None if target is None else repr(target)
+    if loop:
+        _tell_loop(sources, metric or [], options)
+        return
+    for option_name, value in (("--row", row), ("--metric", metric)):
+        if not value:
+            raise UserError(f"{option_name}: is missing; give the column that it names")
     for key, value in options.items():
         if value is None:
             continue
@@ -203,12 +204,22 @@ def import_(
     print("\n".join(map(printable, report.lines())))
 
 
-def _tell_loop(sources: list[Path], metrics: list[str]) -> None:
-    """Say how many keeps of a loop's log could be noise; nothing is imported."""
-    from ablate.audit import read_loop
+LOOP_OPTIONS = ("decimal", "comment", "encoding")  # that `--loop` takes, but for --metric
 
+
+def _tell_loop(sources: list[Path], metrics: list[str], options: Mapping[str, Any]) -> None:
+    """Say how many keeps of a loop's log could be noise; nothing is imported. Raises UserError for
+    an option that only an import has."""
+    from ablate.audit import read_loop
+    from ablate.planning import SheetKeys
+
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in ("metric", *LOOP_OPTIONS):
+            raise UserError(f"--{key}: --loop takes no such option; leave one of them out")
     if len(sources) > 1 or len(metrics) > 1:
         raise UserError("--loop: reads one log and one metric; give one of each")
-    log = read_loop(sources[0], *metrics)
+    keys = SheetKeys("", **{key: given[key] for key in LOOP_OPTIONS if key in given})
+    log = read_loop(sources[0], metrics[0] if metrics else None, keys)
     print("\n".join(map(printable, log.lines())))
     print_json(log.tree())

@@ -48,6 +48,7 @@ from ablate.shared import Failure, NotThere, TryAgain, UserError, count_text, un
 if TYPE_CHECKING:
     from ablate.planning import Plan
     from ablate.report import FigureForm, SweepView
+    from ablate.store import Ledger, Store
 
 
 MAX_PORT = 65535
@@ -110,7 +111,7 @@ def status(
     if watch and format != "text":
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
     wait_end = None
-    with selection.opened() as (store, ledger, plan):
+    with _opened(selection) as (store, ledger, plan):
         if selection.goal == "look" and not plan.design.grows:
             raise UserError(f"--until look: {plan.name} has no looks; leave it out")
         if watch:
@@ -128,6 +129,24 @@ def status(
             view.show()
     if wait_end is not None:
         _check_awaited(view, wait_end, timeout)
+
+
+@contextlib.contextmanager
+def _opened(selection: Selection) -> Iterator[tuple[Store, Ledger, Plan]]:
+    """Open the driven sweep: see `Selection.opened`. Raises TryAgain where it has no plan yet, and
+    a job is to drive it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = stack.enter_context(selection.opened())
+        except NotThere:
+            submitted = store_at(selection.store).submitted_driver()
+            if submitted is None or selection.words not in ([], [submitted.sweep]):
+                raise
+            raise TryAgain(
+                f"{submitted.sweep}: job {submitted.job}, its driver, has not begun; give the same "
+                f"command again"
+            ) from None
+        yield opened
 
 
 def _check_wait(selection: AwaitedSelection, watch: bool, wait: bool, timeout: float) -> None:
@@ -150,7 +169,12 @@ def _check_awaited(view: SweepView, wait_end: str, timeout: float) -> None:
     plan, progress = view.plan, view.progress
     tally = f"{progress.ended_count} of {count_text(progress.total, 'run')} done"
     if wait_end == "timeout":
-        raise TryAgain(f"{plan.name}: {tally} after {timeout:g} s; the same command waits on")
+        submitted, queued = progress.submitted, ""
+        if submitted is not None:
+            queued = f", and job {submitted.job}, its driver, has not begun"
+        raise TryAgain(
+            f"{plan.name}: {tally} after {timeout:g} s{queued}; the same command waits on"
+        )
     if wait_end == "left":
         command = view.store.command(*plan.command)
         raise Failure(f"{plan.name}: {tally}, and no process drives it; `{command}` goes on")

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ablate.cli.answers import JSON_VERSION, error_tree
 from ablate.cli.options import RUNS, StoreDir, TextFormat, option
-from ablate.shared import UserError, install_command, unknown_value
+from ablate.shared import TryAgain, UserError, install_command, unknown_value
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -67,8 +69,10 @@ def make_server(store: Path, allowed: Sequence[str] = ()) -> MCPServer:
 
     @server.tool()
     async def plan(words: list[str], name: str = "") -> dict[str, Any]:
-        """Show the runs and the cost of a sweep; trains nothing. `words`: a sweep file's name, or
-        settings such as "stem=none,dpn" (the first value is the baseline) and "seeds=5"."""
+        """Show the runs and the cost of a sweep; trains nothing, but imports the code that it
+        plans, and starts a Hydra application to print its configuration. `words`: a sweep file's
+        name, or settings such as "stem=none,dpn" (the first value is the baseline) and
+        "seeds=5"."""
         return await _answer("plan", store, words, _name_option(name))
 
     @server.tool()
@@ -135,4 +139,9 @@ async def _answer(
     ended = await anyio.run_process(
         line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
-    return {**json.loads(ended.stdout), "exit_code": ended.returncode}
+    code = ended.returncode
+    if code < 0:  # what it printed may be a part of its object
+        killer = signal.Signals(-code).name
+        error = TryAgain(f"{command}: was killed by {killer}; give the same call again")
+        return {"version": JSON_VERSION, **error_tree(error), "exit_code": 128 - code}
+    return {**json.loads(ended.stdout), "exit_code": code}

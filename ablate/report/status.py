@@ -86,10 +86,13 @@ class SweepView:
 
     @property
     def driver(self) -> str:
-        """ "driven by process 12", who else drives the store, or that the sweep ended."""
+        """ "driven by process 12", who else drives the store, which job is to drive the sweep, or
+        that it ended."""
         driver = self.progress.driver
         if self.progress.is_over:
             return "ended"
+        if submitted := self.progress.submitted:
+            return f"job {submitted.job}, its driver, has not begun"
         if driver is None:
             return "not driven"
         text = f"driven by process {'?' if driver.pid is None else driver.pid}"
@@ -190,7 +193,7 @@ class SweepView:
             first_decisions = decisions if first_decisions is None else first_decisions
             if view.progress.is_over or (goal == "look" and decisions > first_decisions):
                 return view, "reached"
-            if view.progress.driver is not None:
+            if view.progress.driver is not None or view.progress.submitted is not None:
                 driven_at = time_s
             elif time_s - driven_at >= LEFT_S:
                 return view, "left"
@@ -210,7 +213,11 @@ class SweepView:
         for line in (
             *self.details(),
             *self.lost(),
-            *(() if progress.is_driven or progress.is_over else (f"to go on: `{command}`",)),
+            *(
+                ()
+                if progress.is_driven or progress.is_over or progress.submitted
+                else (f"to go on: `{command}`",)
+            ),
             *edit_notes(plan, store.command),
         ):
             print(line)

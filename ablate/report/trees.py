@@ -100,14 +100,15 @@ def of_plan(
 
 
 def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
-    """Keys: sweep; driven: does a process drive it; total, done, states: {status: runs};
-    variants: {row, states}; running: {run, label, slot, phase, step, total}; failed: {run, label,
-    status, error, log}; withheld: lines.
+    """Keys: sweep; driven: does a process drive it; submitted: the job that is to; total, done,
+    states: {status: runs}; variants: {row, states}; running: {run, label, slot, phase, step,
+    total}; failed: {run, label, status, error, log}; withheld: lines.
     """
     plan, progress, store = view.plan, view.progress, view.store
     return {
         "sweep": plan.name,
         "driven": progress.is_driven,
+        "submitted": None if progress.submitted is None else progress.submitted.job,
         "total": progress.total,
         "done": progress.ended_count,
         "to_come": plan.to_come,

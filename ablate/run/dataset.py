@@ -91,12 +91,12 @@ class Listing:
         order, by the file's path; None without this table. Raise UserError for a table that is none
         of ReaL's, and for an image that has no place in it."""
         table = self.path / REAL
-        if str(table) not in self.tables():
+        if self.kind != "folder" or not table.is_file():
             return None
-        names = class_folders(self.path)
+        names = dict(enumerate(class_folders(self.path)))  # a list takes -1, too
         try:
             rows = [[names[number] for number in row] for row in json.loads(table.read_text())]
-        except (OSError, ValueError, TypeError, IndexError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"data.path: {table}: expected a list of lists of numbers of the {len(names):,} "
                 f"classes: {error}"

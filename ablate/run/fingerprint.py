@@ -55,7 +55,7 @@ def data_fingerprint(
     `fingerprint`.
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that planning again does
-    not read gigabytes. `listing`: the files at `data.path`, where they have just been paths.
+    not read gigabytes. `listing`: the files at `data.path`, where they have just been listed.
     `is_absent`: whether the set is not here, so that it is planned without its files. Raise
     UserError where `data.path` does not exist or holds no images.
     """

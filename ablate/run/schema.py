@@ -240,10 +240,7 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
         raise UserError(f"{place}: expected a finite number, got {spelling(value)}")
     if hint is Any or (hint is str and type(value) is str):
         return value
-    options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    names = [
-        name for option in options if get_origin(option) is Literal for name in get_args(option)
-    ]
+    options, names = _options_of(hint)
     if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
         return "pre+post"
     if value is not None and (parts := _parts(value, options, place)) is not None:
@@ -267,6 +264,16 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
     raise UserError(
         f"{place}: expected {expected}, got {spelling(value)}{_spelling(value, options)}"
     )
+
+
+@functools.cache  # thousands of files have values of the same few types
+def _options_of(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the types that a union joins, or the one type, and the names that they list."""
+    options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    names = tuple(
+        name for option in options if get_origin(option) is Literal for name in get_args(option)
+    )
+    return options, names
 
 
 def _spelling(value: Any, options: Collection[Any]) -> str:

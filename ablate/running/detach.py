@@ -8,6 +8,7 @@ the help of that option.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -24,14 +25,19 @@ PATIENCE_S = 60.0  # how long to wait for the plan, before which the driver may 
 
 
 def detach_driver(
-    place: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
+    place: str,
+    words: Sequence[str],
+    sweep: str,
+    store: Store,
+    settings: Mapping[str, Any],
+    stop_mark: int,
 ) -> str:
     """Start `ablate WORDS`, which drives `sweep`, without this terminal. Returns a line on how far
     it has come.
 
-    `place`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
-    not yet. Raises UserError where the launcher has no job for drivers, and Failure where the
-    cluster gives no answer, or the driver ends at once.
+    `place`: "here" | "job"; `stop_mark`: the store's when the command began. Returns once the plan
+    is recorded, or with a line that says why it is not yet. Raises UserError where the launcher has
+    no job for drivers, and Failure where the cluster gives no answer, or the driver ends at once.
     """
     engine, root = None, store.root.absolute()
     if "engine" in settings:
@@ -50,7 +56,11 @@ def detach_driver(
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if place == "job":
         assert engine is not None
-        return f"job {engine.submit_driver(command, log)} drives {store.root}; log: {log}"
+        variables = [f"{key}={text}" for key, text in store.handed_on(stop_mark).items()]
+        job = engine.submit_driver(["env", *variables, *command], log)
+        cancel = shlex.join(engine.cancel_words(job))
+        store.note_submitted(sweep, job, cancel)
+        return f"job {job} drives {store.root}; log: {log}"
     old_stamp = store.plan_stamp(sweep)  # it changes when the new driver writes its plan
     with open(log, "ab") as file:
         begins = file.tell()
@@ -60,7 +70,7 @@ def detach_driver(
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **store.handed_on(stop_mark)},
         )
     process_name, since = f"process {process.pid}", time.monotonic()
     while True:

@@ -64,6 +64,7 @@ def driver_session(
             _await_turn(store, watching)
     try:
         store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
+        store.forget_submitted(sweep)
         with Ledger.driving(store) as ledger:
             yield ledger
     except KeyboardInterrupt:
@@ -100,8 +101,8 @@ def _await_turn(store: Store, view: View) -> None:
 def stop_driver(
     store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
 ) -> str | None:
-    """Stop the driven sweep, or the workers that a dead driver left. Returns the name of the sweep;
-    None where nothing runs.
+    """Stop the driven sweep, or the workers that a dead driver left, and where nobody drives also
+    the drivers that are starting. Returns the name of the sweep; None where nothing runs.
 
     Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
     signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
@@ -110,6 +111,19 @@ def stop_driver(
     """
     driven_sweep = None
     driver = driver_of(store)
+    if driver is None:
+        store.stop_starting(sweep)
+        driver = driver_of(store)  # one that took the lock before may not have read that
+        submitted = store.submitted_driver()
+        if driver is None and submitted is not None and sweep in (None, submitted.sweep):
+            say(
+                f"job {submitted.job}, which is to drive {submitted.sweep}, will end before its "
+                f"first run; `{submitted.cancel}` takes it out of the queue now"
+            )
+            sweep = driven_sweep = submitted.sweep
+            store.forget_submitted(sweep)
+            if not store.ledger.exists():
+                return driven_sweep
     if driver is not None:
         driven_sweep = str(driver.sweep)
         if sweep not in (None, driven_sweep):
@@ -131,9 +145,10 @@ def stop_driver(
         sweep = driven_sweep  # it may have died, and left workers behind
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
-        if sweep is not None and sweep not in names:
+        if sweep not in (None, driven_sweep, *names):
             raise unknown_value("sweep", sweep, names, f"one driven in {store.root}:")
-        plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
+        name = sweep or next(iter(names), "")
+        plan = ledger.sealed_plan(store, name) if name in names else None
     workers = _workers(store, plan)
     for label, folder in workers.items():
         store.liveness.stop(folder)

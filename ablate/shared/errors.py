@@ -73,8 +73,9 @@ class NoRoom(TryAgain):
 
 # --- The parts of a line --------------------------------------------------------------------------
 
-# What belongs together: commands, quoted values, brackets without brackets in them.
-_ENCLOSED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]")
+# What belongs together: commands, quoted values, brackets without brackets in them. An apostrophe
+# within a word, as in "can't", is no quote.
+_ENCLOSED = re.compile(r"`[^`]*`|(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]")
 _REMEDIES = ("`ablate ", "expected ", "must be ")
 _GUESS = re.compile(r"did you mean .+", re.IGNORECASE)
 _ORDER = re.compile(r"(?:add|choose|drop|give|leave|mend|name|start|take|use|wait|write)\b")

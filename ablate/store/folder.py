@@ -23,6 +23,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +45,7 @@ from ablate.store.looks import is_look
 from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
 
 # What to do about a plan that can't be read, or was edited.
+STOP_MARK = "ABLATE_STOP_MARK"  # see `StoreFolder.handed_on`
 WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
 
 
@@ -134,6 +136,16 @@ class WhoCanKnow:
         return self._host_lock if run.attempt is None else self._elsewhere
 
 
+@dataclass(frozen=True)
+class SubmittedDriver:
+    """A job that is to drive a sweep, and may still wait in its queue. `cancel`: the command that
+    removes it from there."""
+
+    sweep: str
+    job: str
+    cancel: str
+
+
 class StoreFolder:
     """The paths of everything in a store. Only this class knows the names."""
 
@@ -145,6 +157,8 @@ class StoreFolder:
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self._stop = root / "stop.json"  # asks the driver to
+        self._stop_starting = root / "stop-starting.jsonl"  # asks drivers without the lock yet to
+        self._submitted = root / "submitted.json"  # which job is to drive a sweep
         self._orders = root / "orders"  # of `ablate run`, until a driver has obeyed them
         # Of its runs' workers, whoever started them.
         self.liveness: Liveness = WhoCanKnow(self.pilots)
@@ -213,6 +227,54 @@ class StoreFolder:
         if request:
             self._stop.unlink()
         return bool(request) and Notes.from_tree(request) == self.driver.notes()
+
+    # Drivers that have begun and do not hold the lock yet get no signal: nobody knows them. A line
+    # is left for them. A driver counts the bytes when it begins, and what follows them is for it:
+    # no clock of any host decides.
+
+    def stop_mark(self) -> int:
+        """Return the size that the file of orders to drivers that are starting had when this
+        command began: now, or what the command that started this one handed on."""
+        return int(os.environ.pop(STOP_MARK, self._stop_size()))
+
+    def handed_on(self, mark: int) -> dict[str, str]:
+        """Return the variable that hands a `stop_mark` on to a driver in the background."""
+        return {STOP_MARK: str(mark)}
+
+    def _stop_size(self) -> int:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return self._stop_starting.stat().st_size
+        return 0
+
+    def stop_starting(self, sweep: str | None) -> None:
+        """Ask the drivers of a sweep, or all, that have begun and do not hold the lock yet to stop
+        before their first run. Does nothing where there is no store."""
+        if self.root.is_dir():
+            with open(self._stop_starting, "ab") as file:
+                file.write(_stop_line(sweep))
+
+    def start_was_stopped(self, mark: int, sweep: str) -> bool:
+        """Return whether the driver of a sweep, which began when `stop_mark` was `mark`, was asked
+        to stop since. Only the holder of the driver's lock calls it."""
+        orders = read_file(self._stop_starting)[mark:] if self._stop_size() > mark else b""
+        return any(line in orders for line in map(_stop_line, (None, sweep)))
+
+    def note_submitted(self, sweep: str, job: str, cancel: str) -> None:
+        """Note a job that is to drive a sweep, until it holds the driver's lock."""
+        write_whole(self._submitted, to_json({"sweep": sweep, "job": job, "cancel": cancel}))
+
+    def submitted_driver(self) -> SubmittedDriver | None:
+        """Return the job that was submitted last and has not driven its sweep yet."""
+        match read_json(self._submitted):
+            case {"sweep": str(sweep), "job": str(job), "cancel": str(cancel)}:
+                return SubmittedDriver(sweep, job, cancel)
+        return None
+
+    def forget_submitted(self, sweep: str) -> None:
+        """Forget the job that is to drive a sweep: somebody drives it, or it was stopped."""
+        submitted = self.submitted_driver()
+        if submitted is not None and submitted.sweep == sweep:
+            self._submitted.unlink(missing_ok=True)
 
     def order(self, verb: str, runs: Sequence[str]) -> Path:
         """Leave an order for the store's driver; return its file, which is removed once it is
@@ -293,3 +355,7 @@ class StoreFolder:
             with contextlib.suppress(ValueError, RecursionError):
                 looks.append(json.loads(line))
         return [look for look in looks if is_look(look)]
+
+
+def _stop_line(sweep: str | None) -> bytes:
+    return json.dumps({"sweep": sweep}).encode() + b"\n"

@@ -16,6 +16,7 @@ from ablate.planning import Plan, PlannedRun, Standing
 from ablate.run import FINAL_STATUSES, RunDir
 from ablate.shared import Notes
 from ablate.store.events import RunState
+from ablate.store.folder import SubmittedDriver
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.store import Store
@@ -58,6 +59,7 @@ class SweepProgress:
     states: Mapping[str, RunState] = field(default_factory=dict)  # of every planned run
     blocked: Mapping[str, str] = field(default_factory=dict)  # run -> the one that blocks it
     driver: Driver | None = None  # who drives its store
+    submitted: SubmittedDriver | None = None  # the job that is to drive the sweep
     ended: str = ""  # how its last driver did, where that is worth a line
     standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
     left_s: float | None = None  # seconds until the last run ends; None where nobody estimates it
@@ -111,8 +113,14 @@ def observe_progress(
         states=states,
         blocked=stuck,
         driver=(driver := driver_of(store)),
+        submitted=_submitted(store, plan.name) if driver is None else None,
         ended="" if driver is not None else _ended(store, plan.name),
     )
+
+
+def _submitted(store: Store, sweep: str) -> SubmittedDriver | None:
+    submitted = store.submitted_driver()
+    return submitted if submitted is not None and submitted.sweep == sweep else None
 
 
 def _ended(store: Store, sweep: str) -> str:

@@ -343,10 +343,15 @@ class FileEngine:
 
     def cancel(self, jobs: Collection[str]) -> None:
         if "{*jobs}" in self._file.cancel:
-            output_of(EngineFile.words(self._file.cancel, self._values() | {"jobs": [*jobs]}))
+            output_of(self.cancel_words(*jobs))
             return
         for job in jobs:
-            output_of(EngineFile.words(self._file.cancel, self._of_job(job)))
+            output_of(self.cancel_words(job))
+
+    def cancel_words(self, *jobs: str) -> list[str]:
+        """Return the command that cancels jobs, or one job where it takes no more."""
+        values = (self._of_job(jobs[0]) if len(jobs) == 1 else self._values()) | {"jobs": jobs}
+        return EngineFile.words(self._file.cancel, values)
 
     def _of_job(self, job: str) -> dict[str, Any]:
         """Return the values of places in a command on one job."""

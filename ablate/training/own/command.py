@@ -52,7 +52,7 @@ from ablate.training.own.outcome import (
 from ablate.training.own.processes import TAG, Processes, machine
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
-VERSIONS_S = 600.0  # of an interpreter to say its packages: seconds, on a busy machine minutes
+VERSIONS_S = 120.0  # an interpreter needs seconds to list its packages, minutes on a busy machine
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # all others are its faults
 
 
@@ -118,7 +118,7 @@ class Command:
         table = self._begin_result(program, folder, bool(resumed))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
-        curves = ProgramCurves(program, folder, self.handle)
+        curves = ProgramCurves(program, self.run.metrics, folder, self.handle)
         code = self._watch(words, program, environment, curves)
         if self.stopping():
             self._interrupt(program, folder)

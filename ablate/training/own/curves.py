@@ -1,7 +1,7 @@
 """The table of curves that a program writes while it trains: a csv, or JSON lines.
 
-Used by training/own/command.py while a program trains; `to_number` by training/own/outcome.py. What
-the yaml may say of the table is run/program.py `Curves`.
+Used by training/own/command.py while a program trains. What the yaml may say of the table is
+run/program.py `Curves`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.run import Program
 from ablate.shared import NotRegular, UserError, open_file
 from ablate.training.own.handle import Handle
+from ablate.training.own.result_table import to_number, value_at
 
 PART = 1 << 16  # bytes that are read and logged before the program is looked at again
 LONGEST = 1 << 20  # bytes of a line
@@ -27,13 +28,18 @@ class ProgramCurves:
     """The table of one attempt. New lines are logged as it grows; all lines again after it has
     shrunk, since then the program writes them anew."""
 
-    def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
+    def __init__(
+        self, program: Program, metrics: Sequence[Mapping[str, Any]], folder: Path, handle: Handle
+    ) -> None:
         self._curves = program.curves
         self._folder = folder
         self._file: Path | None = None  # which of those that a pattern names is read
         self._handle = handle
         self._offset = 0  # bytes that were read
         self._names: list[str] = []  # of a csv's columns
+        self._columns = validation_columns(program.result.keys(metrics))
+        self._owners = {column: key for key, names in self._columns.items() for column in names}
+        self._present: set[str] = set()  # columns of metrics that the table has had
 
     def log_new_lines(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
@@ -117,34 +123,60 @@ class ProgramCurves:
 
     def _log(self, row: Mapping[str, Any]) -> None:
         assert self._curves is not None
+        for column in self._owners.keys() - row.keys():
+            if (cell := value_at(row, column)) is not None:
+                row = {**row, column: cell}
+        self._present |= self._owners.keys() & row.keys()
         numbers = {}
-        for key, cell in row.items():
-            number = to_number(cell)
-            if number is not None:
-                numbers[key] = number
+        for column, cell in row.items():
+            metric, number = self._owners.get(column), to_number(cell)
+            if number is not None and metric in (None, self._validated_by(column)):
+                numbers[column] = number
         step = numbers.pop(self._curves.step, None)
         if step is None or not math.isfinite(step) or step < 0 or not numbers:
             return
         values = {}
         for column, number in numbers.items():
-            # Values of a metric `acc` are those on validation: a column val_acc has the same.
-            metric = column.removeprefix("val_")
-            is_validation = metric not in (column, "train_loss") and self._handle.judges(metric)
-            if is_validation and metric in numbers:
-                continue
-            key = metric if is_validation else column
+            key = self._owners.get(column, column)
             if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
                 values[key] = number
         if step <= self._handle.step:
             self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
         self._handle.log(int(step), **values)
 
+    def _validated_by(self, column: str) -> str | None:
+        """Return the metric whose values on validation a column has; None for other columns.
 
-def to_number(cell: Any) -> float | None:
-    """Return the number that a cell or a JSON value is; None for anything else."""
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        return None
-    try:
-        return float(cell)
-    except (ValueError, OverflowError):
-        return None
+        It is the first of the metric's columns that the table has had. The others have values on
+        training, as `acc` next to `val_acc` in Keras, or on the test set.
+        """
+        metric = self._owners.get(column)
+        if metric is None:
+            return None
+        columns = (name for name in self._columns[metric] if name in self._present)
+        return metric if column == next(columns, None) else None
+
+
+def validation_columns(result_keys: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the columns that may have the values of each metric on validation, by its name, the
+    likeliest first. `result_keys`: the name that each metric has in the result."""
+    owners = {key: metric for metric, key in result_keys.items()}
+    for metric in result_keys:
+        owners.setdefault(metric, metric)  # a metric called val_acc has its own column
+    for metric, key in result_keys.items():
+        for column in (f"val_{metric}", f"val_{key}"):
+            owners.setdefault(column, metric)
+    return {
+        metric: [
+            column
+            for column in dict.fromkeys((f"val_{metric}", f"val_{key}", key, metric))
+            if owners[column] == metric and not _is_of_test(column, metric)
+        ]
+        for metric, key in result_keys.items()
+    }
+
+
+def _is_of_test(column: str, metric: str) -> bool:
+    """Return whether a column is named after the test set, as the `key` of a metric may be, which
+    says where its result is."""
+    return column != metric and column.startswith("test")

@@ -25,7 +25,6 @@ from ablate.shared import (
     signal_words,
     system,
 )
-from ablate.training.own.curves import to_number
 from ablate.training.own.result_table import (
     ABSENT,
     best_row,
@@ -37,6 +36,7 @@ from ablate.training.own.result_table import (
     lacks,
     listing,
     rows_by_step,
+    to_number,
     value_at,
     value_of_last,
 )

@@ -1,8 +1,8 @@
 """The row of a table that is a program's result: of a csv, of JSON lines, or of TensorBoard's
 event files.
 
-Used by training/own/outcome.py, where the yaml's `result` names such a table. What the yaml may say
-is run/result_source.py `Result`.
+Used by training/own/outcome.py, where the yaml's `result` names such a table; `to_number` and
+`value_at` by training/own/curves.py, too. What the yaml may say is run/result_source.py `Result`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 from ablate.run import DIRECTIONS, read_events
 from ablate.shared import UserError, count_text, short_error
-from ablate.training.own.curves import to_number
 
 ABSENT = (None, "")  # cells of a column that a row has no value of
 MOST_NAMES = 20  # that an error lists
@@ -171,6 +170,16 @@ def best_row(rows: Sequence[ResultRow], key: str, direction: str, place: str) ->
 
 
 # --- Values by their names ------------------------------------------------------------------------
+
+
+def to_number(cell: Any) -> float | None:
+    """Return the number that a cell or a JSON value is; None for anything else."""
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+        return None
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return None
 
 
 def value_at(cells: Mapping[str, Any], key: str) -> Any:

@@ -22,8 +22,9 @@ from ablate.training.task import Predictor, Task
 from ablate.training.task.frozen_features import features_and_labels, train_features
 
 TEMPERATURE = 0.07  # a neighbour of cosine s votes with exp(s / 0.07)
-BLOCK = 1 << 16  # training images that are compared at once, with
-CHUNK = 512  # so many images to predict: 0.3 GB of cosines
+# Images that are compared at once: 0.3 GB of cosines.
+BLOCK = 1 << 16  # of the training set
+CHUNK = 512  # to predict
 
 
 class KNN(Task):
@@ -59,13 +60,15 @@ def classify(references: Tensor, labels: Tensor, features: Tensor, classes: int)
         cosines, rows = nearest(references, chunk.double(), max(KNN_NEIGHBOURS))
         weights = (cosines / TEMPERATURE).exp()
         votes = weights.new_zeros(len(chunk), classes)
+        voters = rows.shape[1]
+        numbers = [min(k, voters) for k in KNN_NEIGHBOURS]
         winners = {}
         # One neighbour after another: a row's votes are added in this order on every device.
-        for number, place in enumerate(rows.T):
-            votes.scatter_add_(1, labels[place][:, None], weights[:, number, None])
-            winners[number + 1] = votes.argmax(1)
-        voters = len(winners)
-        predicted.append(torch.stack([winners[min(k, voters)] for k in KNN_NEIGHBOURS], 1))
+        for number, place in enumerate(rows.T, 1):
+            votes.scatter_add_(1, labels[place][:, None], weights[:, number - 1, None])
+            if number in numbers:
+                winners[number] = votes.argmax(1)
+        predicted.append(torch.stack([winners[number] for number in numbers], 1))
     return torch.cat(predicted)
 
 
