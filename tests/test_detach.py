@@ -138,6 +138,13 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
         FileEngine(own, tmp_path, "token").submit_driver(["python"], log)
 
 
+def test_a_stop_is_heard_while_torch_loads_for_a_run_in_the_drivers_process(shell):
+    for _ in range(2):  # the second time data are decoded and measured, so torch loads for the run
+        shell(*LONG, *HERE, "--yes")
+        assert shell("stop", "--timeout", "60").out
+    assert not [*(shell.folder / "runs" / "runs").glob("*/result.json")]
+
+
 # --- A driver that has not begun ------------------------------------------------------------------
 
 # A git that answers once the file `go` is there; each plan asks it about the folder.

@@ -352,8 +352,11 @@ class Drive:
                 self.board.pending.insert(0, run)
                 self.disk.ran_out()
                 return
-            self.board.active[run] = ActiveRun(planned, folder, slot, self.launcher, child=True)
-            self.launcher.start(folder, slot, decision_for(self.decisions, planned))
+            # A run that trains in this process would not hear of a signal that has come already.
+            starts = not self.signals
+            self.board.active[run] = ActiveRun(planned, folder, slot, self.launcher, child=starts)
+            if starts:
+                self.launcher.start(folder, slot, decision_for(self.decisions, planned))
 
     def _offer(self) -> None:
         try:

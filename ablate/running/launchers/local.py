@@ -18,11 +18,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.run import RunDir, open_world_sizes
+from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared import UserError
+from ablate.shared import ENDING_SIGNALS, UserError, noted_signals
 from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
@@ -229,7 +229,13 @@ class Inline(Here):
         return {name: line for name, line in reasons.items() if line}
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
-        worker = self._worker()
+        with noted_signals(*ENDING_SIGNALS) as signals:
+            worker = self._worker()  # torch takes seconds to load
+        if signals:  # the worker would not hear of them
+            self._exit_codes[run.id] = EXIT_AWAY
+            for number in signals:
+                signal.raise_signal(number)
+            return
         options = worker_options(slot, self._settings, self._cache, settled)
         self._exit_codes[run.id] = worker.work(str(run.path), options)
 
