@@ -178,7 +178,7 @@ def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
     (folder / "go").touch()
     done = slow_plan.end(process)
     results = len([*(folder / "runs" / "runs").glob("*/result.json")])
-    if named == ("old",):  # another sweep
+    if named:  # another sweep, or one that the store does not know yet
         assert done.code == 0
         until(lambda: len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4)
         return
@@ -207,6 +207,28 @@ def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, tmp_path, monkeypa
     job = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
     assert job.returncode == 128 + signal.SIGTERM, job.stderr
     assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+
+
+def test_a_stop_of_a_driven_sweep_reaches_its_job_in_the_queue(shell, tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program, body in (("sbatch", f"cat >{tmp_path}/script\necho 7"), ("squeue", "")):
+        (programs / program).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    words = [word for word in LONG if not word.startswith("launcher=")]
+    shell(*words, "launcher=slurm", "--detach", "job", "--yes")
+    shell(*LONG, *HERE, "--yes")  # the user did not wait
+    assert shell("stop").out
+    job = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
+    assert job.returncode == 128 + signal.SIGTERM, job.stderr
+    assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+
+
+def test_a_stop_leaves_folders_alone_that_are_no_store(shell):
+    (shell.folder / "other").mkdir()
+    shell("stop", "--store", "other", code=2)
+    assert not [*(shell.folder / "other").iterdir()]
 
 
 def test_a_job_that_is_to_drive_a_sweep_again_counts_as_its_driver(shell, tmp_path):

@@ -1,6 +1,7 @@
 """The jobs of an engine, as the driver knows them: what a site refuses, and jobs that it lists
 late. Engines are stand-ins, and the clock is the test's own."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_refusal_is_said_once_and_asked_again_after_ever_longer_waits():
     drive(24_000, 12_000)
     assert full.asked > before + 2  # accepted: asked as before
     jobs.end(cancel=False)
+
+
+def test_a_refusal_ends_no_sweep_while_a_host_is_silent():
+    """The silent host may be back, and its pilots are given up meanwhile."""
+    for silence, ends in ((" (no route to two)", False), ("", True)):
+        full = Full()
+        full.silence, full.listed = silence, {}
+        jobs = Jobs("ssh", full)  # type: ignore[arg-type]
+        jobs.submit(1, ())
+        jobs._submitted.exception(5)
+        with pytest.raises(Failure) if ends else contextlib.nullcontext():
+            jobs.hear((), False, 0.0)
+        assert ends or jobs.lines
 
 
 @pytest.mark.parametrize(

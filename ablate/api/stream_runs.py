@@ -42,6 +42,9 @@ class StreamRuns:
     record: StreamRecord
     launcher: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        self._stop_mark = self.store.stop_mark()  # a stop between two drives ends the next one
+
     def of_baseline(self, code: CodeVersion, count: int) -> list[dict[str, Any]]:
         """Train the first `count` runs of a baseline; return their results. Raises Failure where
         one diverged or collapsed: then nothing can be compared with it."""
@@ -113,7 +116,7 @@ class StreamRuns:
             return plan, dict(self.launcher)
 
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for the answer
-            start = Start(declare, self.store)
+            start = Start(declare, self.store, stop_mark=self._stop_mark)
             await_disk_room(self.store, _view)
             observers = Observers(read_logger_words([]), self.store.root, plan.name, announce)
             with observers:

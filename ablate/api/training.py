@@ -92,11 +92,14 @@ Confirm = Callable[[SweepCost], None]  # ends the sweep by an exception where it
 class Start:
     """A sweep that is about to be driven. `replace`: earlier plans of its name are given up."""
 
-    def __init__(self, declare: Declare, store: Store, replace: bool = False) -> None:
+    def __init__(
+        self, declare: Declare, store: Store, replace: bool = False, stop_mark: int | None = None
+    ) -> None:
+        """`stop_mark`: the store's when the command began, where that was earlier."""
         self._declare, self._store, self._replace = declare, store, replace
         # First, since planning may take minutes. A driver in the background has the mark of the
         # command that started it.
-        self.stop_mark = store.stop_mark()
+        self.stop_mark = store.stop_mark() if stop_mark is None else stop_mark
         self.plan, self.settings = self._declared()
         self._recorded = recorded(store, self.plan.name)
 

@@ -92,7 +92,10 @@ class SweepView:
         if self.progress.is_over:
             return "ended"
         if submitted := self.progress.submitted:
-            return f"job {submitted.job}, its driver, has not begun"
+            return (
+                f"job {submitted.job}, its driver, has not begun (`ablate stop` forgets a job that "
+                f"is gone)"
+            )
         if driver is None:
             return "not driven"
         text = f"driven by process {'?' if driver.pid is None else driver.pid}"

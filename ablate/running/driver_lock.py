@@ -109,25 +109,16 @@ def stop_driver(
     is driven or no sweep has the name, and TryAgain after `timeout_s`; the processes then stop
     later.
     """
-    driven_sweep = None
+    driven_sweep = submitted_sweep = None
     driver = driver_of(store)
     if driver is None:
-        store.stop_starting(sweep)
+        submitted_sweep = _stop_starting(store, sweep, say)
         driver = driver_of(store)  # one that took the lock before may not have read that
-        submitted = store.submitted_driver()
-        if driver is None and submitted is not None and sweep in (None, submitted.sweep):
-            say(
-                f"job {submitted.job}, which is to drive {submitted.sweep}, will end before its "
-                f"first run; `{submitted.cancel}` takes it out of the queue now"
-            )
-            sweep = driven_sweep = submitted.sweep
-            store.forget_submitted(sweep)
-            if not store.ledger.exists():
-                return driven_sweep
     if driver is not None:
         driven_sweep = str(driver.sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
+        store.stop_starting(driven_sweep)  # a job of its own that still waits would go on with it
         workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
@@ -143,10 +134,10 @@ def stop_driver(
         if current is not None or not _alive(store, workers):
             return driven_sweep
         sweep = driven_sweep  # it may have died, and left workers behind
+    if submitted_sweep and not store.ledger.exists():
+        return submitted_sweep
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
-        if sweep not in (None, driven_sweep, *names):
-            raise unknown_value("sweep", sweep, names, f"one driven in {store.root}:")
         name = sweep or next(iter(names), "")
         plan = ledger.sealed_plan(store, name) if name in names else None
     workers = _workers(store, plan)
@@ -162,7 +153,28 @@ def stop_driver(
         return stop_driver(store, sweep, say, timeout_s)
     if driven_sweep:
         return driven_sweep
-    return plan.name if plan is not None and workers else None
+    return plan.name if plan is not None and workers else submitted_sweep
+
+
+def _stop_starting(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | None:
+    """Stop the drivers that have begun and do not drive yet. Returns the sweep of the job that was
+    to drive one; None where there is none. Raises UserError for a sweep that the store does not
+    know: one that is planned for the first time stops without a name."""
+    submitted = store.submitted_driver()
+    if store.ledger.exists() and sweep is not None:
+        with Ledger.reading(store) as ledger:
+            names = [*ledger.sweeps(), *([submitted.sweep] if submitted is not None else ())]
+        if sweep not in names:
+            raise unknown_value("sweep", sweep, names, f"one driven in {store.root}:")
+    store.stop_starting(sweep)
+    if submitted is None or sweep not in (None, submitted.sweep):
+        return None
+    say(
+        f"job {submitted.job}, which is to drive {submitted.sweep}, will end before its first run; "
+        f"`{submitted.cancel}` takes it out of the queue now"
+    )
+    store.forget_submitted(submitted.sweep)
+    return submitted.sweep
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:

@@ -248,8 +248,8 @@ class StoreFolder:
 
     def stop_starting(self, sweep: str | None) -> None:
         """Ask the drivers of a sweep, or all, that have begun and do not hold the lock yet to stop
-        before their first run. Does nothing where there is no store."""
-        if self.root.is_dir():
+        before their first run. Does nothing where nobody has driven a sweep or submitted one."""
+        if self.ledger.exists() or self._submitted.exists():
             with open(self._stop_starting, "ab") as file:
                 file.write(_stop_line(sweep))
 

@@ -117,7 +117,8 @@ class Jobs:
                 self.unseen |= dict.fromkeys(submitted.result(), now)
                 self._refusal, self._again_s = "", AGAIN_S
             except Failure as error:
-                if not (piloted or self.unseen):
+                # A silent host may be back: its jobs are no longer listed.
+                if not (piloted or self.unseen or self._engine.silence):
                     raise
                 if str(error) != self._refusal:
                     self.lines.append(f"{error}; the sweep goes on, and asks again later")
