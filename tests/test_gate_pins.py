@@ -83,6 +83,68 @@ def test_whatever_binds_a_pinned_name_counts(tmp_path, how):
         check_pins(pins, read_pinned([pattern], tmp_path))
 
 
+WITHIN = """
+LIMITS = [1]
+
+
+class Model:
+    def evaluate(self):
+        return 1
+
+
+def main():
+    return 2
+"""
+
+
+@pytest.mark.parametrize("name", ["Model.evaluate", "Model", "LIMITS"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "def main(): {0} = 9",
+        "def main(): del {0}",
+        "def main():\n    if True:\n        for {0} in [9]: pass",
+        "def main():\n    with open('x') as {0}: pass",
+        "def main(): [0 for {0} in [9]]",
+        "def main(given=lambda Model, LIMITS: 1): {0} = 9",
+        "def main():\n    def inner(): {0} = 9\n    inner()",
+        "def main():\n    class A: {0} = 9",
+        "async def main(): {0} += 9",
+        "class A:\n    {0} = 9",
+        "class A:\n    def fit(self): {0} = 9",
+        "class A:\n    global LIMITS, Model\n    LIMITS = Model = 9",
+        "def main():\n    global LIMITS, Model\n    LIMITS = Model = {0} = 9",
+        "def main():\n    class A:\n        global LIMITS, Model\n        LIMITS = Model = 9",
+        "LIMITS = Model = 9",
+        "from other import LIMITS, Model",
+    ],
+)
+def test_an_assignment_within_a_function_or_class_changes_a_pinned_name(tmp_path, name, change):
+    pins = pins_of(tmp_path, f"model.py:{name}", WITHIN)
+    target = "LIMITS[0]" if name == "LIMITS" else "Model.evaluate"
+    write_files(tmp_path, model_py=f"{WITHIN}\n{change.format(target)}\n")
+    with refused(rf"^model.py:{name}"):
+        check_pins(pins, read_pinned([f"model.py:{name}"], tmp_path))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "def main():\n    LIMITS = [2]\n    LIMITS[0] = 9",
+        "def main(Model, *LIMITS): Model.evaluate = LIMITS[0] = 9",
+        "def main():\n    import other as Model\n    Model.evaluate = 9",
+        "def main(LIMITS):\n    def inner(): LIMITS[0] = 9",
+        "def main(LIMITS):\n    def inner():\n        nonlocal LIMITS\n        LIMITS[0] = 9",
+        "def main(self): self.evaluate = print(LIMITS[0])",
+        "Other.evaluate = LIMITS[0]",
+    ],
+)
+@pytest.mark.parametrize("name", ["Model.evaluate", "Model", "LIMITS"])
+def test_what_is_in_a_local_variable_is_not_pinned(tmp_path, name, lines):
+    pins = pins_of(tmp_path, f"model.py:{name}", WITHIN)
+    assert pins_of(tmp_path, f"model.py:{name}", f"{WITHIN}\n{lines}\n") == pins
+
+
 @pytest.mark.parametrize(
     "line",
     [
