@@ -162,6 +162,24 @@ def test_a_local_name_is_no_pinned_one(tmp_path, line):
     assert {*names} <= {"model.py:evaluate", "model.py:other"}
 
 
+VERSIONED = """
+def evaluate(values, *, width=3):
+    \'\'\'Return a line.
+        It is indented.\'\'\'
+    print(f"{values!r:>{width}}" f"", {**values}, "\\U0001fae8")
+    return lambda: None
+"""
+
+
+def test_a_pin_has_the_same_hash_in_every_version_of_python(tmp_path):
+    """The hash is what Python 3.11, 3.12 and 3.13 each gave. Their `ast.dump` differs in empty
+    fields and in the f-string, their `repr` in the character."""
+    pins = pins_of(tmp_path, "model.py:evaluate", VERSIONED)
+    assert pins["model.py:evaluate"]["model.py:evaluate"] == (
+        "0747e538f91baf2fae92bca3af11f1ada03f8c43353656e43964451865a5fd78"
+    )
+
+
 @pytest.mark.parametrize("pin", [":evaluate", "", "**.py:evaluate", "../model.py", "/model.py"])
 def test_a_pin_without_a_file_is_refused_in_a_line(folder, pin):
     with refused("^pin"):

@@ -87,7 +87,7 @@ def _hashes(pattern: str, files: Mapping[str, bytes]) -> Iterator[tuple[str, str
             continue
         for name, nodes in _definitions(_parsed(pattern, path, content)).items():
             if fnmatch.fnmatchcase(name, name_pattern):
-                text = "\n".join(map(ast.dump, nodes))
+                text = "\n".join(map(_syntax_text, nodes))
                 yield f"{path}:{name}", hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -105,6 +105,30 @@ def _parsed(pattern: str, path: str, content: bytes) -> ast.Module:
                 f"import each name, or pin all of {path}"
             )
     return tree
+
+
+def _syntax_text(node: ast.AST) -> str:
+    """Return a syntax tree as text, the same in every version of Python. Fields that are None or an
+    empty list are left out, and empty strings within an f-string: versions differ in them."""
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.JoinedStr):
+        fields["values"] = [
+            part
+            for part in node.values
+            if not (isinstance(part, ast.Constant) and part.value == "")  # of Python 3.12
+        ]
+    parts = [
+        f"{key}={_field_text(value)}" for key, value in fields.items() if value not in (None, [])
+    ]
+    return f"{type(node).__name__}({', '.join(parts)})"
+
+
+def _field_text(value: object) -> str:
+    if isinstance(value, ast.AST):
+        return _syntax_text(value)
+    if isinstance(value, list):
+        return f"[{', '.join([_field_text(item) for item in value])}]"
+    return ascii(value)  # as repr, whose escapes differ by the version of Unicode
 
 
 # --- The names of a file --------------------------------------------------------------------------
