@@ -70,7 +70,7 @@ REPLACEMENTS = {
 
 def pins_of(folder, pattern, content):
     write_files(folder, model_py=content)
-    return hash_pins(read_pinned([pattern], folder))
+    return hash_pins(read_pinned([pattern], folder, folder / "runs"))
 
 
 @pytest.mark.parametrize("how", REPLACEMENTS)
@@ -80,7 +80,7 @@ def test_whatever_binds_a_pinned_name_counts(tmp_path, how):
     pins = pins_of(tmp_path, pattern, content)
     write_files(tmp_path, model_py=f"{content}\n{REPLACEMENTS[how]}\n")
     with refused(r"^model.py:\S*evaluate"):
-        check_pins(pins, read_pinned([pattern], tmp_path))
+        check_pins(pins, read_pinned([pattern], tmp_path, tmp_path / "runs"))
 
 
 WITHIN = """
@@ -124,7 +124,7 @@ def test_an_assignment_within_a_function_or_class_changes_a_pinned_name(tmp_path
     target = "LIMITS[0]" if name == "LIMITS" else "Model.evaluate"
     write_files(tmp_path, model_py=f"{WITHIN}\n{change.format(target)}\n")
     with refused(rf"^model.py:{name}"):
-        check_pins(pins, read_pinned([f"model.py:{name}"], tmp_path))
+        check_pins(pins, read_pinned([f"model.py:{name}"], tmp_path, tmp_path / "runs"))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,20 @@ def test_a_star_import_is_no_pinned_code(folder):
     (folder / "evaluation.py").write_text(f"{EVALUATION}from math import *\n")
     with refused(r"^evaluation.py"):
         stream.attempt()
+
+
+def test_a_pattern_of_pinned_files_misses_the_copies_in_the_store(folder):
+    """The store keeps copies of the pinned files from the start on."""
+    stream = start_stream(pins=["**/evaluation.py"])
+    copies = [*folder.glob("runs/**/evaluation.py")]
+    assert copies
+    for name in ("__pycache__", ".git"):
+        (folder / name).mkdir()
+        (folder / name / "evaluation.py").touch()
+    write_trainer(folder, gain=1.0)
+    assert stream.attempt().proposal == 1
+    with refused("runs.*evaluation.py"):
+        start_stream("other", pins=[copies[0].relative_to(folder).as_posix()])
 
 
 PROGRAM = """

@@ -26,9 +26,10 @@ Definitions = (*Functions, ast.ClassDef)
 Contents = Mapping[str, Mapping[str, bytes]]  # pin -> path in the folder -> the file's bytes
 
 
-def read_pinned(patterns: Sequence[str], folder: Path) -> dict[str, dict[str, bytes]]:
-    """Read the files that each pin matches in a folder, by their paths there. Raises UserError for
-    a pin that names no file, or one outside the folder."""
+def read_pinned(patterns: Sequence[str], folder: Path, store: Path) -> dict[str, dict[str, bytes]]:
+    """Read the files that each pin matches in a folder, by their paths there. Those in the store,
+    which has copies of pinned files, in `.git` and in `__pycache__` are never pinned. Raises
+    UserError for a pin that names no file, or one outside the folder."""
     contents = {}
     for pattern in patterns:
         file_pattern = pattern.partition(":")[0]
@@ -37,7 +38,13 @@ def read_pinned(patterns: Sequence[str], folder: Path) -> dict[str, dict[str, by
         if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
             raise UserError(f"--pin {pattern}: expected files within {folder}")
         try:
-            files = sorted(file for file in folder.glob(file_pattern) if file.is_file())
+            files = sorted(
+                file
+                for file in folder.glob(file_pattern)
+                if file.is_file()
+                and not {".git", "__pycache__"} & {*file.relative_to(folder).parts}
+                and not file.parent.resolve().is_relative_to(store.resolve())
+            )
         except ValueError as error:
             raise UserError(f"--pin {pattern}: {error}") from error
         contents[pattern] = {file.relative_to(folder).as_posix(): read_file(file) for file in files}
