@@ -33,8 +33,11 @@ def read_pinned(patterns: Sequence[str], folder: Path, store: Path) -> dict[str,
     contents = {}
     for pattern in patterns:
         file_pattern = pattern.partition(":")[0]
-        if not file_pattern:
-            raise UserError(f"--pin {pattern}: expected FILE or FILE:NAME, got no file")
+        if not Path(file_pattern).parts:
+            raise UserError(
+                f"--pin {pattern}: expected FILE or FILE:NAME, got no file; for all Python files "
+                f"write '**/*.py'"
+            )
         if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
             raise UserError(f"--pin {pattern}: expected files within {folder}")
         try:
