@@ -34,6 +34,7 @@ from ablate.planning import expand
 from ablate.run.rundir import RunDir
 from ablate.shared import UserError, system
 from ablate.training.own import processes
+from ablate.training.own.curves import validation_columns
 
 INLINE = "launcher=inline"
 
@@ -159,6 +160,7 @@ def test_a_metric_with_a_column_of_validation_is_that_of_training(toy, shell, fi
         ("eval_top1", ("eval_top1", "val_top1"), 1),
         ("test/top1", ("test/top1", "top1"), 1),
         ("test/top1", ("test/top1",), None),
+        ("eval/test_top1", ("eval/test_top1",), None),
     ],
 )
 @pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
@@ -183,6 +185,28 @@ def test_a_metric_is_followed_under_its_key(toy, shell, file, key, columns, expe
     [log] = toy.glob("runs/runs/*/metrics.jsonl")
     logged = [line["val_top1"] for line in curve(log) if "val_top1" in line]
     assert logged == ([] if expected is None else [expected + 0.25, expected + 0.5])
+
+
+@pytest.mark.parametrize(
+    ("key", "follows"),
+    [
+        *((key, False) for key in ("test_acc", "eval/test_acc", "Test/acc", "results/test/acc")),
+        *(
+            (key, False)
+            for key in ("final.test.acc", "best_test_acc", "acc-TEST", "eval/val/test1")
+        ),
+        *((key, True) for key in ("latest_acc", "contest", "eval/acc", "attestation.acc")),
+    ],
+)
+def test_a_key_of_the_test_set_is_no_column_of_validation(key, follows):
+    """Searches choose by these columns."""
+    assert (key in validation_columns({"acc": key})["acc"]) == follows
+
+
+def test_a_metric_called_after_the_test_set_has_its_own_columns():
+    assert validation_columns({"test_acc": "eval/test_acc"}) == {
+        "test_acc": ["val_test_acc", "test_acc"]
+    }
 
 
 MARKS = """

@@ -70,7 +70,7 @@ REPLACEMENTS = {
 
 def pins_of(folder, pattern, content):
     write_files(folder, model_py=content)
-    return hash_pins(read_pinned([pattern], folder))
+    return hash_pins(read_pinned([pattern], folder, folder / "runs"))
 
 
 @pytest.mark.parametrize("how", REPLACEMENTS)
@@ -80,7 +80,69 @@ def test_whatever_binds_a_pinned_name_counts(tmp_path, how):
     pins = pins_of(tmp_path, pattern, content)
     write_files(tmp_path, model_py=f"{content}\n{REPLACEMENTS[how]}\n")
     with refused(r"^model.py:\S*evaluate"):
-        check_pins(pins, read_pinned([pattern], tmp_path))
+        check_pins(pins, read_pinned([pattern], tmp_path, tmp_path / "runs"))
+
+
+WITHIN = """
+LIMITS = [1]
+
+
+class Model:
+    def evaluate(self):
+        return 1
+
+
+def main():
+    return 2
+"""
+
+
+@pytest.mark.parametrize("name", ["Model.evaluate", "Model", "LIMITS"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "def main(): {0} = 9",
+        "def main(): del {0}",
+        "def main():\n    if True:\n        for {0} in [9]: pass",
+        "def main():\n    with open('x') as {0}: pass",
+        "def main(): [0 for {0} in [9]]",
+        "def main(given=lambda Model, LIMITS: 1): {0} = 9",
+        "def main():\n    def inner(): {0} = 9\n    inner()",
+        "def main():\n    class A: {0} = 9",
+        "async def main(): {0} += 9",
+        "class A:\n    {0} = 9",
+        "class A:\n    def fit(self): {0} = 9",
+        "class A:\n    global LIMITS, Model\n    LIMITS = Model = 9",
+        "def main():\n    global LIMITS, Model\n    LIMITS = Model = {0} = 9",
+        "def main():\n    class A:\n        global LIMITS, Model\n        LIMITS = Model = 9",
+        "LIMITS = Model = 9",
+        "from other import LIMITS, Model",
+    ],
+)
+def test_an_assignment_within_a_function_or_class_changes_a_pinned_name(tmp_path, name, change):
+    pins = pins_of(tmp_path, f"model.py:{name}", WITHIN)
+    target = "LIMITS[0]" if name == "LIMITS" else "Model.evaluate"
+    write_files(tmp_path, model_py=f"{WITHIN}\n{change.format(target)}\n")
+    with refused(rf"^model.py:{name}"):
+        check_pins(pins, read_pinned([f"model.py:{name}"], tmp_path, tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "def main():\n    LIMITS = [2]\n    LIMITS[0] = 9",
+        "def main(Model, *LIMITS): Model.evaluate = LIMITS[0] = 9",
+        "def main():\n    import other as Model\n    Model.evaluate = 9",
+        "def main(LIMITS):\n    def inner(): LIMITS[0] = 9",
+        "def main(LIMITS):\n    def inner():\n        nonlocal LIMITS\n        LIMITS[0] = 9",
+        "def main(self): self.evaluate = print(LIMITS[0])",
+        "Other.evaluate = LIMITS[0]",
+    ],
+)
+@pytest.mark.parametrize("name", ["Model.evaluate", "Model", "LIMITS"])
+def test_what_is_in_a_local_variable_is_not_pinned(tmp_path, name, lines):
+    pins = pins_of(tmp_path, f"model.py:{name}", WITHIN)
+    assert pins_of(tmp_path, f"model.py:{name}", f"{WITHIN}\n{lines}\n") == pins
 
 
 @pytest.mark.parametrize(
@@ -100,7 +162,27 @@ def test_a_local_name_is_no_pinned_one(tmp_path, line):
     assert {*names} <= {"model.py:evaluate", "model.py:other"}
 
 
-@pytest.mark.parametrize("pin", [":evaluate", "", "**.py:evaluate", "../model.py", "/model.py"])
+VERSIONED = """
+def evaluate(values, *, width=3):
+    \'\'\'Return a line.
+        It is indented.\'\'\'
+    print(f"{values!r:>{width}}" f"", {**values}, "\\U0001fae8")
+    return lambda: None
+"""
+
+
+def test_a_pin_has_the_same_hash_in_every_version_of_python(tmp_path):
+    """The hash is what Python 3.11, 3.12 and 3.13 each gave. Their `ast.dump` differs in empty
+    fields and in the f-string, their `repr` in the character."""
+    pins = pins_of(tmp_path, "model.py:evaluate", VERSIONED)
+    assert pins["model.py:evaluate"]["model.py:evaluate"] == (
+        "0747e538f91baf2fae92bca3af11f1ada03f8c43353656e43964451865a5fd78"
+    )
+
+
+@pytest.mark.parametrize(
+    "pin", [":evaluate", "", "**.py:evaluate", "../model.py", "/model.py", ".", "./", ".:evaluate"]
+)
 def test_a_pin_without_a_file_is_refused_in_a_line(folder, pin):
     with refused("^pin"):
         start_stream(pins=[pin])
@@ -115,6 +197,20 @@ def test_a_star_import_is_no_pinned_code(folder):
     (folder / "evaluation.py").write_text(f"{EVALUATION}from math import *\n")
     with refused(r"^evaluation.py"):
         stream.attempt()
+
+
+def test_a_pattern_of_pinned_files_misses_the_copies_in_the_store(folder):
+    """The store keeps copies of the pinned files from the start on."""
+    stream = start_stream(pins=["**/evaluation.py"])
+    copies = [*folder.glob("runs/**/evaluation.py")]
+    assert copies
+    for name in ("__pycache__", ".git"):
+        (folder / name).mkdir()
+        (folder / name / "evaluation.py").touch()
+    write_trainer(folder, gain=1.0)
+    assert stream.attempt().proposal == 1
+    with refused("runs.*evaluation.py"):
+        start_stream("other", pins=[copies[0].relative_to(folder).as_posix()])
 
 
 PROGRAM = """

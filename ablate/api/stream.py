@@ -72,7 +72,7 @@ class Stream:
         metric = StreamJudge.metric_of(composed.spec, options.metric, "metric")
         for holdout in options.holdout:
             StreamJudge.metric_of(composed.spec, holdout, "--holdout")
-        pinned = read_pinned(options.pins, Path.cwd())
+        pinned = read_pinned(options.pins, Path.cwd(), place.root)
         pins = hash_pins(pinned)
         code = _code_of(file, composed, pinned)
         sealed_rules = {
@@ -110,7 +110,7 @@ class Stream:
         _check_most(most)
         _check_positive("--simplify", simplify)
         record = self._file.record()
-        pinned = read_pinned([*record.rules.pins], Path.cwd())
+        pinned = read_pinned([*record.rules.pins], Path.cwd(), self._store.root)
         check_pins(record.rules.pins, pinned)
         composed = ComposedCode.of_folder(words, record.baseline.declared, self._store.root)
         _check_measured(composed.spec, RunSpec.of(record.start.spec))

@@ -11,6 +11,7 @@ import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,5 +179,8 @@ def validation_columns(result_keys: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _is_of_test(column: str, metric: str) -> bool:
     """Return whether a column is named after the test set, as the `key` of a metric may be, which
-    says where its result is."""
-    return column != metric and column.startswith("test")
+    says where its result is: a part of the name begins with "test", as in eval/test_acc and
+    Test.acc, but not in latest_acc."""
+    parts = re.split(r"[^A-Za-z0-9]+", column)
+    is_own = column in (metric, f"val_{metric}")  # of a metric that is called so itself
+    return not is_own and any(part.lower().startswith("test") for part in parts)
