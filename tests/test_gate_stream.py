@@ -19,6 +19,7 @@ from support.streams import (
 
 from ablate.api import Stream
 from ablate.audit.streams import verify_stream
+from ablate.planning import ComposedCode
 from ablate.report import StreamView
 from ablate.shared import Failure, TryAgain
 from ablate.store import Store, StreamFile, streams
@@ -276,6 +277,25 @@ def test_a_keep_whose_baseline_has_changed_is_stale(folder):
     assert stream.log().kept == 1
     again = stream.attempt()  # a new proposal, against the baseline of now
     assert (again.proposal, again.against) == (3, 1)
+
+
+def test_a_keep_while_a_proposal_is_composed_is_not_undone(folder):
+    """Its settings are those over the old baseline."""
+    stream, of_folder = start_stream(), ComposedCode.of_folder
+    with pytest.MonkeyPatch.context() as patch:
+
+        def overtaken(*arguments):
+            composed = of_folder(*arguments)
+            patch.undo()
+            assert stream.attempt("trainer.rate=6").word == "keep"
+            return composed
+
+        patch.setattr(ComposedCode, "of_folder", overtaken)
+        with pytest.raises(TryAgain):
+            stream.attempt("trainer.mode=b")
+    assert stream.log().proposals == 1
+    assert stream.attempt("trainer.mode=b").against == 1
+    assert stream_record().proposals[1].code.spec["trainer"]["rate"] == 6
 
 
 def open_both(stream, folder, second):

@@ -104,8 +104,8 @@ class Stream:
         `most`: runs at most (4, 8, 12, 20 or 30), also for one that was left undecided.
 
         Raises UserError for a mistake, for code that is the baseline's, and where it changes what
-        is pinned; Failure where a run fails, and the proposal stays open; KeyboardInterrupt where
-        it was stopped. The same call goes on.
+        is pinned; TryAgain where another proposal was kept meanwhile; Failure where a run fails,
+        and the proposal stays open; KeyboardInterrupt where it was stopped. The same call goes on.
         """
         _check_most(most)
         _check_positive("--simplify", simplify)
@@ -118,7 +118,7 @@ class Stream:
         work = StreamRuns(self._store, record, composed.launcher)
         if record.rules.pairs and record.first_pool is None:
             self._train_first_pairs(work)
-        number = self._open(code, words, note, simplify, most)
+        number = self._open(code, record.baseline.number, words, note, simplify, most)
         while not (record := self._file.record()).proposals[number - 1].word:
             self._judge(dataclasses.replace(work, record=record), number)
         return answer_of(self._store, record, number)
@@ -165,16 +165,20 @@ class Stream:
     def _open(
         self,
         code: CodeVersion,
+        against: int,
         words: Sequence[str],
         note: str,
         simplify: float | None,
         most: int | None,
     ) -> int:
         """Return the number of the proposal with this content, a new one where the stream has not
-        judged it against what would be its measure now."""
+        judged it against what would be its measure now. Raises TryAgain where `against`, over whose
+        settings it was composed, is the baseline no more: it would undo what was kept since."""
         with self._file.appending() as writer:
             record = self._file.record()
             baseline = record.baseline
+            if baseline.number != against:
+                raise TryAgain(f"{self.name}: another proposal was kept meanwhile; try again")
             for proposal in reversed(record.proposals):
                 if proposal.code.id != code.id or not record.is_answered(proposal):
                     continue
@@ -191,7 +195,7 @@ class Stream:
                 code=dataclasses.asdict(
                     dataclasses.replace(code, number=len(record.proposals) + 1)
                 ),
-                against=baseline.number,
+                against=against,
                 measure=record.measure.number,
                 note=note,
                 words=[*words],
