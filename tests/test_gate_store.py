@@ -174,6 +174,15 @@ def test_a_file_of_another_name_is_no_stream(kept, folder, run):
     run("gc", "--yes")
 
 
+@pytest.mark.parametrize("begun", ["", '{"at": 17'])
+def test_a_start_that_a_crash_cut_off_is_no_stream(kept, folder, run, begun):
+    (folder / "runs" / "streams" / "other.jsonl").write_text(begun)
+    assert [file.name for file in StreamFile.of_store(Store(folder / "runs"))] == ["idea"]
+    run("gc", "--yes")
+    run("gate", "log", "other", code=2)
+    assert start_stream("other").log().proposals == 0
+
+
 def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     """Whoever holds the lock has read the old file, and would append to it."""
     run("merge", "runs", "--store", "both")

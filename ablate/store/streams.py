@@ -42,7 +42,8 @@ class StreamFile:
         """List the streams of a store, by name. A file that has no stream's name, such as a copy
         that a user made, is none."""
         paths: list[Path] = sorted(store.streams.glob("*.jsonl")) if store.streams.is_dir() else []
-        return [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
+        files = [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
+        return [file for file in files if file.exists()]
 
     @property
     def copies(self) -> CodeCopies:
@@ -50,7 +51,9 @@ class StreamFile:
         return CodeCopies(self._store)
 
     def exists(self) -> bool:
-        return self.path.exists()
+        """Return whether the stream has begun, which it does with its first whole line: a crash
+        before that leaves a file without one."""
+        return self.path.exists() and b"\n" in read_file(self.path)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events, without their seals.
