@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 
 import pytest
 from support.streams import start_stream, stream_record, write_trainer
@@ -181,6 +182,24 @@ def test_a_start_that_a_crash_cut_off_is_no_stream(kept, folder, run, begun):
     run("gc", "--yes")
     run("gate", "log", "other", code=2)
     assert start_stream("other").log().proposals == 0
+
+
+def test_an_event_that_finds_no_room_is_an_error_and_none(folder):
+    """The kernel writes up to the limit of a file's size, and then no more."""
+    start_stream()
+    file = StreamFile(Store(folder / "runs"), "idea")
+    events, whole_bytes = file.events(), file.path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with file.appending() as writer:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (whole_bytes + 10, hard))
+            with pytest.raises(OSError):
+                writer.append("pairs", spread=[1.0, 2], runs=4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert file.path.stat().st_size == whole_bytes + 10
+        assert file.events() == events
+        assert writer.append("pairs", spread=[1.0, 2], runs=5).first_runs == 5
 
 
 def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):

@@ -117,7 +117,8 @@ class StreamWriter:
         self._file = file
 
     def append(self, kind: str, **fields: Any) -> StreamRecord:
-        """Append an event, which is on the disk when this returns; return the stream with it."""
+        """Append an event, which is on the disk when this returns; return the stream with it. Raises
+        OSError where it can't be written whole: the next append cuts off what was."""
         _, last_seal, whole_bytes = self._file._parsed()
         event = {"kind": kind, "at": round(time.time(), 3), **fields}
         event["seal"] = seal_after(last_seal, json.loads(json.dumps(event)))
@@ -125,8 +126,10 @@ class StreamWriter:
         descriptor = os.open(self._file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, whole_bytes)  # what a crash cut off
-            line = json.dumps(event, sort_keys=True).encode() + b"\n"
-            os.pwrite(descriptor, line, whole_bytes)
+            line, position = json.dumps(event, sort_keys=True).encode() + b"\n", whole_bytes
+            while line:  # a write may be short, and the next one says why
+                written_bytes = os.pwrite(descriptor, line, position)
+                line, position = line[written_bytes:], position + written_bytes
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
