@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
+import subprocess
 
 import pytest
+from support.files import write_files
 from support.streams import start_stream, stream_record, write_trainer
 
 from ablate.api import Stream
@@ -193,7 +196,7 @@ def test_an_event_that_finds_no_room_is_an_error_and_none(folder):
     with file.appending() as writer:
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (whole_bytes + 10, hard))
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match=str(errno.EFBIG)):
                 writer.append("pairs", spread=[1.0, 2], runs=4)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -217,6 +220,53 @@ def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     Stream("idea", store="both").attempt()  # after stream_conflicts found none
     with pytest.raises(TryAgain):
         bring_streams(both, store)
+
+
+PROGRAM = """
+command: ./go.sh {seed}
+result: {lines: 'error=(?P<error>.+)'}
+metrics: {error: {direction: less}}
+code: [go.sh]
+"""
+SCRIPT = "#!/bin/sh\n# COMMENT\necho error=$1\n"
+
+
+@pytest.fixture
+def script(folder):
+    """A stream of a program that is started by its path, and may be."""
+    write_files(folder, **{"go.sh": SCRIPT}, conf__trainer__go_yaml=PROGRAM)
+    (folder / "go.sh").chmod(0o755)
+    return Stream.start("idea", "trainer=go", "launcher=inline")
+
+
+def test_a_program_may_be_executed_from_its_copy_and_when_restored(script, folder, run):
+    (folder / "go.sh").write_text(SCRIPT.replace("COMMENT", "another"))
+    assert script.attempt().word in ("discard", "undecided")
+    run("merge", "runs", "--store", "both")
+    for store, back in (("runs", folder / "mine"), ("both", folder / "theirs")):
+        back.mkdir()
+        run("gate", "restore", "idea", "0", back, "--store", store)
+        assert subprocess.check_output([back / "go.sh", "7"], text=True) == "error=7\n"
+
+
+def test_a_program_that_may_be_executed_later_may_be_in_its_copy(script, folder):
+    (folder / "go.sh").write_text(SCRIPT.replace("COMMENT", "another"))
+    (folder / "go.sh").chmod(0o644)
+    with pytest.raises(Failure):
+        script.attempt()
+    (folder / "go.sh").chmod(0o755)
+    assert script.attempt().proposal == 1
+
+
+def test_restore_leaves_a_file_of_the_same_bytes(kept, folder):
+    content = kept.files(0)["toy.py"]
+    (folder / "elsewhere.py").write_bytes(content)
+    (folder / "toy.py").unlink()
+    (folder / "toy.py").symlink_to("elsewhere.py")
+    kept.restore(0, folder)
+    assert (folder / "toy.py").is_symlink()
+    kept.restore(1, folder)
+    assert (folder / "elsewhere.py").read_bytes() == content
 
 
 def test_restore_overwrites_no_edits_without_a_word(kept, folder, run):

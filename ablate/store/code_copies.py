@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,16 +44,18 @@ class CodeCopies:
         self.root = store.code
         self._store = store.root
 
-    def keep(self, files: Mapping[str, bytes], origin: Path) -> str:
+    def keep(self, files: Mapping[str, bytes], origin: Path, read_from: Path | None = None) -> str:
         """Keep files of the folder `origin`, by their paths there; return the name of the copy. A
-        copy that is there already stays, and is young again, so that `gc` leaves it. Raises Failure
-        for a path that leads out of it, and where it can't be written."""
+        copy that is there already stays, and is young again, so that `gc` leaves it. What may be
+        executed in `read_from`, where the files were read (None: `origin`), may be in the copy.
+        Raises Failure for a path that leads out of it, and where it can't be written."""
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
         _check_within(hashes)
         name = _name_of(hashes)
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.root / name)
             if (self.root / name / MANIFEST).exists():
+                _let_execute(self.root / name, files, read_from or origin)
                 return name
         folder = self.root / f".{name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -60,6 +63,7 @@ class CodeCopies:
         for path, content in files.items():
             make_folder((folder / path).parent)
             write_whole(folder / path, content)
+        _let_execute(folder, files, read_from or origin)
         manifest = {"files": hashes, "links": sorted(self._other_places(files, origin))}
         write_whole(folder / MANIFEST, to_json(manifest))
         try:
@@ -103,14 +107,18 @@ class CodeCopies:
         return folder
 
     def restore(self, name: str, folder: Path) -> list[str]:
-        """Write the files of a copy into a folder, over what is there; return their paths. Raises
-        UserError for a folder within the store."""
+        """Write the files of a copy into a folder, over what is there; return their paths. A file
+        that has these bytes stays as it is, also a link. Raises UserError for a folder within the
+        store."""
         if folder.resolve().is_relative_to(self._store.resolve()):
             raise UserError(f"{folder}: lies in the store; name the folder that you work in")
         contents = self.files(name)
         for path, content in contents.items():
-            make_folder((folder / path).parent)
-            write_whole(folder / path, content)
+            place = folder / path
+            if not place.is_file() or read_file(place) != content:
+                make_folder(place.parent)
+                write_whole(place, content)
+        _let_execute(folder, contents, self.root / name)
         return sorted(contents)
 
     def edited(self, name: str, folder: Path, kept_names: Iterable[str]) -> list[str]:
@@ -157,6 +165,16 @@ def _name_of(hashes: Mapping[str, str]) -> str:
     """Return the name of a copy, a hash of the hashes of its files by their paths."""
     text = json.dumps(hashes, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _let_execute(folder: Path, paths: Iterable[str], source: Path) -> None:
+    """Let those execute the files at these paths in a folder who may execute those in `source`."""
+    for path in paths:
+        if (source / path).is_file():
+            mode = stat.S_IMODE((folder / path).stat().st_mode)
+            allowed_mode = mode | (source / path).stat().st_mode & 0o111
+            if allowed_mode != mode:
+                (folder / path).chmod(allowed_mode)
 
 
 def _check_within(paths: Iterable[str]) -> None:

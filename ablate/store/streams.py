@@ -117,8 +117,8 @@ class StreamWriter:
         self._file = file
 
     def append(self, kind: str, **fields: Any) -> StreamRecord:
-        """Append an event, which is on the disk when this returns; return the stream with it. Raises
-        OSError where it can't be written whole: the next append cuts off what was."""
+        """Append an event, which is on the disk when this returns; return the stream with it.
+        Raises OSError where it can't be written whole: the next append cuts off what was."""
         _, last_seal, whole_bytes = self._file._parsed()
         event = {"kind": kind, "at": round(time.time(), 3), **fields}
         event["seal"] = seal_after(last_seal, json.loads(json.dumps(event)))
