@@ -171,9 +171,8 @@ def bring_streams(store: Store, source: Store) -> dict[str, str]:
         with mine.appending():
             old_content = read_file(mine.path) if mine.exists() else b""
             is_longer = len(content) > len(old_content)
-            if not max(content, old_content, key=len).startswith(
-                min(content, old_content, key=len)
-            ):
+            shorter, longer = sorted((content, old_content), key=len)
+            if not longer.startswith(shorter):
                 raise TryAgain(
                     f"the stream {file.name!r} grew in both stores while they were merged; merge "
                     f"again, which names what to do"
