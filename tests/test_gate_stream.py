@@ -368,6 +368,27 @@ def test_what_to_do_next_has_the_words_of_the_proposal(folder):
     assert (more.proposal, more.runs) == (undecided.proposal, 8)
 
 
+@pytest.mark.parametrize(("sealed_value", "value"), [(None, 3.0), (0.25, None), (0.25, 0.5)])
+def test_another_simplify_for_the_same_content_is_refused(folder, sealed_value, value):
+    stream = start_stream(margin=0.1, most=4)
+    write_trainer(folder, gain=0.7)
+    answer = stream.attempt(simplify=sealed_value)
+    with refused(r"^simplify:") as raised:
+        stream.attempt(simplify=value)
+    assert ("0.25" in str(raised.value)) == (sealed_value is not None)
+    assert stream.attempt(simplify=sealed_value) == answer
+
+
+def test_what_to_do_next_has_the_simplify_of_the_proposal(folder):
+    stream = start_stream()
+    code = (folder / "toy.py").read_text()
+    (folder / "toy.py").write_text(code.replace("run.log(1", "1 / 0; run.log(1"))
+    with pytest.raises(Failure):
+        stream.attempt(simplify=0.25)
+    command = re.match("`(.*?)`", stream.log().answers[0].next)[1].split()
+    assert command[command.index("idea") + 1 :] == ["--simplify", "0.25"]
+
+
 def test_a_holdout_without_a_number_stops_no_keep(folder):
     code = (folder / "toy.py").read_text()
     (folder / "toy.py").write_text(code.replace("train_loss=1.0", "other=7.0"))

@@ -11,6 +11,7 @@ from typing import Any
 from ablate.analysis import StreamJudge
 from ablate.api.stream_answers import GateAnswer, MeasuredBaseline, StreamLog
 from ablate.run import RunSpec
+from ablate.shared import spelling
 from ablate.store import CodeVersion, Store, StreamRecord
 
 
@@ -46,7 +47,9 @@ def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
 def _advice(store: Store, record: StreamRecord, number: int) -> str:
     """Say what to do after the last look at a proposal."""
     proposal, name = record.proposals[number - 1], record.name
-    baseline = record.baseline
+    baseline, words = record.baseline, record.proposals[number - 1].words
+    if proposal.simplify is not None:
+        words = (*words, "--simplify", spelling(proposal.simplify))
     undo = "undo the change"
     if baseline.copy:
         undo += f": `{store.command('gate', 'restore', name, str(baseline.number), '.')}`"
@@ -66,10 +69,9 @@ def _advice(store: Store, record: StreamRecord, number: int) -> str:
             higher_limits = [n for n in StreamJudge.most_choices if n > proposal.most]
             if not higher_limits:
                 return undo
-            words = (*proposal.words, "--most", str(higher_limits[0]))
-            command = store.command("gate", "try", name, *words)
+            command = store.command("gate", "try", name, *words, "--most", str(higher_limits[0]))
             return f"`{command}` goes on with it; or {undo}"
-    command = store.command("gate", "try", name, *proposal.words)
+    command = store.command("gate", "try", name, *words)
     return f"`{command}` with the same code goes on"
 
 
