@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 
 import pytest
@@ -220,6 +221,28 @@ def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     Stream("idea", store="both").attempt()  # after stream_conflicts found none
     with pytest.raises(TryAgain):
         bring_streams(both, store)
+
+
+def test_data_that_comes_later_is_linked_and_a_module_is_not(folder):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    name = copies.keep({"a.py": b"1"}, folder)
+    copies.keep({"a.py": b"2", "rules.cfg": b"", "plugins/b.txt": b""}, folder)
+    write_files(folder, points_csv="9", package__b_py="", late_py="", plugins__b_txt="")
+    write_files(folder, **{"rules.cfg": "a later proposal's"}, images__0="")
+    copy = copies.prepare(name, folder)
+    later = {"points_csv", "images", "rules.cfg", "plugins", "package", "late.py"}
+    assert later & {*os.listdir(copy)} == {"points_csv", "images"}
+    assert (copy / "points_csv").read_text() == "9"
+
+
+def test_a_link_that_leads_nowhere_is_made_again(folder):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    write_files(folder, here__points="1", there__points="2")
+    name = copies.keep({"a.py": b"1"}, folder / "here")
+    copies.prepare(name, folder / "here")
+    shutil.rmtree(folder / "here")
+    copy = copies.prepare(name, folder / "there")
+    assert (copy / "points").read_text() == "2"
 
 
 PROGRAM = """

@@ -2,8 +2,8 @@
 
 The folder that a user works in changes with every proposal, and the baseline is trained again
 later. So every code of a stream is trained from its copy. Besides the files of the code, which are
-copied, the copy has a link to everything else that lay in that folder when it was made, such as
-data.
+copied, the copy has a link to everything else in that folder, such as data. What was not there when
+it was made is linked later, unless it may be code of a later proposal.
 
 Used by api/stream.py and audit/streams.py, and by store/gc.py, which removes copies that no stream
 needs.
@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -97,13 +98,13 @@ class CodeCopies:
 
     def prepare(self, name: str, origin: Path) -> Path:
         """Return the folder of a copy, ready for training: whole, and with a link to everything
-        else that lay in the folder `origin`. Raises Failure as `files` does."""
+        else in the folder `origin`. Raises Failure as `files` does."""
         self.files(name)
         folder = self.root.resolve() / name
-        for path in self._manifest(name)["links"]:
+        manifest = self._manifest(name)
+        for path in {*manifest["links"], *self._later_places(manifest, origin)}:
             make_folder((folder / path).parent)
-            with contextlib.suppress(FileExistsError):
-                (folder / path).symlink_to(origin / path)
+            _link(folder / path, origin / path)
         return folder
 
     def restore(self, name: str, folder: Path) -> list[str]:
@@ -147,6 +148,24 @@ class CodeCopies:
                     return dict(manifest)
         raise Failure(f"{self.root / name}: is no whole copy of code")
 
+    def _later_places(self, manifest: Mapping[str, Any], origin: Path) -> list[str]:
+        """List the paths in a folder of what came into it after the copy with this manifest, and
+        can't be code of a later proposal, which would change what this one does: no copy has it,
+        and Python can't import it."""
+        later = {*self._other_places(manifest["files"], origin)} - {*manifest["links"]}
+        if not later:
+            return []
+        for hashes in self._readable_hashes(self.names()):
+            for path in hashes:
+                later -= {path, *map(str, PurePosixPath(path).parents)}
+        return [path for path in later if not _is_importable(origin / path)]
+
+    def _readable_hashes(self, names: Iterable[str]) -> Iterator[Mapping[str, str]]:
+        """Yield the hashes of the files of copies, but for those whose manifest is damaged."""
+        for name in names:
+            with contextlib.suppress(Failure):
+                yield self._manifest(name)["files"]
+
     def _other_places(self, files: Iterable[str], origin: Path) -> Iterator[str]:
         """Yield the paths in a folder of what is no file of the code: of folders that hold code,
         what lies in them."""
@@ -165,6 +184,22 @@ def _name_of(hashes: Mapping[str, str]) -> str:
     """Return the name of a copy, a hash of the hashes of its files by their paths."""
     text = json.dumps(hashes, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_importable(place: Path) -> bool:
+    """Return whether Python could import a file, or a file right in a folder."""
+    files = os.listdir(place) if place.is_dir() else [place.name]
+    return any(file.endswith(tuple(all_suffixes())) for file in files)
+
+
+def _link(link: Path, target: Path) -> None:
+    """Make a link, also in place of one that leads nowhere; whatever else is there stays."""
+    if os.path.lexists(link) and not (link.is_symlink() and not link.exists()):
+        return
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)  # another process may make the same
 
 
 def _let_execute(folder: Path, paths: Iterable[str], source: Path) -> None:
