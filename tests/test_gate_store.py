@@ -281,6 +281,15 @@ def test_a_program_that_may_be_executed_later_may_be_in_its_copy(script, folder)
     assert script.attempt().proposal == 1
 
 
+@pytest.mark.parametrize("damage", ["", "{}"])
+def test_a_damaged_copy_of_another_code_stops_no_restore(kept, folder, run, damage):
+    discarded = stream_record().proposals[1].code.copy
+    (folder / "runs" / "code" / discarded / MANIFEST).write_text(damage)
+    run("gate", "restore", "idea", "1", ".", code=2)  # nobody else has what lies here now
+    run("gate", "restore", "idea", "1", ".", "--yes")
+    assert (folder / "toy.py").read_bytes() == kept.files(1)["toy.py"]
+
+
 def test_restore_leaves_a_file_of_the_same_bytes(kept, folder):
     content = kept.files(0)["toy.py"]
     (folder / "elsewhere.py").write_bytes(content)

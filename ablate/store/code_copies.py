@@ -124,8 +124,8 @@ class CodeCopies:
 
     def edited(self, name: str, folder: Path, kept_names: Iterable[str]) -> list[str]:
         """List the paths of a copy whose files in a folder have other bytes than in each of the
-        copies `kept_names`: `restore` would overwrite what nobody else has."""
-        kept_hashes = [self._manifest(kept_name)["files"] for kept_name in kept_names]
+        copies `kept_names` that can be read: `restore` would overwrite what nobody else has."""
+        kept_hashes = [*self._readable_hashes(kept_names)]
         return [
             path
             for path in self._manifest(name)["files"]
