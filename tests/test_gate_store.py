@@ -235,6 +235,16 @@ def test_data_that_comes_later_is_linked_and_a_module_is_not(folder):
     assert (copy / "points_csv").read_text() == "9"
 
 
+def test_a_link_in_circles_is_left_out(folder):
+    (folder / "circle").symlink_to("circle")
+    stream = start_stream()
+    (copy,) = (folder / "runs" / "code").iterdir()
+    write_trainer(folder, gain=5.0)
+    assert stream.attempt().word == "keep"
+    assert "conf" in os.listdir(copy)
+    assert "circle" not in os.listdir(copy)
+
+
 def test_a_link_that_leads_nowhere_is_made_again(folder):
     copies = StreamFile(Store(folder / "runs"), "idea").copies
     write_files(folder, here__points="1", there__points="2")

@@ -168,15 +168,16 @@ class CodeCopies:
 
     def _other_places(self, files: Iterable[str], origin: Path) -> Iterator[str]:
         """Yield the paths in a folder of what is no file of the code: of folders that hold code,
-        what lies in them."""
+        what lies in them. A link that leads nowhere, or in circles, is left out."""
         paths = {PurePosixPath(path) for path in files}
         folders = {parent for path in paths for parent in path.parents} or {PurePosixPath()}
         for folder in folders:
             for place in (origin / folder).iterdir() if (origin / folder).is_dir() else ():
                 path = folder / place.name
                 is_other = path not in paths and path not in folders
-                is_store = place.resolve() == self._store.resolve()
-                if is_other and not is_store and place.name not in NEVER_LINKED:
+                if not is_other or place.name in NEVER_LINKED or not os.path.exists(place):
+                    continue
+                if place.resolve() != self._store.resolve():
                     yield str(path)
 
 
