@@ -389,6 +389,20 @@ def test_what_to_do_next_has_the_simplify_of_the_proposal(folder):
     assert command[command.index("idea") + 1 :] == ["--simplify", "0.25"]
 
 
+def test_to_undo_a_change_its_new_files_are_named(folder):
+    """A file that lay there before, and is code only now, is the user's."""
+    write_files(folder, old_py="")
+    stream = start_stream()
+    write_trainer(folder, gain=-9.0)
+    code = (folder / "toy.py").read_text()
+    write_files(folder, toy_py=f"import old, extra\n{code}", extra_py="")
+    answer = stream.attempt()
+    assert answer.word == "discard"
+    assert re.findall(r"\w+\.py", answer.next) == ["extra.py"]
+    write_trainer(folder, gain=-8.0)
+    assert re.findall(r"\w+\.py", stream.attempt().next) == []
+
+
 def test_a_holdout_without_a_number_stops_no_keep(folder):
     code = (folder / "toy.py").read_text()
     (folder / "toy.py").write_text(code.replace("train_loss=1.0", "other=7.0"))

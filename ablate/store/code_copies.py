@@ -134,6 +134,20 @@ class CodeCopies:
             not in [hashes.get(path) for hashes in kept_hashes]
         ]
 
+    def added(self, name: str, old_name: str) -> list[str]:
+        """List the files of a copy that are none of an older copy's, nor lay next to those then:
+        `restore` of the older one leaves them. None where a copy is gone or damaged."""
+        try:
+            manifest, old_manifest = self._manifest(name), self._manifest(old_name)
+        except Failure:
+            return []
+        old_places = {*old_manifest["files"], *old_manifest["links"]}
+        return [
+            path
+            for path in sorted(manifest["files"])
+            if old_places.isdisjoint([path, *map(str, PurePosixPath(path).parents)])
+        ]
+
     def names(self) -> list[str]:
         """List the copies."""
         if not self.root.is_dir():
