@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
+import shutil
+import subprocess
 
 import pytest
+from support.files import write_files
 from support.streams import start_stream, stream_record, write_trainer
 
 from ablate.api import Stream
@@ -174,6 +179,33 @@ def test_a_file_of_another_name_is_no_stream(kept, folder, run):
     run("gc", "--yes")
 
 
+@pytest.mark.parametrize("begun", ["", '{"at": 17'])
+def test_a_start_that_a_crash_cut_off_is_no_stream(kept, folder, run, begun):
+    (folder / "runs" / "streams" / "other.jsonl").write_text(begun)
+    assert [file.name for file in StreamFile.of_store(Store(folder / "runs"))] == ["idea"]
+    run("gc", "--yes")
+    run("gate", "log", "other", code=2)
+    assert start_stream("other").log().proposals == 0
+
+
+def test_an_event_that_finds_no_room_is_an_error_and_none(folder):
+    """The kernel writes up to the limit of a file's size, and then no more."""
+    start_stream()
+    file = StreamFile(Store(folder / "runs"), "idea")
+    events, whole_bytes = file.events(), file.path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with file.appending() as writer:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (whole_bytes + 10, hard))
+            with pytest.raises(OSError, match=str(errno.EFBIG)):
+                writer.append("pairs", spread=[1.0, 2], runs=4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert file.path.stat().st_size == whole_bytes + 10
+        assert file.events() == events
+        assert writer.append("pairs", spread=[1.0, 2], runs=5).first_runs == 5
+
+
 def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     """Whoever holds the lock has read the old file, and would append to it."""
     run("merge", "runs", "--store", "both")
@@ -189,6 +221,94 @@ def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     Stream("idea", store="both").attempt()  # after stream_conflicts found none
     with pytest.raises(TryAgain):
         bring_streams(both, store)
+
+
+def test_data_that_comes_later_is_linked_and_a_module_is_not(folder):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    name = copies.keep({"a.py": b"1"}, folder)
+    copies.keep({"a.py": b"2", "rules.cfg": b"", "plugins/b.txt": b""}, folder)
+    write_files(folder, points_csv="9", package__b_py="", late_py="", plugins__b_txt="")
+    write_files(folder, **{"rules.cfg": "a later proposal's"}, images__0="")
+    copy = copies.prepare(name, folder)
+    later = {"points_csv", "images", "rules.cfg", "plugins", "package", "late.py"}
+    assert later & {*os.listdir(copy)} == {"points_csv", "images"}
+    assert (copy / "points_csv").read_text() == "9"
+
+
+def test_a_link_in_circles_is_left_out(folder):
+    (folder / "circle").symlink_to("circle")
+    stream = start_stream()
+    (copy,) = (folder / "runs" / "code").iterdir()
+    write_trainer(folder, gain=5.0)
+    assert stream.attempt().word == "keep"
+    assert "conf" in os.listdir(copy)
+    assert "circle" not in os.listdir(copy)
+
+
+def test_a_link_that_leads_nowhere_is_made_again(folder):
+    copies = StreamFile(Store(folder / "runs"), "idea").copies
+    write_files(folder, here__points="1", there__points="2")
+    name = copies.keep({"a.py": b"1"}, folder / "here")
+    copies.prepare(name, folder / "here")
+    shutil.rmtree(folder / "here")
+    copy = copies.prepare(name, folder / "there")
+    assert (copy / "points").read_text() == "2"
+
+
+PROGRAM = """
+command: ./go.sh {seed}
+result: {lines: 'error=(?P<error>.+)'}
+metrics: {error: {direction: less}}
+code: [go.sh]
+"""
+SCRIPT = "#!/bin/sh\n# COMMENT\necho error=$1\n"
+
+
+@pytest.fixture
+def script(folder):
+    """A stream of a program that is started by its path, and may be."""
+    write_files(folder, **{"go.sh": SCRIPT}, conf__trainer__go_yaml=PROGRAM)
+    (folder / "go.sh").chmod(0o755)
+    return Stream.start("idea", "trainer=go", "launcher=inline")
+
+
+def test_a_program_may_be_executed_from_its_copy_and_when_restored(script, folder, run):
+    (folder / "go.sh").write_text(SCRIPT.replace("COMMENT", "another"))
+    assert script.attempt().word in ("discard", "undecided")
+    run("merge", "runs", "--store", "both")
+    for store, back in (("runs", folder / "mine"), ("both", folder / "theirs")):
+        back.mkdir()
+        run("gate", "restore", "idea", "0", back, "--store", store)
+        assert subprocess.check_output([back / "go.sh", "7"], text=True) == "error=7\n"
+
+
+def test_a_program_that_may_be_executed_later_may_be_in_its_copy(script, folder):
+    (folder / "go.sh").write_text(SCRIPT.replace("COMMENT", "another"))
+    (folder / "go.sh").chmod(0o644)
+    with pytest.raises(Failure):
+        script.attempt()
+    (folder / "go.sh").chmod(0o755)
+    assert script.attempt().proposal == 1
+
+
+@pytest.mark.parametrize("damage", ["", "{}"])
+def test_a_damaged_copy_of_another_code_stops_no_restore(kept, folder, run, damage):
+    discarded = stream_record().proposals[1].code.copy
+    (folder / "runs" / "code" / discarded / MANIFEST).write_text(damage)
+    run("gate", "restore", "idea", "1", ".", code=2)  # nobody else has what lies here now
+    run("gate", "restore", "idea", "1", ".", "--yes")
+    assert (folder / "toy.py").read_bytes() == kept.files(1)["toy.py"]
+
+
+def test_restore_leaves_a_file_of_the_same_bytes(kept, folder):
+    content = kept.files(0)["toy.py"]
+    (folder / "elsewhere.py").write_bytes(content)
+    (folder / "toy.py").unlink()
+    (folder / "toy.py").symlink_to("elsewhere.py")
+    kept.restore(0, folder)
+    assert (folder / "toy.py").is_symlink()
+    kept.restore(1, folder)
+    assert (folder / "elsewhere.py").read_bytes() == content
 
 
 def test_restore_overwrites_no_edits_without_a_word(kept, folder, run):

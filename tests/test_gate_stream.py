@@ -19,6 +19,7 @@ from support.streams import (
 
 from ablate.api import Stream
 from ablate.audit.streams import verify_stream
+from ablate.planning import ComposedCode
 from ablate.report import StreamView
 from ablate.shared import Failure, TryAgain
 from ablate.store import Store, StreamFile, streams
@@ -278,6 +279,25 @@ def test_a_keep_whose_baseline_has_changed_is_stale(folder):
     assert (again.proposal, again.against) == (3, 1)
 
 
+def test_a_keep_while_a_proposal_is_composed_is_not_undone(folder):
+    """Its settings are those over the old baseline."""
+    stream, of_folder = start_stream(), ComposedCode.of_folder
+    with pytest.MonkeyPatch.context() as patch:
+
+        def overtaken(*arguments):
+            composed = of_folder(*arguments)
+            patch.undo()
+            assert stream.attempt("trainer.rate=6").word == "keep"
+            return composed
+
+        patch.setattr(ComposedCode, "of_folder", overtaken)
+        with pytest.raises(TryAgain):
+            stream.attempt("trainer.mode=b")
+    assert stream.log().proposals == 1
+    assert stream.attempt("trainer.mode=b").against == 1
+    assert stream_record().proposals[1].code.spec["trainer"]["rate"] == 6
+
+
 def open_both(stream, folder, second):
     """Open two proposals against the first baseline, as two processes do at once."""
     code = (folder / "toy.py").read_text()
@@ -346,6 +366,41 @@ def test_what_to_do_next_has_the_words_of_the_proposal(folder):
     assert words == [*stream_record().proposals[undecided.proposal - 1].words, "--most", "8"]
     more = stream.attempt(words[0], most=int(words[-1]))
     assert (more.proposal, more.runs) == (undecided.proposal, 8)
+
+
+@pytest.mark.parametrize(("sealed_value", "value"), [(None, 3.0), (0.25, None), (0.25, 0.5)])
+def test_another_simplify_for_the_same_content_is_refused(folder, sealed_value, value):
+    stream = start_stream(margin=0.1, most=4)
+    write_trainer(folder, gain=0.7)
+    answer = stream.attempt(simplify=sealed_value)
+    with refused(r"^simplify:") as raised:
+        stream.attempt(simplify=value)
+    assert ("0.25" in str(raised.value)) == (sealed_value is not None)
+    assert stream.attempt(simplify=sealed_value) == answer
+
+
+def test_what_to_do_next_has_the_simplify_of_the_proposal(folder):
+    stream = start_stream()
+    code = (folder / "toy.py").read_text()
+    (folder / "toy.py").write_text(code.replace("run.log(1", "1 / 0; run.log(1"))
+    with pytest.raises(Failure):
+        stream.attempt(simplify=0.25)
+    command = re.match("`(.*?)`", stream.log().answers[0].next)[1].split()
+    assert command[command.index("idea") + 1 :] == ["--simplify", "0.25"]
+
+
+def test_to_undo_a_change_its_new_files_are_named(folder):
+    """A file that lay there before, and is code only now, is the user's."""
+    write_files(folder, old_py="")
+    stream = start_stream()
+    write_trainer(folder, gain=-9.0)
+    code = (folder / "toy.py").read_text()
+    write_files(folder, toy_py=f"import old, extra\n{code}", extra_py="")
+    answer = stream.attempt()
+    assert answer.word == "discard"
+    assert re.findall(r"\w+\.py", answer.next) == ["extra.py"]
+    write_trainer(folder, gain=-8.0)
+    assert re.findall(r"\w+\.py", stream.attempt().next) == []
 
 
 def test_a_holdout_without_a_number_stops_no_keep(folder):

@@ -26,7 +26,7 @@ from ablate.api.stream_log import answer_of, log_of
 from ablate.api.stream_runs import Collapsed, StreamRuns
 from ablate.planning import ComposedCode
 from ablate.run import OwnSpec, RunSpec, code_file_hash, code_sources
-from ablate.shared import TryAgain, UserError, read_file, unknown_value
+from ablate.shared import TryAgain, UserError, read_file, spelling, unknown_value
 from ablate.store import CodeVersion, Store, StreamFile
 
 Place = str | os.PathLike[str] | None
@@ -104,8 +104,8 @@ class Stream:
         `most`: runs at most (4, 8, 12, 20 or 30), also for one that was left undecided.
 
         Raises UserError for a mistake, for code that is the baseline's, and where it changes what
-        is pinned; Failure where a run fails, and the proposal stays open; KeyboardInterrupt where
-        it was stopped. The same call goes on.
+        is pinned; TryAgain where another proposal was kept meanwhile; Failure where a run fails,
+        and the proposal stays open; KeyboardInterrupt where it was stopped. The same call goes on.
         """
         _check_most(most)
         _check_positive("--simplify", simplify)
@@ -118,7 +118,7 @@ class Stream:
         work = StreamRuns(self._store, record, composed.launcher)
         if record.rules.pairs and record.first_pool is None:
             self._train_first_pairs(work)
-        number = self._open(code, words, note, simplify, most)
+        number = self._open(code, record.baseline.number, words, note, simplify, most)
         while not (record := self._file.record()).proposals[number - 1].word:
             self._judge(dataclasses.replace(work, record=record), number)
         return answer_of(self._store, record, number)
@@ -165,19 +165,25 @@ class Stream:
     def _open(
         self,
         code: CodeVersion,
+        against: int,
         words: Sequence[str],
         note: str,
         simplify: float | None,
         most: int | None,
     ) -> int:
         """Return the number of the proposal with this content, a new one where the stream has not
-        judged it against what would be its measure now."""
+        judged it against what would be its measure now. Raises TryAgain where `against`, over whose
+        settings it was composed, is the baseline no more: it would undo what was kept since;
+        UserError where the proposal with this content has another `simplify`."""
         with self._file.appending() as writer:
             record = self._file.record()
             baseline = record.baseline
+            if baseline.number != against:
+                raise TryAgain(f"{self.name}: another proposal was kept meanwhile; try again")
             for proposal in reversed(record.proposals):
                 if proposal.code.id != code.id or not record.is_answered(proposal):
                     continue
+                _check_simplify(simplify, proposal.simplify, proposal.number)
                 goes_on = proposal.word == "undecided" and (most or 0) > proposal.most
                 if goes_on and proposal.looks[-1].reason == "runs":
                     writer.append("more", proposal=proposal.number, most=most)
@@ -191,7 +197,7 @@ class Stream:
                 code=dataclasses.asdict(
                     dataclasses.replace(code, number=len(record.proposals) + 1)
                 ),
-                against=baseline.number,
+                against=against,
                 measure=record.measure.number,
                 note=note,
                 words=[*words],
@@ -317,6 +323,19 @@ def _check_options(options: GateOptions) -> None:
 def _check_most(most: int | None) -> None:
     if most is not None and most not in StreamJudge.most_choices:
         raise unknown_value("--most", most, StreamJudge.most_choices)
+
+
+def _check_simplify(value: float | None, sealed_value: float | None, number: int) -> None:
+    """Raise UserError where a proposal was opened with another `--simplify` than is typed now."""
+    if value == sealed_value:
+        return
+    was, remedy = "without it", "leave it out"
+    if sealed_value is not None:
+        was, remedy = f"with {spelling(sealed_value)}", "type that"
+    raise UserError(
+        f"--simplify: proposal {number} has this content and was tried {was}; {remedy}, or propose "
+        f"another change"
+    )
 
 
 def _check_positive(option: str, value: float | None) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from ablate.analysis import StreamJudge
 from ablate.api.stream_answers import GateAnswer, MeasuredBaseline, StreamLog
 from ablate.run import RunSpec
-from ablate.store import CodeVersion, Store, StreamRecord
+from ablate.shared import spelling
+from ablate.store import CodeVersion, Store, StreamFile, StreamRecord
 
 
 def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
@@ -46,10 +47,10 @@ def answer_of(store: Store, record: StreamRecord, number: int) -> GateAnswer:
 def _advice(store: Store, record: StreamRecord, number: int) -> str:
     """Say what to do after the last look at a proposal."""
     proposal, name = record.proposals[number - 1], record.name
-    baseline = record.baseline
-    undo = "undo the change"
-    if baseline.copy:
-        undo += f": `{store.command('gate', 'restore', name, str(baseline.number), '.')}`"
+    baseline, words = record.baseline, record.proposals[number - 1].words
+    if proposal.simplify is not None:
+        words = (*words, "--simplify", spelling(proposal.simplify))
+    undo = _undo(store, record, proposal.code)
     match proposal.word:
         case "keep":
             return "it is the baseline now: commit it, and propose the next change on top of it"
@@ -66,11 +67,21 @@ def _advice(store: Store, record: StreamRecord, number: int) -> str:
             higher_limits = [n for n in StreamJudge.most_choices if n > proposal.most]
             if not higher_limits:
                 return undo
-            words = (*proposal.words, "--most", str(higher_limits[0]))
-            command = store.command("gate", "try", name, *words)
+            command = store.command("gate", "try", name, *words, "--most", str(higher_limits[0]))
             return f"`{command}` goes on with it; or {undo}"
-    command = store.command("gate", "try", name, *proposal.words)
+    command = store.command("gate", "try", name, *words)
     return f"`{command}` with the same code goes on"
+
+
+def _undo(store: Store, record: StreamRecord, code: CodeVersion) -> str:
+    """Say how to undo the change of a proposal with this code."""
+    name, baseline = record.name, record.baseline
+    if not baseline.copy:
+        return "undo the change"
+    command = store.command("gate", "restore", name, str(baseline.number), ".")
+    added_files = StreamFile(store, name).copies.added(code.copy, baseline.copy)
+    removal = f", and remove {', '.join(added_files)}" if added_files else ""
+    return f"undo the change: `{command}`{removal}"
 
 
 def _count(record: StreamRecord, word: str) -> int:

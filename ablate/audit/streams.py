@@ -166,13 +166,13 @@ def bring_streams(store: Store, source: Store) -> dict[str, str]:
         content = read_file(file.path)  # before its codes: it may grow meanwhile
         for code in file.record().needed_codes:
             if code.copy in file.copies.names():
-                mine.copies.keep(file.copies.files(code.copy), Path(code.origin))
+                files, read_from = file.copies.files(code.copy), file.copies.root / code.copy
+                mine.copies.keep(files, Path(code.origin), read_from)
         with mine.appending():
             old_content = read_file(mine.path) if mine.exists() else b""
             is_longer = len(content) > len(old_content)
-            if not max(content, old_content, key=len).startswith(
-                min(content, old_content, key=len)
-            ):
+            shorter, longer = sorted((content, old_content), key=len)
+            if not longer.startswith(shorter):
                 raise TryAgain(
                     f"the stream {file.name!r} grew in both stores while they were merged; merge "
                     f"again, which names what to do"

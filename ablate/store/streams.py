@@ -42,7 +42,8 @@ class StreamFile:
         """List the streams of a store, by name. A file that has no stream's name, such as a copy
         that a user made, is none."""
         paths: list[Path] = sorted(store.streams.glob("*.jsonl")) if store.streams.is_dir() else []
-        return [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
+        files = [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
+        return [file for file in files if file.exists()]
 
     @property
     def copies(self) -> CodeCopies:
@@ -50,7 +51,9 @@ class StreamFile:
         return CodeCopies(self._store)
 
     def exists(self) -> bool:
-        return self.path.exists()
+        """Return whether the stream has begun, which it does with its first whole line: a crash
+        before that leaves a file without one."""
+        return self.path.exists() and b"\n" in read_file(self.path)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events, without their seals.
@@ -114,7 +117,8 @@ class StreamWriter:
         self._file = file
 
     def append(self, kind: str, **fields: Any) -> StreamRecord:
-        """Append an event, which is on the disk when this returns; return the stream with it."""
+        """Append an event, which is on the disk when this returns; return the stream with it.
+        Raises OSError where it can't be written whole: the next append cuts off what was."""
         _, last_seal, whole_bytes = self._file._parsed()
         event = {"kind": kind, "at": round(time.time(), 3), **fields}
         event["seal"] = seal_after(last_seal, json.loads(json.dumps(event)))
@@ -122,8 +126,10 @@ class StreamWriter:
         descriptor = os.open(self._file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, whole_bytes)  # what a crash cut off
-            line = json.dumps(event, sort_keys=True).encode() + b"\n"
-            os.pwrite(descriptor, line, whole_bytes)
+            line, position = json.dumps(event, sort_keys=True).encode() + b"\n", whole_bytes
+            while line:  # a write may be short, and the next one says why
+                written_bytes = os.pwrite(descriptor, line, position)
+                line, position = line[written_bytes:], position + written_bytes
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
