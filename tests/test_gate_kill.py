@@ -111,6 +111,10 @@ def test_of_two_proposals_at_once_one_is_kept(tmp_path):
         for server in servers:
             server.start("gate", "try", "idea", "--store", store)
         codes = [server.end() for server in servers]
+        for place, server in enumerate(servers):
+            if codes[place] == 75:  # the other was kept while this one was composed
+                server.start("gate", "try", "idea", "--store", store)
+                codes[place] = server.end()
     record = StreamFile(Store(Path(store)), "idea").record()
     keeps = [proposal.against for proposal in record.proposals if proposal.word == "keep"]
     assert len(keeps) == len(set(keeps)) == codes.count(0)
