@@ -188,13 +188,26 @@ def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
     assert len([*(folder / "runs" / "runs").glob("*/result.json")]) == 4
 
 
-def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, tmp_path, monkeypatch):
+@pytest.fixture
+def run_stopped_job(shell, tmp_path, monkeypatch):
+    """A Slurm whose job 7 starts when this is called: it ends by the stop, before its first run."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for program, body in (("sbatch", f"cat >{tmp_path}/script\necho 7"), ("squeue", "")):
         (programs / program).write_text(f"#!/bin/sh\n{body}\n")
         (programs / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+    def run() -> None:
+        words = ["bash", tmp_path / "script"]
+        job = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert job.returncode == 128 + signal.SIGTERM, job.stderr
+        assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+
+    return run
+
+
+def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, run_stopped_job):
     shell(*SWEEP, "launcher=slurm", "--detach", "job", "--yes", "--as", "queued")
     wait = ("status", "queued", "--wait", "--timeout", "4", "--format", "json")
     assert json.loads(shell(*wait, code=75).out)["retry"] is True  # it has no plan yet
@@ -204,25 +217,15 @@ def test_a_job_that_is_to_drive_is_awaited_and_stopped(shell, tmp_path, monkeypa
     assert json.loads(stopped.out)["sweep"] == "queued"
     assert "`scancel 7`" in stopped.err
     shell("status", "queued", code=2)
-    job = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
-    assert job.returncode == 128 + signal.SIGTERM, job.stderr
-    assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+    run_stopped_job()
 
 
-def test_a_stop_of_a_driven_sweep_reaches_its_job_in_the_queue(shell, tmp_path, monkeypatch):
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for program, body in (("sbatch", f"cat >{tmp_path}/script\necho 7"), ("squeue", "")):
-        (programs / program).write_text(f"#!/bin/sh\n{body}\n")
-        (programs / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+def test_a_stop_of_a_driven_sweep_reaches_its_job_in_the_queue(shell, run_stopped_job):
     words = [word for word in LONG if not word.startswith("launcher=")]
     shell(*words, "launcher=slurm", "--detach", "job", "--yes")
     shell(*LONG, *HERE, "--yes")  # the user did not wait
     assert shell("stop").out
-    job = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
-    assert job.returncode == 128 + signal.SIGTERM, job.stderr
-    assert not [*(shell.folder / "runs" / "pilots").glob("*/orders.json")]
+    run_stopped_job()
 
 
 def test_a_stop_leaves_folders_alone_that_are_no_store(shell):
