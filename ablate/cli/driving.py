@@ -345,7 +345,7 @@ def stop(
     stopped = stop_driver(place, sweep, announce, timeout)
     counts: dict[str, int | None] = {"done": None, "total": None}
     if stopped is None:
-        print(f"no run of {sweep or store} is active; a sweep that is starting stops, too")
+        print(f"no run of {sweep or store} is active; a sweep that is starting now will stop")
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
     else:
