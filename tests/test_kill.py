@@ -235,7 +235,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     freeze([driver.pid])
-    gave_up = other("stop", "--timeout", "0.5", code=1).err
+    gave_up = other("stop", "--timeout", "0.5", code=75).err
     assert (
         f"process {driver.pid} is frozen; `kill -CONT {driver.pid}` resumes it, and then it stops; "
         "Ctrl-C ends the waiting\n"
