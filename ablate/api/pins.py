@@ -40,6 +40,11 @@ def read_pinned(patterns: Sequence[str], folder: Path, store: Path) -> dict[str,
             )
         if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
             raise UserError(f"--pin {pattern}: expected files within {folder}")
+        if any("**" in part and part != "**" for part in Path(file_pattern).parts):
+            raise UserError(  # Python 3.13 reads it as '*', an earlier one refuses it
+                f"--pin {pattern}: expected '**' between slashes; for all Python files write "
+                f"'**/*.py'"
+            )
         try:
             files = sorted(
                 file
