@@ -58,6 +58,7 @@ def test_config(ask):
     assert found["configuration"]["stem"]["name"] == "dpn"
 
 
+@pytest.mark.whole  # it builds the models, in a process of its own
 def test_plan(ask):
     words = ("plan", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.epochs=1e11")
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
