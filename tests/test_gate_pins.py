@@ -181,7 +181,11 @@ def test_a_pin_has_the_same_hash_in_every_version_of_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "pin", [":evaluate", "", "**.py:evaluate", "../model.py", "/model.py", ".", "./", ".:evaluate"]
+    "pin",
+    [
+        *(":evaluate", "", ".", "./", ".:evaluate", "../model.py", "/model.py"),
+        *("**.py:evaluate", "**", "**:evaluate", "*/**", "a**/model.py"),
+    ],
 )
 def test_a_pin_without_a_file_is_refused_in_a_line(folder, pin):
     with refused("^pin"):

@@ -40,10 +40,11 @@ def read_pinned(patterns: Sequence[str], folder: Path, store: Path) -> dict[str,
             )
         if Path(file_pattern).is_absolute() or ".." in Path(file_pattern).parts:
             raise UserError(f"--pin {pattern}: expected files within {folder}")
-        if any("**" in part and part != "**" for part in Path(file_pattern).parts):
-            raise UserError(  # Python 3.13 reads it as '*', an earlier one refuses it
-                f"--pin {pattern}: expected '**' between slashes; for all Python files write "
-                f"'**/*.py'"
+        *folder_patterns, file_name = Path(file_pattern).parts
+        if "**" in file_name or any("**" in part and part != "**" for part in folder_patterns):
+            raise UserError(  # Python 3.13 matches files by it, an earlier one none or refuses it
+                f"--pin {pattern}: expected '**/' before a file name, such as '**/*.py' or "
+                f"'data/**/*'"
             )
         try:
             files = sorted(
