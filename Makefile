@@ -14,16 +14,16 @@ sweep: $(TOOL)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
-# What is over in a moment, and all rules of statistics: five minutes.
+# What is over in a moment, and all rules of statistics: 6 to 15 minutes on two cores.
 test: $(STAMP)
 	$(PYTEST) -m "not whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
-# Whole sweeps, programs, terminals and browsers: seconds each, five to ten minutes.
+# Whole sweeps, programs, terminals and browsers: seconds each, 6 to 16 minutes.
 whole: $(STAMP)
 	$(PYTEST) -m "whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
 # Sweeps and commands that are killed, files that are damaged, disks that are full, devices that are
-# lost: ten to twenty minutes.
+# lost: 10 to 22 minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
 

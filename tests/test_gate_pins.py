@@ -192,6 +192,14 @@ def test_a_pin_without_a_file_is_refused_in_a_line(folder, pin):
         start_stream(pins=[pin])
 
 
+def test_the_command_speaks_of_its_option(folder, ask):
+    code, text = ask("gate", "start", "idea", "trainer=toy", "--pin", "none.py", "--format", "json")
+    assert code == 2
+    assert '"place": "--pin none.py"' in text
+    with refused("^pin=none.py"):
+        start_stream(pins=["none.py"])
+
+
 def test_a_star_import_is_no_pinned_code(folder):
     (folder / "evaluation.py").write_text(f"from math import *\n{EVALUATION}")
     with refused(r"^evaluation.py"):

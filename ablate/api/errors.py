@@ -110,7 +110,8 @@ def explained(call: Call) -> Call:
         try:
             return call(*args, **options)
         except (UserError, Failure) as error:
-            error.args = (in_python(str(error)), *error.args[1:])
+            error.in_command = error.in_command or str(error)  # a call within has kept it
+            error.args = (in_python(error.in_command), *error.args[1:])
             raise
         except KeyboardInterrupt as error:
             raise (error if error.args else stopped("stopped")) from None

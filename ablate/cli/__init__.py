@@ -201,6 +201,7 @@ def _fail(error: UserError | Failure, command: str = "ablate") -> int:
         raise KeyboardInterrupt
     if "--debug" in sys.argv:
         traceback.print_exc()
+    error.args = (error.in_command or str(error), *error.args[1:])
     if Answer.current is not None:
         Answer.current.error = error
     print(printable(f"{command}: {error}"), file=sys.stderr)

@@ -17,9 +17,12 @@ class OneLine(Exception):
     """An error that one line explains, in notebooks too. Its text is "PLACE: FACT; REMEDY".
 
     `retry`: the same command may succeed later, although nothing is changed.
+    `in_command`: the text with the options of the command, where the interface in Python has
+    replaced them by arguments.
     """
 
     retry = False
+    in_command: str | None = None
 
     @property
     def place(self) -> str | None:
