@@ -47,7 +47,7 @@ from ablate.store.events import Look
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 QUICK_START = REPOSITORY / "docs" / "studies" / "quickstart"
-STUDY = study_page.FOLDER / study_page.ROWS
+STUDY = study_page.PATCH_NORM.folder / study_page.ROWS
 COLUMNS = 80
 MOST_BYTES = 150_000
 PYTE_COLOURS = {"brown": "yellow", "brightbrown": "bright_yellow"}  # else as rich has them
@@ -334,8 +334,10 @@ def main() -> None:
         sys.exit("make pictures: no chromium here, for the pages; type `apt-get install chromium`")
     PICTURES.mkdir(exist_ok=True)
     if options.only in (None, "figures"):
-        for bundle in (QUICK_START, *(study_page.FOLDER / part for part in study_page.PARTS)):
-            study_page.reprint(bundle)
+        study_page.reprint(QUICK_START)
+        for study in study_page.STUDIES:
+            for part in study.parts:
+                study_page.reprint(study.folder / part)
         with tempfile.TemporaryDirectory() as name:
             draw_probed(Path(name))
     if options.only in (None, "terminals"):

@@ -1,4 +1,4 @@
-"""Writes what docs/studies/patch-norm/README.md takes from its bundles: python tests/study_page.py
+"""Writes what the pages of docs/studies take from their bundles: python tests/study_page.py
 
 A block stands between `<!-- NAME ... -->` and `<!-- end -->`. With `--reprint` the derived files of
 the bundles (tables, figures, frames) are made anew from their raw files first: do this once a
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -21,33 +22,59 @@ from ablate.audit.bundle import Bundle
 from ablate.audit.export import computing_versions, derived_files
 from ablate.store.events import Look
 
-FOLDER = REPOSITORY / "docs" / "studies" / "patch-norm"
-PAGE = FOLDER / "README.md"
-ROWS, TUNED, FACTORIAL = PARTS = (
+BLOCK = re.compile(r"(<!-- (\w+)((?: \w+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A page of docs/studies and the bundles of its sweeps, `parts`. `own_blocks` makes, by name,
+    those blocks of the page that no other study has."""
+
+    name: str
+    parts: tuple[str, ...]
+    own_blocks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The page, the bundles and what `plan` said beforehand."""
+        return REPOSITORY / "docs" / "studies" / self.name
+
+    @property
+    def page(self) -> Path:
+        """The page."""
+        return self.folder / "README.md"
+
+    def runs(self, part: str) -> pd.DataFrame:
+        """Read the runs of a bundle, one a line."""
+        return pd.read_csv(self.folder / part / "runs.csv")
+
+    def table(self, part: str, *numbers: str) -> str:
+        """Return these tables of a bundle, counted from 0, with their titles."""
+        text = (self.folder / part / "table.md").read_text()
+        tables = re.findall(r"^(?:\*\*[^\n]+\n\n)?\|.+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+        return "\n\n".join(tables[int(number)] for number in numbers)
+
+    def notes(self, part: str) -> str:
+        """Return the notes that the tool prints below the tables of a bundle."""
+        text = (self.folder / part / "table.md").read_text()
+        return "\n".join(re.findall(r"^- .+$", text, re.MULTILINE))
+
+    def written(self) -> str:
+        """Return the page with every block as its bundles have it now."""
+        makers = {"table": self.table, "notes": self.notes, **self.own_blocks}
+
+        def block(match: re.Match[str]) -> str:
+            return f"{match[1]}{makers[match[2]](*match[3].split())}\n{match[5]}"
+
+        return BLOCK.sub(block, self.page.read_text())
+
+
+ROWS, TUNED, FACTORIAL = (
     "study_patch_norm",
     "study_patch_norm_tuned",
     "study_patch_norm_factorial",
 )
-BLOCK = re.compile(r"(<!-- (\w+)((?: \w+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CHANGES = ("LN before", "LN after", "patch 8", "depth 2")
-
-
-def runs(sweep: str) -> pd.DataFrame:
-    """Read the runs of a bundle, one a line."""
-    return pd.read_csv(FOLDER / sweep / "runs.csv")
-
-
-def table(sweep: str, *numbers: str) -> str:
-    """Return these tables of a bundle, counted from 0, with their titles."""
-    text = (FOLDER / sweep / "table.md").read_text()
-    tables = re.findall(r"^(?:\*\*[^\n]+\n\n)?\|.+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
-    return "\n\n".join(tables[int(number)] for number in numbers)
-
-
-def notes(sweep: str) -> str:
-    """Return the notes that the tool prints below the tables of a bundle."""
-    text = (FOLDER / sweep / "table.md").read_text()
-    return "\n".join(re.findall(r"^- .+$", text, re.MULTILINE))
 
 
 def simple_effects() -> str:
@@ -62,7 +89,7 @@ def simple_effects() -> str:
 
 def simple_effects_of(change: str) -> Iterator[float]:
     """Yield the points that a change adds to each combination of the others, over both seeds."""
-    accuracies = 100 * runs(FACTORIAL).groupby("row", sort=False).top1.mean()
+    accuracies = 100 * PATCH_NORM.runs(FACTORIAL).groupby("row", sort=False).top1.mean()
     others = [name for name in CHANGES if name != change]
     for chosen in product((False, True), repeat=len(others)):
         present = {name for name, is_on in zip(others, chosen, strict=True) if is_on}
@@ -79,7 +106,7 @@ def cell_name(present: set[str]) -> str:
 def probes() -> str:
     """Tabulate means over seeds of what was measured in the first part."""
     lines = ["| row | patch | embedding | attention |", "|---|---|---:|---:|"]
-    cells = runs(ROWS).groupby(["row", "model.patch"], sort=False)
+    cells = PATCH_NORM.runs(ROWS).groupby(["row", "model.patch"], sort=False)
     for (row, patch), cell in cells[["gradnorm:embedding", "attention:mean"]].mean().iterrows():
         lines.append(f"| {row} | {patch} | {cell.iloc[0]:+.2f} | {cell.iloc[1]:.2f} |")
     return "\n".join(lines)
@@ -90,11 +117,11 @@ def cost() -> str:
     lines = ["| patch | runs | forecast | least | median |", "|---|---:|---:|---:|---:|"]
     forecasts = re.findall(
         r"^ patch (\d) .*?(?:(\d+) min )?(\d+) s +20 planned",
-        (FOLDER / "forecast.txt").read_text(),
+        (PATCH_NORM.folder / "forecast.txt").read_text(),
         re.M,
     )
     for patch, minutes, seconds in forecasts:
-        trained = runs(ROWS)
+        trained = PATCH_NORM.runs(ROWS)
         took = trained[trained["model.patch"] == int(patch)].seconds
         forecast = 60 * int(minutes or 0) + int(seconds)
         lines.append(
@@ -103,20 +130,28 @@ def cost() -> str:
     return "\n".join(lines)
 
 
-def written() -> str:
-    """Return the page with every block as its bundles have it now."""
-    makers = {
-        "table": table,
-        "notes": notes,
-        "simple_effects": simple_effects,
-        "probes": probes,
-        "cost": cost,
-    }
+def epochs() -> str:
+    """Tabulate the mean validation accuracy over the seeds of a cell, after some epochs."""
+    curves = pd.read_parquet(BATCHNORM_MLP.folder / "dnn_bn" / "curves.parquet")
+    means = 100 * curves.groupby(["column", "row", "epoch"]).val_top1.mean().unstack()
+    chosen = [1, 2, 5, 10, 15]
+    lines = [
+        f"| rate | network |{''.join(f' {epoch} |' for epoch in chosen)}",
+        f"|---|---|{'---:|' * len(chosen)}",
+    ]
+    for (rate, row), accuracies in means[chosen].iterrows():
+        numbers = "".join(f" {accuracy:.1f} |" for accuracy in accuracies)
+        lines.append(f"| {rate} | {row} |{numbers}")
+    return "\n".join(lines)
 
-    def block(match: re.Match[str]) -> str:
-        return f"{match[1]}{makers[match[2]](*match[3].split())}\n{match[5]}"
 
-    return BLOCK.sub(block, PAGE.read_text())
+PATCH_NORM = Study(
+    "patch-norm",
+    (ROWS, TUNED, FACTORIAL),
+    {"simple_effects": simple_effects, "probes": probes, "cost": cost},
+)
+BATCHNORM_MLP = Study("batchnorm-mlp", ("dnn_bn",), {"epochs": epochs})
+STUDIES = (PATCH_NORM, BATCHNORM_MLP)
 
 
 class _Reprinted(Bundle):
@@ -139,7 +174,8 @@ def reprint(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--reprint" in sys.argv[1:]:
-        for part in PARTS:
-            reprint(FOLDER / part)
-    PAGE.write_text(written())
+    for study in STUDIES:
+        if "--reprint" in sys.argv[1:]:
+            for part in study.parts:
+                reprint(study.folder / part)
+        study.page.write_text(study.written())

@@ -17,6 +17,7 @@ from ablate.analysis.english.words import (
     first_few,
     join_words,
     prefixed,
+    seed_names,
     significant,
 )
 from ablate.shared import amount_text, count_text
@@ -542,12 +543,13 @@ def void(
     column: str, baseline: str, diverged: Sequence[Values], collapsed: Sequence[int], looks: bool
 ) -> str:
     fates = [_diverged_fate(run) for run in diverged]
-    fates += [f"seed {seed} collapsed" for seed in collapsed]
+    if collapsed:
+        fates.append(f"{seed_names(collapsed)} collapsed")
     verdicts = "no further verdicts" if looks else "no verdicts"
     return prefixed(
         column,
-        f"{verdicts}: in the baseline {baseline}, {', '.join(fates)}, so "
-        f"gains over the baseline don't measure the variants.",
+        f"{verdicts}: in the baseline {baseline}, {join_words(fates)}, so gains over it don't "
+        "measure the variants.",
     )
 
 
