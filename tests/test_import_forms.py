@@ -182,6 +182,18 @@ def test_a_file_that_is_no_text_is_refused_with_the_way_out(run, name, part):
     assert part in run("import", name, *OF, "--comment", "#", code=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [((), ("--row", "m, seed, acc")), (("--row", "m"), ("--metric", "m, seed, acc"))],
+)
+def test_without_a_row_or_a_metric_the_columns_of_the_sheet_are_named(run, words, parts):
+    Path("s.csv").write_text(csv_text())
+    text = run("import", "s.csv", *words, code=2)
+    assert text.count("\n") == 1
+    assert all(part in text for part in parts)
+    assert "nofile.csv" in run("import", "nofile.csv", *words, code=2)
+
+
 # --- Several files, and folders of jobs -----------------------------------------------------------
 
 

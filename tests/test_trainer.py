@@ -154,6 +154,10 @@ def test_words_that_a_trainer_does_not_know_are_refused_in_a_line(toy, words, li
     assert re.search(line, refused(*words.split()))
 
 
+def test_where_nothing_is_declared_the_command_that_declares_is_named(here):
+    assert re.search("trainer: got 'toy', .*`ablate new trainer`", refused("trainer=toy"))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [

@@ -174,9 +174,6 @@ def import_(
     if loop:
         _tell_loop(sources, metric or [], options)
         return
-    for option_name, value in (("--row", row), ("--metric", metric)):
-        if not value:
-            raise UserError(f"{option_name}: is missing; give the column that it names")
     for key, value in options.items():
         if value is None:
             continue
@@ -184,6 +181,12 @@ def import_(
         arguments += [(f"--{key}", text) for text in texts]
         if key in layout_options:
             given_options[key] = value if isinstance(value, str) else tuple(value)
+    if not row or not metric:
+        columns = read_sheet(sources, SheetKeys(**{"row": "", **given_options})).columns
+        raise UserError(
+            f"{'--metric' if row else '--row'}: is missing; give one of the columns of the sheet: "
+            f"{', '.join(columns)}"
+        )
     layout = SheetKeys(**given_options)
     sheet_file, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(

@@ -68,7 +68,7 @@ from ablate.run import (
     trainer,
     validated_run,
 )
-from ablate.shared import UserError, sha256_of, unknown_value
+from ablate.shared import UserError, sha256_of, spelling, unknown_value
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -180,6 +180,11 @@ class Composer:
             if group in CHOICES and is_plugin(name):
                 self._generated.setdefault((group, name), {"name": name})
             elif name not in self.groups[group]:
+                if group == TRAINER and not self.groups[group]:
+                    raise UserError(
+                        f"{TRAINER}: got {spelling(name)}, and there is no conf/trainer/*.yaml "
+                        "here; `ablate new trainer` writes one"
+                    )
                 plugin_forms = ["module:Class"] if group in CHOICES else []
                 raise unknown_value(group, name, [*self.groups[group], *plugin_forms])
             for key in values:

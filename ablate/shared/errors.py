@@ -146,7 +146,9 @@ def unknown_value(
 def expected_words(value: object, choices: Iterable[object], expectation: str = "one of") -> str:
     """Return the message of `unknown_value` without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
-    choice_list = ", ".join(names) or "(there is none)"
+    if not names:
+        return f"got {spelling(value)}, and there is nothing to choose from"
+    choice_list = ", ".join(names)
     guess = did_you_mean(value, names)
     if guess and len(names) > MANY:
         return f"got {spelling(value)}{guess}, expected {expectation} {choice_list}"
