@@ -788,7 +788,7 @@ def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize("resumes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, resumes):
     """At random moments, of random ones of them; then to the end: what nobody disturbed gives."""
     declare(toy, **(RESUMES if resumes else {}))

@@ -283,7 +283,7 @@ def is_honest(said: Said, whole: Said, path: Path) -> bool:
 SOAK = pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])
 
 
-@pytest.mark.parametrize("times", [5, SOAK])
+@pytest.mark.parametrize("times", [2, SOAK])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_store_prints_no_wrong_number(whole, name, times):
     """Of `every` so many damages one is followed by a report and a sweep, too."""
@@ -377,7 +377,7 @@ def test_every_file_of_a_bundle_is_of_a_kind(whole):
     assert known == {path for path in whole.bundle.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("times", [5, SOAK])
+@pytest.mark.parametrize("times", [2, SOAK])
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_damaged_bundle_is_named_and_prints_no_wrong_number(whole, name, times):
     for damage in DAMAGES:

@@ -120,8 +120,15 @@ def on_a_pilot(folder: Path, sweep: str, drive: Callable[..., None]) -> None:
             job.wait(60)
 
 
-@pytest.mark.parametrize("where", [locally, on_a_pilot])
-@pytest.mark.parametrize("sweep", [*TRAINERS])
+@pytest.mark.parametrize(
+    ("sweep", "where"),
+    [
+        ("program", locally),
+        ("program", on_a_pilot),
+        ("function", locally),
+        pytest.param("function", on_a_pilot, marks=pytest.mark.slow),
+    ],
+)
 def test_only_what_is_stuck_is_ended_as_hung(here, monkeypatch, sweep, where):
     for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (jobs, "ASK_S")):
         monkeypatch.setattr(module, name, 0.2)

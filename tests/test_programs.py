@@ -121,7 +121,12 @@ def typed(case: Case, folder: Path, copy: Path) -> float:
     return float(re.findall(case.where, printed.replace("\r", "\n"), re.M)[-1])
 
 
-@pytest.mark.parametrize("name", CASES)
+LONGER = ("hydra_app", "wrong_resuming", "late", "self_resuming")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONGER)) for name in CASES]
+)
 def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     case = CASES[name]
     declare(shell, case, name)
@@ -164,6 +169,7 @@ def test_doctor_finds_a_program_that_resumes_wrongly(shell):
     assert "what it saves lacks some state" in done.out
 
 
+@pytest.mark.slow
 def test_doctor_finds_a_program_that_saves_what_it_can_not_load(shell):
     """As one does that is killed while it writes a checkpoint under the name that it loads."""
     declare(shell, CASES["wrong_resuming"], "wrong_resuming")

@@ -480,7 +480,11 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, "died (signal SIGKILL)"), (signal.SIGSTOP, "is stopped")]
+    ("number", "how"),
+    [
+        pytest.param(signal.SIGKILL, "died (signal SIGKILL)", marks=pytest.mark.slow),
+        (signal.SIGSTOP, "is stopped"),
+    ],
 )
 def test_a_rank_that_dies_or_stops_is_named_and_its_run_goes_on(number, how, shell, calm):
     driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")

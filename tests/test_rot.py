@@ -101,7 +101,7 @@ def test_nothing_goes_on_from_what_was_trained_on_damaged_data(run):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_result_is_that_of_the_undisturbed_run(run, damage, times, capfd):
     moment = random.Random(f"{damage.__name__} {times}")
     begun = set()

@@ -228,8 +228,13 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", [*WAYS])
-@pytest.mark.parametrize("sweep", ["program", "function"])
+OF_A_FUNCTION = [
+    pytest.param("function", way, marks=[pytest.mark.slow] * (way not in ("stop", "Ctrl-C")))
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("sweep", "way"), [*(("program", way) for way in WAYS), *OF_A_FUNCTION])
 def test_runs_that_are_stopped_halfway_have_no_result_and_then_whole_ones(here, sweep, way):
     where, act = WAYS[way]
     if where is on_a_pilot:

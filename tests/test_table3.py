@@ -82,6 +82,7 @@ def killed_once(shell: Shell, *words: str) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_one_search_as_in_the_paper_gives_intervals_and_no_words(shell):
     """`tune.repeats=1`: all seeds take the rate that one search chose; after a kill, too."""
     few_columns(shell)

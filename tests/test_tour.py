@@ -18,7 +18,7 @@ from conftest import REPOSITORY
 from pages import PAGES
 from tex import compiled
 
-pytestmark = [pytest.mark.tour, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.tour, pytest.mark.timeout(1200), pytest.mark.xdist_group("tour")]
 PAGE = PAGES["docs/tour.md"]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 

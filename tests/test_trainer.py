@@ -306,6 +306,7 @@ def half_trained(folder: Path) -> list[int]:
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_path):
     """kill -9 of driver and workers, each time once another run has finished and another is half
     trained: byte for byte what nobody disturbed. A state is saved at every step."""

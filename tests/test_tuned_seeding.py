@@ -249,6 +249,7 @@ def test_few_trials_are_answered_with_a_number_and_not_with_one_search(planned):
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_five_kills_search_and_decide_as_none_does(tmp_path):
     calm, shell = Shell(tmp_path / "calm"), Shell(tmp_path / "killed")
     for each in (calm, shell):

@@ -354,11 +354,14 @@ def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store,
     page.close()
 
 
-SLOW = pytest.mark.faults
+LONGER = [
+    pytest.param(96, marks=pytest.mark.slow),
+    pytest.param(1000, marks=pytest.mark.faults),
+]
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("runs", [4, *(pytest.param(runs, marks=SLOW) for runs in (96, 1000))])
+@pytest.mark.parametrize("runs", [4, *LONGER])
 def test_a_sweep_of_any_size_fits_and_axe_finds_nothing_serious(tmp_path, browser, axe, runs):
     size = SIZES[runs]
     with watched_store(tmp_path / "runs", size) as store, serving(store) as server:

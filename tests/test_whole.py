@@ -382,6 +382,7 @@ def test_any_kernel_of_attention_that_fits_is_right(folder):
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_a_convnext_against_a_vit_killed_and_resumed(shell, oracle):
     """The command of the page, smaller: the same table as if nothing had happened."""
     words = next(w for w in commands("docs/extending.md") if "timm:convnext_atto" in " ".join(w))
