@@ -93,6 +93,16 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
 
 
 @pytest.mark.whole
+def test_a_sweep_of_a_program_starts_without_torch(toy, shell, tmp_path_factory):
+    broken = tmp_path_factory.mktemp("broken")
+    (broken / "torch.py").write_text("raise ImportError('of no use here')")
+    words = ("sweep", "one", "trainer.lr=0.3", "launcher.devices=cpu")
+    shell.process(*words, PYTHONPATH=str(broken))
+    assert told(shell) == {("one", 0): expected_loss(0.3, 0)}
+    shell.process("sweep", "quickstart", "seeds=1", code=1, PYTHONPATH=str(broken))
+
+
+@pytest.mark.whole
 def test_a_search_is_judged_by_the_curves(toy, shell):
     sweep = {
         "base": {"trainer": "toy", "trainer.steps": 2},

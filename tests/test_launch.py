@@ -401,6 +401,7 @@ def test_a_server_within_too_little_memory_ends_with_one_line():
     line = 'ulimit -v 300000; exec "$0" -P -m ablate.running.launchers.server'
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
+        ours.send(b'{"load": "torch"}')
         done = subprocess.run(
             ["bash", "-c", line, sys.executable],
             stdin=theirs.fileno(),

@@ -360,7 +360,8 @@ def _ready(
     )
     if sum(store.rundir(run).has_result() for run in final_runs) + len(skipped) == len(ids):
         return None
-    launcher.warm()  # while the models are built
+    if any(cell.spec.wants_torch for cell in plan.cells):
+        launcher.warm()  # while the models are built
     slots = {str(notes.slot) for notes in living_notes(store, states)}
     drop_unfit_slots(launcher, slots, lambda line: say(f"warning: {line}"))
     cost = forecast_sweep(plan, store, launcher)

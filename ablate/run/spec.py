@@ -121,6 +121,11 @@ class RunSpec(PlainValue):
         return False
 
     @property
+    def wants_torch(self) -> bool:
+        """True if a process that has loaded torch is to fork its worker."""
+        return True
+
+    @property
     def flags(self) -> dict[str, str]:
         """The word of each flag of a program, by its key."""
         keys = self.tree["keys"]
@@ -525,6 +530,11 @@ class OwnSpec(RunSpec):
     @property
     def is_command(self) -> bool:
         return "program" in self.tree["code"]
+
+    @property
+    def wants_torch(self) -> bool:
+        # A program has an interpreter of its own; so has a function, unless it may be forked.
+        return self.tree["code"]["fork_safe"] and not self.is_command
 
     @property
     def flags(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The driver's side of the fork server, a process that starts workers and answers questions.
 
-The server has torch loaded, so that the control half never does: starting an interpreter that
+The server loads torch once, so that the control half never does: starting an interpreter that
 imports torch takes over a second, forking one takes milliseconds. It is not multiprocessing's,
 which makes every child import the command's main module again, and joins children at exit: our
 workers must outlive their driver.
@@ -74,14 +74,13 @@ class ForkServer:
         self.free()
 
     def warm(self) -> None:
-        """Let the server load what it forks, where it can be started. A failure is reported later,
-        when it is used."""
+        """Let the server load torch, where it can be started. A failure is reported later, when it
+        is used."""
         with contextlib.suppress(OSError):
-            self.open()
+            self.tell({"load": "torch"})
 
     def open(self) -> socket.socket:
-        """Return the socket to the server; start the server if it does not run. It then loads what
-        it forks."""
+        """Return the socket to the server; start the server if it does not run."""
         if self.line is None:
             self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:

@@ -1,8 +1,10 @@
 """The fork server: `python -m ablate.running.launchers.server [tied]`.
 
-It loads the training half once, by name, and reads requests from the socket that is its standard
-input, JSON, one a packet (see `fork`, the other end):
+It loads the training half once, by name, before the first request that needs it: a sweep of
+programs starts without torch. It reads requests from the socket that is its standard input, JSON,
+one a packet (see `fork`, the other end):
 
+    {"load": "torch"}                                        load the training half now
     {"run": folder, "log": file, "environment", "options"}   fork a process that trains it; when it
                                                              ends, send {"run": id, "exit": code}
     {"run": id, "signal": number}                            pass a signal to that process
@@ -18,6 +20,7 @@ both. What it runs is `work` in training/worker.py and `answer` in training/answ
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -43,6 +46,8 @@ from ablate.shared import (
     adopt_orphans,
 )
 
+Work = Callable[[str, dict[str, Any]], int]  # trains the run of a folder; returns the exit code
+
 IMPORT_S = 120.0  # for the file of a part and what it imports
 
 
@@ -50,19 +55,6 @@ def serve(tied: bool) -> None:
     if tied:  # children inherit it: Slurm signals every process of a job, and the pilot listens
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     line = socket.socket(fileno=0)
-    try:
-        worker = importlib.import_module("ablate.training.worker")
-    except (MemoryError, ImportError, OSError) as error:
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            raise
-        sys.exit(
-            f"ablate: workers can't load torch within the memory limit of this shell "
-            f"({limit / 1e9:.1f} GB): {type(error).__name__}; raise it, as by `ulimit -v unlimited`"
-        )
-    worker.preload()
-    gc.collect()
-    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
     wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -106,13 +98,45 @@ def serve(tied: bool) -> None:
                     for pid, folder in children.items():
                         if folder is not None and folder.name == run:
                             os.kill(pid, number)
+                case {"load": "torch"}:
+                    _worker()
                 case {"ask": verb, "environment": environment}:
-                    children[_forked(partial(_answer, worker, verb, environment, *files))] = None
+                    answer_it = partial(_answer, _worker().answer, verb, environment, *files)
+                    children[_forked(answer_it)] = None
                 case request:
-                    pid = _forked(partial(_train, worker, request))
+                    pid = _forked(partial(_train, _work_on(request["run"]), request))
                     children[pid] = Path(request["run"])
             for file in files:
                 os.close(file)
+
+
+@functools.cache
+def _worker() -> Any:
+    """Load the training half, with torch; return `ablate.training.worker`."""
+    try:
+        worker = importlib.import_module("ablate.training.worker")
+    except (MemoryError, ImportError, OSError) as error:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            raise
+        sys.exit(
+            f"ablate: workers can't load torch within the memory limit of this shell "
+            f"({limit / 1e9:.1f} GB): {type(error).__name__}; raise it, as by `ulimit -v unlimited`"
+        )
+    worker.preload()
+    gc.collect()
+    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
+    return worker
+
+
+def _work_on(folder: str) -> Work:
+    """Return the function that trains the run in a folder. Only one that wants torch loads it."""
+    own_work = importlib.import_module("ablate.training.own.work")
+    spec = own_work.own_spec(folder)
+    if spec is None or spec.wants_torch:
+        work: Work = _worker().work
+        return work
+    return partial(own_work.work, spec=spec)
 
 
 def _end_orphans(children: Collection[int]) -> None:
@@ -151,17 +175,22 @@ def _files(*files: int) -> None:
     os.closerange(len(files), 1024)
 
 
-def _train(worker: Any, request: dict[str, Any]) -> int:
+def _train(work: Work, request: dict[str, Any]) -> int:
     """Train a run in a session of its own, with nothing inherited."""
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     _files(os.open(os.devnull, os.O_RDONLY), log, log)
     os.environ.update(request["environment"])
-    code: int = worker.work(request["run"], {**request["options"], "forked": True})
-    return code
+    return work(request["run"], {**request["options"], "forked": True})
 
 
-def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, output: int) -> int:
+def _answer(
+    answer: Callable[..., dict[str, Any]],
+    verb: str,
+    environment: dict[str, str],
+    channel: int,
+    output: int,
+) -> int:
     """Answer the question that comes on the channel, JSON lines both ways. The output of libraries
     goes to `output`."""
     _files(os.open(os.devnull, os.O_RDONLY), output, output, channel)
@@ -180,7 +209,7 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, o
         tell(done=count, total=total)
 
     try:
-        tell(answer=worker.answer(verb, question, progress, partial(importing, tell)))
+        tell(answer=answer(verb, question, progress, partial(importing, tell)))
     except UserError as error:
         tell(mistake=str(error))
     except NoRoom as error:
