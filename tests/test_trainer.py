@@ -155,7 +155,7 @@ def test_words_that_a_trainer_does_not_know_are_refused_in_a_line(toy, words, li
 
 
 def test_where_nothing_is_declared_the_command_that_declares_is_named(here):
-    assert re.search("trainer: got 'toy', .*`ablate new trainer`", refused("trainer=toy"))
+    assert "`ablate new trainer`" in refused("trainer=toy")
 
 
 @pytest.mark.parametrize(
