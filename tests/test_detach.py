@@ -168,8 +168,17 @@ def slow_plan(shell, monkeypatch):
 LATE = (*INLINE, "train.steps=2", "seeds=1", "--as", "late")
 
 
-@pytest.mark.parametrize("how", [(), HERE], ids=["sweep", "detach"])
-@pytest.mark.parametrize(("named", "code"), [((), 0), (("late",), 2), (("old",), 0)])
+@pytest.mark.parametrize(
+    ("named", "code", "how"),
+    [
+        ((), 0, ()),
+        (("late",), 2, HERE),
+        (("old",), 0, ()),
+        pytest.param((), 0, HERE, marks=pytest.mark.slow),
+        pytest.param(("late",), 2, (), marks=pytest.mark.slow),
+        pytest.param(("old",), 0, HERE, marks=pytest.mark.slow),
+    ],
+)
 def test_a_driver_that_still_plans_hears_of_a_stop(slow_plan, how, named, code):
     folder = slow_plan.folder
     process = slow_plan.start(*LATE, *how)

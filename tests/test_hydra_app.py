@@ -220,7 +220,7 @@ def env(shell) -> Path:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("start", [ENV_PYTHON, "./start.sh"])
+@pytest.mark.parametrize("start", [ENV_PYTHON, pytest.param("./start.sh", marks=pytest.mark.slow)])
 def test_an_application_with_an_environment_of_its_own(shell, env, start):
     (shell.folder / "app.py").write_text("import only_here\n" + FILES_APP)
     script = shell.folder / "start.sh"
@@ -247,7 +247,12 @@ def test_experiments_that_the_defaults_lack_are_swept(of_files):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "start", ["python -m package.app", "python app.py --config-name other", "env python app.py"]
+    "start",
+    [
+        "python app.py --config-name other",
+        pytest.param("python -m package.app", marks=pytest.mark.slow),
+        pytest.param("env python app.py", marks=pytest.mark.slow),
+    ],
 )
 def test_other_ways_to_start_it(of_files, start):
     """What the command has, and its overrides, hold for each run."""

@@ -178,7 +178,7 @@ def test_no_key_that_a_run_does_not_read_makes_another_id(name):
     assert in_vain(*BASES[name]) == []
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
 def test_no_key_that_a_run_does_not_read_makes_another_id_in_any_choice(name):
     assert in_vain(*MORE[name]) == []
