@@ -61,7 +61,7 @@ HEADER = """\
 A step of every part on a null GPU (tests/null_gpu): kernels, products of matrices, waits for the
 GPU, copies from or to the host, and the peak of memory beside the images, from before the first
 step on. torch {torch}, as for an H100; the mean of {steps} steps after {warm}. An evaluation is
-counted as a whole.
+counted as a whole, without a peak: its images come from a thread, at whose pace memory is freed.
 
 All of it is exact, because torch itself launches the kernels and allocates the memory. Other on a
 GPU are convolutions and batch norms, which take cuDNN's kernels and workspaces there and torch's
@@ -125,17 +125,19 @@ def changed(words: str, changes: str) -> str:
 
 @dataclass(frozen=True)
 class StepCounts:
-    """The counts of a step, means of several. `copies`: from the host and to it."""
+    """The counts of a step, means of several. `copies`: from the host and to it. `peak_bytes`: None
+    of an evaluation."""
 
     kernels: float
     products: float
     waits: float
     copies: float
-    peak_bytes: int
+    peak_bytes: int | None
 
     def __str__(self) -> str:
         figures = f"{self.kernels:6g} kernels {self.products:4g} products {self.waits:3g} waits "
-        return f"{figures}{self.copies:3g} copies {self.peak_bytes / 1e6:9,.1f} MB"
+        peak = "" if self.peak_bytes is None else f" {self.peak_bytes / 1e6:9,.1f} MB"
+        return f"{figures}{self.copies:3g} copies{peak}"
 
 
 def measure(words: str) -> StepCounts:
@@ -160,7 +162,7 @@ def measure_evaluation(words: str) -> StepCounts:
     torch.cuda.synchronize()
     counters.reset()
     training.evaluate(split)
-    return counted(1)
+    return replace(counted(1), peak_bytes=None)
 
 
 def begin(words: str, place: torch.device) -> tuple[Training, int]:
