@@ -18,12 +18,12 @@ SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST) -m "not whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
-# Whole sweeps, programs, terminals and browsers: seconds each, 6 to 15 minutes.
+# Whole sweeps, programs, terminals and browsers: seconds each, 6 to 18 minutes.
 whole: $(STAMP)
 	$(PYTEST) -m "whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
 # Sweeps and commands that are killed, files that are damaged, disks that are full, devices that are
-# lost: 8 to 16 minutes.
+# lost: 8 to 18 minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-pytestmark = [pytest.mark.tour, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.tour, pytest.mark.timeout(300)]
 
 
 def test_commands_find_this_checkout_first_and_what_was_found_before(monkeypatch):

@@ -1,5 +1,6 @@
 """The local and the inline launcher: their contract, and what is the local one's alone."""
 
+import json
 import os
 import re
 import shutil
@@ -362,6 +363,16 @@ def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd):
     died = "worker describe: the process that forks workers died"
     with ForkServer({"PYTHONHOME": "nowhere"}) as server, pytest.raises(Failure, match=died):
         server.ask(*odd)
+
+
+@pytest.mark.parametrize("spec", [{"trainer": {}}, {"trainer": {}, "code": 1}])
+def test_a_run_that_was_edited_fails_alone(tmp_path, spec):
+    (tmp_path / "run.json").write_text(json.dumps({"spec": spec}))
+    request = {"run": str(tmp_path), "log": str(tmp_path / "log.txt")}
+    with ForkServer() as server:
+        for _ in range(2):
+            server.tell({**request, "environment": {}, "options": {}})
+            assert server.hear() == {"run": tmp_path.name, "exit": 1}
 
 
 # --- Places -------------------------------------------------------------------------------------

@@ -133,7 +133,11 @@ def _work_on(folder: str) -> Work:
     """Return the function that trains the run in a folder. Only one that wants torch loads it."""
     own_work = importlib.import_module("ablate.training.own.work")
     spec = own_work.own_spec(folder)
-    if spec is None or spec.wants_torch:
+    try:
+        wants_torch = spec is None or spec.wants_torch
+    except (KeyError, TypeError):  # run.json was edited: its worker fails, and this process lives
+        wants_torch = True
+    if wants_torch:
         work: Work = _worker().work
         return work
     return partial(own_work.work, spec=spec)
