@@ -183,10 +183,8 @@ def import_(
             given_options[key] = value if isinstance(value, str) else tuple(value)
     if not row or not metric:
         columns = read_sheet(sources, SheetKeys(**{"row": "", **given_options})).columns
-        raise UserError(
-            f"{'--metric' if row else '--row'}: is missing; give one of the columns of the sheet: "
-            f"{', '.join(columns)}"
-        )
+        missing = "--metric COLUMN:more (or :less)" if row else "--row COLUMN"
+        raise UserError(f"{missing}: is missing; the sheet has the columns {', '.join(columns)}")
     layout = SheetKeys(**given_options)
     sheet_file, *other_sheets = map(str, sources)
     declaration = SheetDeclaration(
