@@ -145,13 +145,29 @@ def epochs() -> str:
     return "\n".join(lines)
 
 
+def seconds() -> str:
+    """Tabulate the seconds of the runs of the placements, and their device-hours."""
+    [part] = PLACEMENTS.parts
+    took = PLACEMENTS.runs(part).seconds
+    hours = took.sum() / 3600
+    return "\n".join(
+        [
+            "| runs | least | median | greatest | device-hours |",
+            "|---:|---:|---:|---:|---:|",
+            f"| {len(took)} | {took.min():.0f} | {took.median():.0f} | {took.max():.0f} "
+            f"| {hours:.1f} |",
+        ]
+    )
+
+
 PATCH_NORM = Study(
     "patch-norm",
     (ROWS, TUNED, FACTORIAL),
     {"simple_effects": simple_effects, "probes": probes, "cost": cost},
 )
 BATCHNORM_MLP = Study("batchnorm-mlp", ("dnn_bn",), {"epochs": epochs})
-STUDIES = (PATCH_NORM, BATCHNORM_MLP)
+PLACEMENTS = Study("placements", ("study_placements_patch_8",), {"seconds": seconds})
+STUDIES = (PATCH_NORM, BATCHNORM_MLP, PLACEMENTS)
 
 
 class _Reprinted(Bundle):

@@ -205,7 +205,11 @@ EXAMPLES = [
         },
         ["optim.lr in 2 of 5 searches", "train.epochs in 1 of 5 searches"],
     ),
-    ("noise.baseline", {"column": "Ti", "ratio": 5.07}, ["Ti: ", "5.1 times"]),
+    (
+        "noise.baseline",
+        {"column": "Ti", "ratio": 5.07, "by_images": False},
+        ["Ti: ", "5.1 times"],
+    ),
     (
         "noise.lacking",
         {"column": "", "examples": "pictures", "reason": "none is kept"},

@@ -83,7 +83,7 @@ def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, 
     trained = "Trained on digits, 1,197 images at 8 px, 6 epochs; n = 5."
     begins = f"Gain over base: top-1 accuracy. A planted sweep. {trained} A gain above"
     assert made.caption.startswith(begins)
-    assert f"simultaneous over the {rows} comparisons of a column" in made.caption
+    assert f"joint for the {rows} comparisons of a column" in made.caption
 
 
 def test_an_unfinished_sweep_says_so_in_a_paper_too():
@@ -149,7 +149,7 @@ def test_rows_are_shown_of_the_whole_family():
     title, *_ = (title for title, _ in marks(svg))
     assert f"[{entry.gain.low:+.2f}, {entry.gain.high:+.2f}] {entry.verdict}, n = 5" in title
     said = " ".join(texts(svg))
-    assert "simultaneous over the 6 comparisons of a column of the whole sweep, whichever" in said
+    assert "joint for the 6 comparisons of a column of the whole sweep, whichever" in said
     assert "Rows shown: 1 of 7." in said
     assert "row number 3" not in said
     with pytest.raises(Nothing, match="no row of these has a gain; these have: row number 1, row"):

@@ -356,7 +356,7 @@ def test_a_noisy_baseline_counts_in_each_gain_and_the_caption_says_so():
     assert ratio > 5
     assert table.columns[0].forecast is None
     [noise] = notes_of(table, "noise.baseline")
-    assert noise.values == {"column": "", "ratio": ratio}
+    assert noise.values == {"column": "", "ratio": ratio, "by_images": False}
     assert all(noise.text in text for text in noted_texts(table))
 
 

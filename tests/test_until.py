@@ -90,6 +90,10 @@ def test_a_look_is_a_table_of_the_active_rows_at_the_boundarys_level(spread):
             assert found.sd[table, rows[1:]] == pytest.approx(expected.sd[1:])
             assert found.half[table, rows[1:]] == pytest.approx(expected.half[1:])
             assert np.isnan(np.delete(found.half[table], rows[1:])).all()
+            of_rows = ("is_own", "out", "vague", "ratios")
+            for name in of_rows if spread != "paired" else of_rows[:3]:
+                known_flags = getattr(expected.variances, name)[1:]
+                assert getattr(found, name)[table, rows[1:]] == pytest.approx(known_flags)
         z = stats.boundaries(LOOKS, 0.05 / 5)[look]
         assert method.method_at(look).alpha == pytest.approx(2 * scipy_stats.norm.sf(z))
     assert not before.active[:, 1].any()

@@ -81,7 +81,7 @@ __all__ = [
     "trained_on_words",  # data, resolution and length of runs
     "trained_elsewhere",  # "Trained elsewhere, not verified", of imported runs
     "parent_words",  # what a run starts from
-    "family_words",  # the family of simultaneous intervals
+    "joint_words",  # for what intervals hold together
     "withheld_notes",  # a note on each run whose files were changed later
     "winner_doubts",  # reasons to doubt a tuning choice
     "seeds_command",  # the command that gives a sweep more seeds
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from ablate.analysis import stats as stats
     from ablate.analysis.across import Arrays
     from ablate.analysis.captions import (
-        family_words,
+        joint_words,
         parent_words,
         seeds_command,
         withheld_notes,

@@ -121,14 +121,16 @@ def joined_note(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def noisy(ratios: Iterable[float | None]) -> str:
-    """Say that baselines vary far more than the rows, by their `ratio`; "" where none does."""
+def noisy(ratios: Iterable[float | None], by_images: bool) -> str:
+    """Say that baselines vary far more than the rows, by their `ratio`; "" where none does.
+    `by_images`: see `noisy_words`."""
     all_ratios = [*ratios]
     if not all_ratios:
         return ""
     # None: the rows have none at all.
     known_ratios = [ratio for ratio in all_ratios if ratio is not None]
-    return noisy_words(max(known_ratios) if len(known_ratios) == len(all_ratios) else None)
+    ratio = max(known_ratios) if len(known_ratios) == len(all_ratios) else None
+    return noisy_words(ratio, by_images)
 
 
 # --- Contrasts between columns ------------------------------------------------------------------
@@ -142,8 +144,10 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))
-        lines, ratios = [], []
+        lines, ratios, by_images = [], [], False
         for start_column, end_column in pairs:
+            right = arrays.images((start_column, end_column))
+            by_images = right is not None
             rest = {k: v for k, v in plan.columns[start_column].settings.items() if k != key}
             changes = stats.changes(
                 arrays.y[start_column],
@@ -151,7 +155,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
                 arrays.baseline,
                 method,
                 np.any(arrays.unstable[[start_column, end_column]], axis=0),
-                arrays.images((start_column, end_column)),
+                right,
             )
             if changes.void:
                 continue
@@ -174,7 +178,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
             note=f"+: the row gains more at {ends[1]}",
             contrasts=method.contrasts,
             lines=tuple(lines),
-            basis=noisy(ratios),
+            basis=noisy(ratios, by_images),
         )
 
 
@@ -275,6 +279,6 @@ def _averages(
                 )
             )
     left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""
-    noise = noisy(ratios.values())
+    noise = noisy(ratios.values(), by_images=right is not None)
     noise = f"{group}: {noise}" if group and noise else noise
     return tuple(lines), left_out, noise

@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.analysis import stats, trained_on
+from ablate.analysis import sequential, stats, trained_on
 from ablate.analysis.english import captions as english
 from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
+from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
@@ -31,9 +32,10 @@ from ablate.run import OwnSpec, RunSpec, program_of
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
-def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    """Name the family of simultaneous intervals: "9 contrasts of a column"."""
-    return english.family_words(**_family(plan, columns))
+def joint_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    """Say for what the intervals of gains hold together, "" where each stands alone: "joint for the
+    9 comparisons of a column"."""
+    return english.joint_words(**_family(plan, columns), looks=plan.design.seed_counts)
 
 
 def _family(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
@@ -558,16 +560,26 @@ def _shared_baseline_note(
     return "looks.shared-baseline", values
 
 
-def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
-    """Yield what the caption says of each column's spread: a noisy baseline, which widens all
+def spread_notes(
+    plan: Plan, columns: Sequence[TableColumn], courses: Mapping[str, ColumnCourse]
+) -> Iterator[Note]:
+    """Yield what the caption says of each column's spread: a noisy baseline, which widens
     intervals, and why images don't determine the spread, where they might. A reason that all
-    columns share comes once, without their names."""
+    columns share comes once, without their names. `courses`: of a sweep with looks, by column."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
     is_shared = len({*lacking.values()}) == 1
     for column in columns:
         place = (None, column.label)
-        if column.tripped:
-            noise = sentence("noise.baseline", column=column.heading, ratio=column.baseline_ratio)
+        if column.label in courses:
+            at_looks = sequential.noise(plan, courses[column.label], column.heading)
+            yield from notes("caption", at_looks, place)
+        elif column.tripped:
+            noise = sentence(
+                "noise.baseline",
+                column=column.heading,
+                ratio=column.baseline_ratio,
+                by_images=column.judged_by == "images",
+            )
             yield from notes("caption", [noise], place)
         key, reason = lacking[column.label]
         if reason:

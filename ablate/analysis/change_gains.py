@@ -62,7 +62,7 @@ def judge_changes(
         flips = None if right is None else stats.Flips((right[rows],))
         column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
         if column.tripped:
-            notes.append(noisy([column.ratio]))
+            notes.append(noisy([column.ratio], by_images=right is not None))
         row_gains = zip(changes.names, column.rows[1:], strict=True)
         gains |= {(name, part): gain for name, gain in row_gains if gain is not None}
     return JudgedChanges(gains, notes)

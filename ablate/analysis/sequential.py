@@ -80,19 +80,27 @@ class RowCourse:
 class ColumnCourse:
     """The looks at a column so far. `next_seeds`: the seeds of the look to come, None where the
     column has ended. `spreads`: the spreads by which the last look judged rows, without their
-    gains. `history`: for each look, its seeds and the words on the rows that it judged. `lacking`:
-    why images determined no spread, so that rows were judged in pairs. `contrasts`: those between
-    rows, by their `difference`, as the look judged them that was the first to exclude 0, or the
-    last at which both rows had all seeds."""
+    gains. `history`: for each look, its seeds and the words on the rows that it judged.
+    `noisy_looks`: the looks whose intervals the baseline's spread widened, by their seeds, with
+    `ratio` of `stats.ColumnGains`. `lacking`: why images determined no spread, so that rows were
+    judged in pairs. `contrasts`: those between rows, by their `difference`, as the look judged them
+    that was the first to exclude 0, or the last at which both rows had all seeds."""
 
     label: str
     rows: Mapping[str, RowCourse]
     spreads: stats.ColumnGains
     history: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next_seeds: int | None = None
+    noisy_looks: Mapping[int, float | None] = field(default_factory=dict)
     lacking: str = ""
     changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # (change, part)
     contrasts: Mapping[str, stats.RowGain] = field(default_factory=dict)
+
+    @property
+    def deciding_noise(self) -> dict[int, float | None]:
+        """The noisy looks that made the last decision on some row."""
+        deciding = {course.seeds for course in self.rows.values()}
+        return {seeds: ratio for seeds, ratio in self.noisy_looks.items() if seeds in deciding}
 
     @property
     def active(self) -> list[str]:
@@ -172,6 +180,7 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
     courses: dict[str, RowCourse] = {}
     contrasts: dict[str, stats.RowGain] = {}
     history: list[tuple[int, Mapping[str, str]]] = []
+    noisy_looks: dict[int, float | None] = {}
     column_gains, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.seed_counts):
         needed_rows = state.active.copy()
@@ -208,8 +217,8 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
             column_gains = replace(
                 column_gains, spreads=spreads, df=float(np.median(fit.df[judged_rows]))
             )
-        ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
-        column_gains = replace(column_gains, tripped=bool(~np.isnan(fit.ratio)), ratio=ratio)
+        if not np.isnan(fit.ratio):
+            noisy_looks[n] = float(fit.ratio) if np.isfinite(fit.ratio) else None
         state = next_state
     later_looks = plan.design.seed_counts[len(history) :] if state.active.any() else ()
     following = later_looks[0] if later_looks else None
@@ -219,6 +228,7 @@ def _follow_rows(evidence: _ColumnLooks) -> ColumnCourse:
         column_gains,
         tuple(history),
         following,
+        noisy_looks,
         lacking,
         contrasts=contrasts,
     )
@@ -279,7 +289,15 @@ def _follow_changes(evidence: _ColumnLooks, changes: Changes) -> ColumnCourse:
     later_looks = plan.design.seed_counts[len(history) :]
     following = later_looks[0] if later_looks and goes_on() else None
     no_gains = stats.ColumnGains(())
-    return ColumnCourse(evidence.label, {}, no_gains, tuple(history), following, lacking, courses)
+    return ColumnCourse(
+        evidence.label,
+        {},
+        no_gains,
+        tuple(history),
+        following,
+        lacking=lacking,
+        changes=courses,
+    )
 
 
 def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
@@ -354,8 +372,11 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
             gains.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        reason: stats.Reason = "spread" if fit.is_own[row] else ""
-        gains.append(stats.RowGain(estimate, reason, df=float(fit.df[row])))
+        own = (bool(flags[row]) for flags in (fit.is_own, fit.out, fit.vague))
+        reason = stats.own_reason(*own)
+        ratio = math.sqrt(fit.ratios[row]) if reason in ("spread", "outlier") else math.inf
+        known_ratio = ratio if math.isfinite(ratio) else None
+        gains.append(stats.RowGain(estimate, reason, known_ratio, df=float(fit.df[row])))
     return gains
 
 
@@ -399,13 +420,19 @@ def _of_plan(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[Inter
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
-    """Say what every look at a column decided, and what a noisy baseline costs from now on."""
+    """Say what every look at a column decided, and which the baseline's noise widened."""
     sentences = [_line(n, course.label, words) for n, words in course.history]
-    if course.spreads.tripped:
-        ratio, more_runs = course.spreads.ratio, _runs_left(plan, course)
-        noise = sentence("look.noise", column=course.label, ratio=ratio, more_runs=more_runs)
-        sentences.append(noise)
-    return [line.text for line in sentences]
+    sentences += noise(plan, course, course.label)
+    return [line.text.removesuffix(".") for line in sentences]
+
+
+def noise(plan: Plan, course: ColumnCourse, column: str) -> list[Sentence]:
+    """Say of each noisy look how noisy the baseline was. `column`: as a heading names it."""
+    by_images = plan.spread == "images" and not course.lacking
+    return [
+        sentence("look.noise", column=column, seeds=seeds, ratio=ratio, by_images=by_images)
+        for seeds, ratio in course.deciding_noise.items()
+    ]
 
 
 def _line(seeds: int, column: str, rows: Mapping[str, str]) -> Sentence:
@@ -472,7 +499,14 @@ def judged_gains(
         return means
     row_courses = (course.rows.get(scored.cell.row) for scored in column.scores)
     rows = tuple(r.gain if r else mean for r, mean in zip(row_courses, means.rows, strict=True))
-    return replace(course.spreads, rows=rows, kept_rows=gains.kept_rows, void=gains.void)
+    return replace(
+        course.spreads,
+        rows=rows,
+        kept_rows=gains.kept_rows,
+        tripped=bool(course.deciding_noise),
+        ratio=[None, *course.deciding_noise.values()][-1],
+        void=gains.void,
+    )
 
 
 def _gains_of(

@@ -158,7 +158,11 @@ def make_table(
             *notes("warning", paper_notes(columns, extras.paper)),
             *notes("warning", recipe_notes(plan, extras.paper)),
             *notes("caption", _explanations(evidence, columns, below, row_detail, has_verdicts)),
-            *(captions.spread_notes(plan, columns) if row_detail >= Detail.INTERVALS else ()),
+            *(
+                captions.spread_notes(plan, columns, courses)
+                if row_detail >= Detail.INTERVALS
+                else ()
+            ),
             *dict.fromkeys(making.notes),
         ),
         blocks=below,

@@ -73,15 +73,19 @@ def reading(
 
 def _together(interval: Values) -> str:
     """Say which intervals of gains hold together. `interval`: see `_noise_words`."""
-    family, looks = interval["family"], interval["looks"]
+    together = joint_words(**interval["family"], looks=interval["looks"])
     level = f"{confidence_level(interval['alpha'])} interval"
-    contrasts, scope = family["contrasts"], family["scope"]
-    if contrasts == [1] and not looks:
-        return level
+    return f"{level}, {together}" if together else level
+
+
+def joint_words(contrasts: Sequence[int], scope: str, looks: Sequence[int]) -> str:
+    """Say for what the intervals of gains hold together, "" where each stands alone. `contrasts`,
+    `scope`: see `family_words`."""
     number = f"the {contrasts[0]} comparisons" if len(contrasts) == 1 else "all comparisons"
     scope_words = "a column" if scope == "column" else "the table"
-    looks_words = " and at every look" if looks else ""
-    return f"{level}, joint for {number} of {scope_words}{looks_words}"
+    wholes = [f"{number} of {scope_words}"] if contrasts != [1] else []
+    wholes += ["every look"] if looks else []
+    return f"joint for {' and '.join(wholes)}" if wholes else ""
 
 
 def _interval_words(alpha: float | None) -> str:
@@ -418,17 +422,26 @@ def verdicts(words: Sequence[str], margin: float | None, between_rows: Sequence[
 
 
 @writes("noise.baseline")
-def noise_baseline(column: str, ratio: float | None) -> str:
-    """`ratio`: of the baseline's spread to that of the rows, None where these have none."""
-    return _of_column(column, f"{noisy_words(ratio)}.")
+def noise_baseline(column: str, ratio: float | None, by_images: bool) -> str:
+    """`ratio`, `by_images`: see `noisy_words`."""
+    return _of_column(column, f"{noisy_words(ratio, by_images)}.")
 
 
-def noisy_words(ratio: float | None) -> str:
+def noisy_words(ratio: float | None, by_images: bool) -> str:
+    """`ratio`: of the baseline's standard deviation over seeds to that of the other rows, None
+    where these have none. `by_images`: it is that of the baseline's distance from their mean, to
+    the one that the images of these rows suggest."""
     times = f"{ratio:.1f} times as much" if ratio is not None else "far more"
     conjunction = "as" if ratio is not None else "than"
+    if by_images:
+        subject, reference = (
+            "the gap between the baseline and the other rows",
+            "their images suggest",
+        )
+    else:
+        subject, reference = "the baseline", "the other rows do"
     return (
-        f"the baseline varies {times} between seeds {conjunction} the other rows suggest, which "
-        "widens every interval"
+        f"{subject} varies {times} between seeds {conjunction} {reference}, which widens intervals"
     )
 
 

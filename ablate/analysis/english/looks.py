@@ -209,9 +209,10 @@ def look_line(seeds: int, column: str, decisions: Sequence[Values]) -> str:
 
 
 @writes("look.noise")
-def look_noise(column: str, ratio: float | None, more_runs: int | None) -> str:
-    """`ratio`: see `noisy_words`; `more_runs`: see `_until_the_end`."""
-    return prefixed(column, f"{noisy_words(ratio)}{_until_the_end(more_runs)}")
+def look_noise(column: str, seeds: int, ratio: float | None, by_images: bool) -> str:
+    """`ratio`, `by_images`: see `noisy_words`; `seeds`: of the look."""
+    place = ", ".join(filter(None, [column, f"look at {seeds} seeds"]))
+    return prefixed(place, f"{noisy_words(ratio, by_images)}.")
 
 
 def _until_the_end(more_runs: int | None) -> str:

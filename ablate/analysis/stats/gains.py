@@ -239,8 +239,9 @@ class ColumnGains:
     `shared_sd`: the root mean square of the spread that they share, for forecasts; `shared_df` its
     df, `fixed` the part of 1 / shared_df that more seeds don't lessen. `flips`: the mean share of
     the variance that is flips of images. `likeness`: by row, how alike its images flip with the
-    baseline's. `tripped`: the baseline's spread is beyond the limit of the screen; `ratio`: its
-    standard deviation over the one that the variants lead us to expect.
+    baseline's. `tripped`: the baseline's spread is beyond the limit of the screen, and widens the
+    interval of some row; `ratio`: its standard deviation over the one that the variants lead us to
+    expect.
     """
 
     rows: tuple[RowGain | None, ...]
@@ -345,8 +346,8 @@ def column_gains(
         fixed=float(np.median(variances.fixed[1:])),
         flips=float(mean(variances.flips[1:])),
         likeness=tuple(alike),
-        tripped=bool(variances.tripped),
-        ratio=ratio if variances.tripped and math.isfinite(ratio) else None,
+        tripped=bool(variances.widened),
+        ratio=ratio if variances.widened and math.isfinite(ratio) else None,
     )
 
 
@@ -433,6 +434,13 @@ class _Pairs(NamedTuple):
         return cls(float(mean(differences)), n, n, differences)
 
 
+def own_reason(is_own: bool, out: bool, vague: bool) -> Reason:
+    """Say why a row is judged by its own spread, "" if it isn't. See `Variances`."""
+    if not is_own:
+        return ""
+    return "vague" if vague else "outlier" if out else "spread"
+
+
 def row_gain(
     table_fit: Fit,
     row: int,
@@ -448,9 +456,8 @@ def row_gain(
     gain, half, sd, df = (
         float(x[row]) for x in (table_fit.gain, table_fit.half, table_fit.sd, variances.df)
     )
-    reason: Reason = "instability" if unstable else ""
-    if variances.is_own[row]:
-        reason = "vague" if variances.vague[row] else "outlier" if variances.out[row] else "spread"
+    own = (bool(flags[row]) for flags in (variances.is_own, variances.out, variances.vague))
+    reason = own_reason(*own) or ("instability" if unstable else "")
     shared_variance, shared_df = float(variances.shared_v[row]), variances.shared_df[row]
     if unstable:
         shared_variance = 0.0

@@ -78,16 +78,19 @@ class LookFit(NamedTuple):
     judged.
 
     The standard error of a gain is sd / sqrt(n), with df degrees of freedom; `half` is the
-    half-width of an interval that holds at all looks and for all contrasts at once. `is_own`: rows
-    judged by their own spread. `ratio` (...): of the baseline's spread to the one that the rows
-    lead us to expect, where it is beyond the screen's limit, else NaN.
+    half-width of an interval that holds at all looks and for all contrasts at once. `is_own`,
+    `out`, `vague` and `ratios`: as of `Variances`. `ratio` (...): of the baseline's spread to the
+    one that the rows lead us to expect, where it widens the interval of any row, else NaN.
     """
 
     gain: Floats
     half: Floats
     sd: Floats
     df: Floats
+    ratios: Floats
     is_own: Bools
+    out: Bools
+    vague: Bools
     ratio: Floats
 
 
@@ -124,10 +127,7 @@ def take_look(
         y.reshape(-1, *y.shape[-2:]), active.reshape(-1, y.shape[-2]), look_method, images
     )
     tables = y.shape[:-2]
-    gain, half, sd, df = (part.reshape(*tables, -1) for part in look_fit[:4])
-    look_fit = LookFit(
-        gain, half, sd, df, look_fit.is_own.reshape(gain.shape), look_fit.ratio.reshape(tables)
-    )
+    look_fit = LookFit._make(part.reshape((*tables, *part.shape[1:])) for part in look_fit)
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     excludes_zero = active & (np.abs(look_fit.gain) > look_fit.half) & (look_fit.sd > 0)
     decided = np.where(
@@ -143,8 +143,9 @@ def take_look(
 def _fit_tables(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -> LookFit:
     """Fit tables y (T, R, n), those with the same active rows together."""
     tables, rows, n = y.shape
-    gain, half, sd, df = np.full((4, tables, rows), np.nan)
-    is_own, ratio = np.zeros((tables, rows), dtype=bool), np.full(tables, np.nan)
+    gain, half, sd, df, ratios = np.full((5, tables, rows), np.nan)
+    is_own, out, vague = np.zeros((3, tables, rows), dtype=bool)
+    ratio = np.full(tables, np.nan)
     groups, group_of_table = np.unique(active, axis=0, return_inverse=True)
     for group, some in enumerate(groups):
         if not some.any():
@@ -156,9 +157,10 @@ def _fit_tables(y: Floats, active: Bools, method: Method, images: ImagesAt | Non
         variances, variants = fitted.variances, np.ix_(members, np.array(judged_rows[1:]))
         gain[variants], half[variants] = fitted.gain[:, 1:], fitted.half[:, 1:]
         sd[variants], df[variants] = fitted.sd[:, 1:], variances.df[:, 1:]
-        is_own[variants] = variances.is_own[:, 1:]
-        ratio[members] = np.where(variances.tripped, variances.ratio, np.nan)
-    return LookFit(gain, half, sd, df, is_own, ratio)
+        ratios[variants], is_own[variants] = variances.ratios[:, 1:], variances.is_own[:, 1:]
+        out[variants], vague[variants] = variances.out[:, 1:], variances.vague[:, 1:]
+        ratio[members] = np.where(variances.widened, variances.ratio, np.nan)
+    return LookFit(gain, half, sd, df, ratios, is_own, out, vague, ratio)
 
 
 def is_futile(gain: Estimate, df: float, margin: float) -> bool:

@@ -112,10 +112,7 @@ def _foot(table: Table, blocks: Sequence[Summary], ends: tuple[float, float]) ->
     level = confidence_level(table.gain_alpha)
     text = "No effect has an interval."
     if has_bars:
-        text = (
-            f"Bars: {level} intervals over training seeds, simultaneous over {contrasts} "
-            f"comparisons."
-        )
+        text = f"Bars: {level} intervals over training seeds, joint for {contrasts} comparisons."
     meanings = dict.fromkeys(f"{block.note[0].upper()}{block.note[1:]}." for block in blocks)
     lines = [" ".join([text, "Dots: single seeds.", *meanings])]
     if cut_texts:
@@ -201,7 +198,7 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawin
     contrasts = sum(block.contrasts for block in pair_blocks)
     bars = (
         f" Bars: {confidence_level(table.gain_alpha)} intervals of the difference from that sum, "
-        f"simultaneous over {contrasts} comparisons. Grey: the difference can't be distinguished "
+        f"joint for {contrasts} comparisons. Grey: the difference can't be distinguished "
         f"from zero.{' An arrow: the bar goes on.' if is_cut else ''}"
         if has_bars
         else " No pair has an interval, so all are grey."

@@ -16,7 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.analysis import Entry, Table, confidence_level, family_words
+from ablate.analysis import Entry, Table, confidence_level, joint_words
 from ablate.planning import Plan
 from ablate.report.plot.form import (
     BLACK,
@@ -343,11 +343,12 @@ def _interval_lines(
     """Say what the bars are, where there are any, and why gains have none."""
     lines = []
     if any(map(_has_interval, entries)):
-        scope = " of the whole sweep, whichever rows are shown" if form.rows else ""
-        lines.append(
-            f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, "
-            f"simultaneous over the {family_words(plan, table.columns)}{scope}."
-        )
+        together = joint_words(plan, table.columns)
+        if together and form.rows:
+            together += " of the whole sweep, whichever rows are shown"
+        level = confidence_level(table.gain_alpha)
+        words = [f"{level} intervals over training seeds", *filter(None, [together])]
+        lines.append(f"Bars: {', '.join(words)}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:
         if not _has_interval(entry):
@@ -376,7 +377,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     bars = _interval_lines(plan, table, entries, form)
     lines = [
         f"{better}{' '.join(bars)} Dots: single seeds.",
-        *table.texts("warning"),
+        *(note.text for note in table.unmarked_notes("warning") if note.key != "looks.below"),
     ]
     ends = limits(table, entries)
     cut = [
