@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import stats
-from ablate.analysis.english.captions import noisy_words
+from ablate.analysis.english.noise import noisy_words
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.judging import (
     Detail,

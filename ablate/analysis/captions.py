@@ -16,14 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.analysis import sequential, stats, trained_on
+from ablate.analysis import stats, trained_on
 from ablate.analysis.english import captions as english
 from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
 from ablate.analysis.scores import Scores
-from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
@@ -558,47 +557,6 @@ def _shared_baseline_note(
     families = len({*sweeps, past.present.sweep})
     values = {"variants": count, "families": families, "alpha": plan.analysis.alpha}
     return "looks.shared-baseline", values
-
-
-def spread_notes(
-    plan: Plan, columns: Sequence[TableColumn], courses: Mapping[str, ColumnCourse]
-) -> Iterator[Note]:
-    """Yield what the caption says of each column's spread: a noisy baseline, which widens
-    intervals, and why images don't determine the spread, where they might. A reason that all
-    columns share comes once, without their names. `courses`: of a sweep with looks, by column."""
-    lacking = {column.label: _lacking_images(plan, column) for column in columns}
-    is_shared = len({*lacking.values()}) == 1
-    for column in columns:
-        place = (None, column.label)
-        if column.label in courses:
-            at_looks = sequential.noise(plan, courses[column.label], column.heading)
-            yield from notes("caption", at_looks, place)
-        elif column.tripped:
-            noise = sentence(
-                "noise.baseline",
-                column=column.heading,
-                ratio=column.baseline_ratio,
-                by_images=column.judged_by == "images",
-            )
-            yield from notes("caption", [noise], place)
-        key, reason = lacking[column.label]
-        if reason:
-            heading = "" if is_shared else column.heading
-            examples = plan.task.examples
-            fact = sentence(key, column=heading, examples=examples, reason=reason)
-            yield from notes("caption", [fact], place)
-
-
-def _lacking_images(plan: Plan, column: TableColumn) -> tuple[str, str]:
-    """Return the key of the sentence that says what a column loses where its spread can't be
-    measured on images, and why it can't; the reason is "" if it can, or if nothing is lost."""
-    if plan.spread == "images" and column.lacking:
-        if len(column.entries) > 2:
-            return "noise.lacking", column.lacking
-        if column.judged_by == "paired":
-            # The variance of a lone gain is at least that of its flips, where these are known.
-            return "noise.no-floor", column.lacking
-    return "", ""
 
 
 def seeds_command(plan: Plan, n: int) -> str:

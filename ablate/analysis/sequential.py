@@ -422,11 +422,11 @@ def _of_plan(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[Inter
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and which the baseline's noise widened."""
     sentences = [_line(n, course.label, words) for n, words in course.history]
-    sentences += noise(plan, course, course.label)
+    sentences += noise_of_looks(plan, course, course.label)
     return [line.text.removesuffix(".") for line in sentences]
 
 
-def noise(plan: Plan, course: ColumnCourse, column: str) -> list[Sentence]:
+def noise_of_looks(plan: Plan, course: ColumnCourse, column: str) -> list[Sentence]:
     """Say of each noisy look how noisy the baseline was. `column`: as a heading names it."""
     by_images = plan.spread == "images" and not course.lacking
     return [

@@ -31,6 +31,7 @@ from ablate.analysis.judging import (
     method_of,
     shown_gain,
 )
+from ablate.analysis.noise_notes import noise_notes
 from ablate.analysis.note import Note, Sentence, notes
 from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
 from ablate.analysis.row_contrasts import contrast_blocks
@@ -158,11 +159,7 @@ def make_table(
             *notes("warning", paper_notes(columns, extras.paper)),
             *notes("warning", recipe_notes(plan, extras.paper)),
             *notes("caption", _explanations(evidence, columns, below, row_detail, has_verdicts)),
-            *(
-                captions.spread_notes(plan, columns, courses)
-                if row_detail >= Detail.INTERVALS
-                else ()
-            ),
+            *(noise_notes(plan, columns, courses) if row_detail >= Detail.INTERVALS else ()),
             *dict.fromkeys(making.notes),
         ),
         blocks=below,

@@ -8,7 +8,7 @@ Used by `Sentence.text` in note.py alone. A new file also needs its import here,
 writers are not registered.
 """
 
-from ablate.analysis.english import across, captions, footnotes, imports, looks, paper
+from ablate.analysis.english import across, captions, footnotes, imports, looks, noise, paper
 from ablate.analysis.english.registry import EXACT_KEYS, WRITERS, write
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "footnotes",  # the sentences on entries, rows and columns
     "imports",  # what runs were trained on, and what a sheet hides
     "looks",  # what was read before, what looks decided
+    "noise",  # what the noise of gains was estimated from
     "paper",  # published figures beside ours
 ]

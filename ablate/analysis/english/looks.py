@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablate.analysis.english.captions import noisy_words
 from ablate.analysis.english.registry import writes
 from ablate.analysis.english.words import first_few, prefixed
 from ablate.shared import count_text
@@ -206,13 +205,6 @@ def look_line(seeds: int, column: str, decisions: Sequence[Values]) -> str:
     )
     column_words = f" of {column}" if column else ""
     return f"look at {seeds} seeds{column_words}: {parts}"
-
-
-@writes("look.noise")
-def look_noise(column: str, seeds: int, ratio: float | None, by_images: bool) -> str:
-    """`ratio`, `by_images`: see `noisy_words`; `seeds`: of the look."""
-    place = ", ".join(filter(None, [column, f"look at {seeds} seeds"]))
-    return prefixed(place, f"{noisy_words(ratio, by_images)}.")
 
 
 def _until_the_end(more_runs: int | None) -> str:
