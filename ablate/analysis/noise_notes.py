@@ -23,8 +23,9 @@ def noise_notes(
     is_shared = len({*lacking.values()}) == 1
     for column in columns:
         place = (None, column.label)
-        if column.label in courses:
-            at_looks = noise_of_looks(plan, courses[column.label], column.heading)
+        course = None if column.on else courses.get(column.label)
+        if course is not None:
+            at_looks = noise_of_looks(plan, course, column.heading)
             yield from notes("caption", at_looks, place)
         elif column.tripped:
             baseline_noise = sentence(

@@ -22,13 +22,9 @@ def noisy_words(ratio: float | None, by_images: bool) -> str:
     the one that the images of these rows suggest."""
     times = f"{ratio:.1f} times as much" if ratio is not None else "far more"
     conjunction = "as" if ratio is not None else "than"
+    subject, reference = "the baseline", "the other rows do"
     if by_images:
-        subject, reference = (
-            "the gap between the baseline and the other rows",
-            "their images suggest",
-        )
-    else:
-        subject, reference = "the baseline", "the other rows do"
+        subject, reference = f"the gap between {subject} and the other rows", "their images suggest"
     return (
         f"{subject} varies {times} between seeds {conjunction} {reference}, which widens intervals"
     )
