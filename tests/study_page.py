@@ -145,6 +145,27 @@ def epochs() -> str:
     return "\n".join(lines)
 
 
+def courses() -> str:
+    """Tabulate how some placements trained: means over the seeds that all rows have."""
+    [part] = PLACEMENTS.parts
+    curves = pd.read_parquet(PLACEMENTS.folder / part / "curves.parquet")
+    runs = PLACEMENTS.runs(part)
+    shared_seeds = set.intersection(*runs.groupby("row").seed.agg(set))
+    validation = 100 * (
+        curves[curves.seed.isin(shared_seeds)].groupby(["row", "epoch"]).val_top1.mean().unstack()
+    )
+    losses = runs[runs.seed.isin(shared_seeds)].groupby("row")[["train_loss", "loss"]].mean()
+    lines = [
+        "| row | validation %, epoch 1 | epoch 2 | training loss | test loss |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in ("pre/pre", "post/post", "post/pre+post", "pre+post/post", "Dual PatchNorm"):
+        first, second = validation.loc[row]
+        train_loss, test_loss = losses.loc[row]
+        lines.append(f"| {row} | {first:.1f} | {second:.1f} | {train_loss:.3f} | {test_loss:.3f} |")
+    return "\n".join(lines)
+
+
 def seconds() -> str:
     """Tabulate the seconds of the runs of the placements, and their device-hours."""
     [part] = PLACEMENTS.parts
@@ -166,7 +187,7 @@ PATCH_NORM = Study(
     {"simple_effects": simple_effects, "probes": probes, "cost": cost},
 )
 BATCHNORM_MLP = Study("batchnorm-mlp", ("dnn_bn",), {"epochs": epochs})
-PLACEMENTS = Study("placements", ("study_placements_patch_8",), {"seconds": seconds})
+PLACEMENTS = Study("placements", ("study_placements_patch_8",), {"courses": courses, "seconds": seconds})
 STUDIES = (PATCH_NORM, BATCHNORM_MLP, PLACEMENTS)
 
 
