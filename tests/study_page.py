@@ -187,7 +187,9 @@ PATCH_NORM = Study(
     {"simple_effects": simple_effects, "probes": probes, "cost": cost},
 )
 BATCHNORM_MLP = Study("batchnorm-mlp", ("dnn_bn",), {"epochs": epochs})
-PLACEMENTS = Study("placements", ("study_placements_patch_8",), {"courses": courses, "seconds": seconds})
+PLACEMENTS = Study(
+    "placements", ("study_placements_patch_8",), {"courses": courses, "seconds": seconds}
+)
 STUDIES = (PATCH_NORM, BATCHNORM_MLP, PLACEMENTS)
 
 

@@ -245,8 +245,8 @@ def false_words(table: Table) -> str:
     else:
         consequence = f"{bound} {total:.2g} of {len(judged)} columns may have a false verdict"
     return (
-        f"Each column has an error of {level} % of its own, so {consequence}; "
-        f"analysis.family=table makes it one error for all."
+        f"Each column has an error rate of {level} %, so {consequence}; "
+        f"with analysis.family=table the columns share one."
     )
 
 

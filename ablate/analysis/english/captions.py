@@ -143,7 +143,7 @@ def metric_target(
     repeats = "seeds" if seeds else "runs"
     shared_error = ""
     if interval is not None:
-        error = f"an error of {100 * interval['alpha']:.4g} %"
+        error = f"an error rate of {100 * interval['alpha']:.4g} %"
         shared_error = f"; the {family_words(**interval['family'])} share {error}"
         if interval["family"]["contrasts"] == [1]:
             shared_error = f"; that of the difference has {error}"
@@ -190,7 +190,7 @@ def _noise_words(
     """Say how the intervals of gains are made: `methods` are those by which columns are judged."""
     texts = METHODS if seeds else METHODS_WITHOUT_SEEDS
     sources = " or ".join(texts[method] for method in methods).format(examples=examples)
-    error = f"an error of {100 * alpha:.4g} %"
+    error = f"an error rate of {100 * alpha:.4g} %"
     if family["contrasts"] == [1] and not looks:
         return f"A gain's interval takes its noise from {sources}, and has {error}."
     return (

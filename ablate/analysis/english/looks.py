@@ -151,7 +151,7 @@ def looks_shared_baseline(
     return _of_columns(
         columns,
         f"{count_text(variants, 'variant')} in {count_text(families, 'sweep')} were compared "
-        f"with these baseline runs; each sweep has an error of {alpha_text} of its own.",
+        f"with these baseline runs; each sweep has an error rate of {alpha_text} of its own.",
     )
 
 

@@ -263,7 +263,7 @@ def _block_note(table: Table, block: Summary, notes: str) -> str:
         parts.append(block.basis)
         if block.contrasts > 1:
             error = f"{100 * table.gain_alpha:.4g} %"
-            parts.append(f"{block.contrasts} comparisons share an error of {error}")
+            parts.append(f"{block.contrasts} comparisons share an error rate of {error}")
     return "; ".join(filter(None, parts))
 
 
