@@ -373,6 +373,11 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     told = {row: {c: course.rows[row] for c, course in courses.items()} for row in rows}
     told = {row: {c: (now.seeds, now.word) for c, now in of.items()} for row, of in told.items()}
     assert latest_decisions(plan, looks.parse_events(looks_of(calm))) == told
+    of_one_column = looks_of(calm)
+    for look in of_one_column:
+        look["columns"]["128"]["decided"] = {}
+    decided = latest_decisions(plan, looks.parse_events(of_one_column))
+    assert decided == {row: of | {"128": (0, "goes on")} for row, of in told.items()}
     other = dataclasses.replace(plan, design=Looks((5, 6)))
     assert latest_decisions(other, looks.parse_events(looks_of(calm))) == {}
     assert "look at 5 seeds of 64: " in said

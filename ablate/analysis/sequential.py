@@ -400,13 +400,18 @@ def recorded_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iter
 
 
 def latest_decisions(plan: Plan, interim_looks: Iterable[InterimLook]) -> Standing:
-    """Return the decision of the newest look at each row: (seeds, word) by row and column label.
-    Only looks that gave out seeds count; looks under another analysis don't."""
+    """Return the decision of the newest look at each row: (seeds, word) by row and column label,
+    (0, GOES_ON) in a column that had no look yet; {} before the first look. Only looks that gave
+    out seeds count; looks under another analysis don't."""
     standing: dict[str, dict[str, tuple[int, str]]] = {}
     for look in _of_plan(plan, interim_looks):
         for label, column in look.columns.items():
             for row, word in column.decided.items():
                 standing.setdefault(row, {})[label] = column.n, word
+    for row, columns in standing.items():
+        for label in (column.label for column in plan.columns):
+            if plan.changes is not None or plan.cell(row, label) is not None:
+                columns.setdefault(label, (0, GOES_ON))
     return standing
 
 
