@@ -374,8 +374,8 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     told = {row: {c: (now.seeds, now.word) for c, now in of.items()} for row, of in told.items()}
     assert latest_decisions(plan, looks.parse_events(looks_of(calm))) == told
     of_one_column = looks_of(calm)
-    for look in of_one_column:
-        look["columns"]["128"]["decided"] = {}
+    for event in of_one_column:
+        event["columns"]["128"]["decided"] = {}
     decided = latest_decisions(plan, looks.parse_events(of_one_column))
     assert decided == {row: of | {"128": (0, "goes on")} for row, of in told.items()}
     other = dataclasses.replace(plan, design=Looks((5, 6)))
