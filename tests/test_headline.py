@@ -122,7 +122,7 @@ def test_earlier_readings_raise_the_error_of_their_columns(readings, level, boun
         for heading, error in readings.items()
     )
     words = false_words(dataclasses.replace(table, notes=notes))
-    assert f" {level} " in words
+    assert f" {level}, so " in words
     assert f" {bound}" in words
 
 
