@@ -208,7 +208,12 @@ EXAMPLES = [
     (
         "noise.baseline",
         {"column": "Ti", "ratio": 5.07, "by_images": False},
-        ["Ti: ", "5.1 times"],
+        ["Ti: the baseline", "5.1 times"],
+    ),
+    (
+        "look.noise",
+        {"column": "Ti", "seeds": 8, "ratio": 2.12, "by_images": True},
+        ["Ti, ", " 8 seeds: the gap", "2.1 times"],
     ),
     (
         "noise.lacking",

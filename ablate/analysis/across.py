@@ -144,10 +144,8 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))
-        lines, ratios, by_images = [], [], False
+        lines, ratios = [], []
         for start_column, end_column in pairs:
-            right = arrays.images((start_column, end_column))
-            by_images = right is not None
             rest = {k: v for k, v in plan.columns[start_column].settings.items() if k != key}
             changes = stats.changes(
                 arrays.y[start_column],
@@ -155,7 +153,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
                 arrays.baseline,
                 method,
                 np.any(arrays.unstable[[start_column, end_column]], axis=0),
-                right,
+                arrays.images((start_column, end_column)),
             )
             if changes.void:
                 continue
@@ -178,7 +176,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
             note=f"+: the row gains more at {ends[1]}",
             contrasts=method.contrasts,
             lines=tuple(lines),
-            basis=noisy(ratios, by_images),
+            basis=noisy(ratios, by_images=arrays.right is not None),
         )
 
 

@@ -81,10 +81,11 @@ class ColumnCourse:
     """The looks at a column so far. `next_seeds`: the seeds of the look to come, None where the
     column has ended. `spreads`: the spreads by which the last look judged rows, without their
     gains. `history`: for each look, its seeds and the words on the rows that it judged.
-    `noisy_looks`: the looks whose intervals the baseline's spread widened, by their seeds, with
-    `ratio` of `stats.ColumnGains`. `lacking`: why images determined no spread, so that rows were
-    judged in pairs. `contrasts`: those between rows, by their `difference`, as the look judged them
-    that was the first to exclude 0, or the last at which both rows had all seeds."""
+    `noisy_looks`: the looks at which the baseline's spread was beyond the limit of the screen, by
+    their seeds, with `ratio` of `stats.ColumnGains`. `lacking`: why images determined no spread, so
+    that rows were judged in pairs. `contrasts`: those between rows, by their `difference`, as the
+    look judged them that was the first to exclude 0, or the last at which both rows had all
+    seeds."""
 
     label: str
     rows: Mapping[str, RowCourse]
@@ -98,8 +99,9 @@ class ColumnCourse:
 
     @property
     def deciding_noise(self) -> dict[int, float | None]:
-        """The noisy looks that made the last decision on some row."""
-        deciding = {course.seeds for course in self.rows.values()}
+        """The noisy looks that widened the interval of some row: the last look at it, which didn't
+        judge it by its own spread."""
+        deciding = {course.seeds for course in self.rows.values() if not course.gain.own_reason}
         return {seeds: ratio for seeds, ratio in self.noisy_looks.items() if seeds in deciding}
 
     @property
@@ -372,8 +374,7 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
             gains.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        own = (bool(flags[row]) for flags in (fit.is_own, fit.out, fit.vague))
-        reason = stats.own_reason(*own)
+        reason = stats.own_reason(fit.is_own[row], fit.out[row], fit.vague[row])
         ratio = math.sqrt(fit.ratios[row]) if reason in ("spread", "outlier") else math.inf
         known_ratio = ratio if math.isfinite(ratio) else None
         gains.append(stats.RowGain(estimate, reason, known_ratio, df=float(fit.df[row])))
@@ -425,7 +426,7 @@ def _of_plan(plan: Plan, interim_looks: Iterable[InterimLook]) -> Iterator[Inter
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
-    """Say what every look at a column decided, and which the baseline's noise widened."""
+    """Say what every look at a column decided, and whose intervals a noisy baseline widened."""
     sentences = [_line(n, course.label, words) for n, words in course.history]
     sentences += noise_of_looks(plan, course, course.label)
     return [line.text.removesuffix(".") for line in sentences]

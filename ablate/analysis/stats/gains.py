@@ -336,6 +336,7 @@ def column_gains(
         alike[row] = float(images.likeness[place, 0])
     gain_sds, typical = np.sqrt(variances.v[1:] / 2), ~variances.out[1:]
     ratio = float(variances.ratio)
+    is_widened = bool(variances.tripped and not variances.is_own[1:].all())
     return ColumnGains(
         gains,
         spreads=(float(gain_sds.min()), float(gain_sds.max())),
@@ -346,8 +347,8 @@ def column_gains(
         fixed=float(np.median(variances.fixed[1:])),
         flips=float(mean(variances.flips[1:])),
         likeness=tuple(alike),
-        tripped=bool(variances.widened),
-        ratio=ratio if variances.widened and math.isfinite(ratio) else None,
+        tripped=is_widened,
+        ratio=ratio if is_widened and math.isfinite(ratio) else None,
     )
 
 
@@ -456,8 +457,9 @@ def row_gain(
     gain, half, sd, df = (
         float(x[row]) for x in (table_fit.gain, table_fit.half, table_fit.sd, variances.df)
     )
-    own = (bool(flags[row]) for flags in (variances.is_own, variances.out, variances.vague))
-    reason = own_reason(*own) or ("instability" if unstable else "")
+    reason = own_reason(variances.is_own[row], variances.out[row], variances.vague[row])
+    if unstable and not reason:
+        reason = "instability"
     shared_variance, shared_df = float(variances.shared_v[row]), variances.shared_df[row]
     if unstable:
         shared_variance = 0.0

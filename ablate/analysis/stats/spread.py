@@ -82,11 +82,6 @@ class Variances(NamedTuple):
     fixed: Floats
     flips: Floats
 
-    @property
-    def widened(self) -> Bools:
-        """The tables (...) in which the baseline's spread widens the interval of some row."""
-        return self.tripped & ~self.is_own[..., 1:].all(-1)
-
 
 class ImageFlips(NamedTuple):
     """The variances of R rows by the images that flip between seeds, in points^2.

@@ -80,7 +80,7 @@ class LookFit(NamedTuple):
     The standard error of a gain is sd / sqrt(n), with df degrees of freedom; `half` is the
     half-width of an interval that holds at all looks and for all contrasts at once. `is_own`,
     `out`, `vague` and `ratios`: as of `Variances`. `ratio` (...): of the baseline's spread to the
-    one that the rows lead us to expect, where it widens the interval of any row, else NaN.
+    one that the rows lead us to expect, where it is beyond the screen's limit, else NaN.
     """
 
     gain: Floats
@@ -159,7 +159,7 @@ def _fit_tables(y: Floats, active: Bools, method: Method, images: ImagesAt | Non
         sd[variants], df[variants] = fitted.sd[:, 1:], variances.df[:, 1:]
         ratios[variants], is_own[variants] = variances.ratios[:, 1:], variances.is_own[:, 1:]
         out[variants], vague[variants] = variances.out[:, 1:], variances.vague[:, 1:]
-        ratio[members] = np.where(variances.widened, variances.ratio, np.nan)
+        ratio[members] = np.where(variances.tripped, variances.ratio, np.nan)
     return LookFit(gain, half, sd, df, ratios, is_own, out, vague, ratio)
 
 

@@ -346,9 +346,8 @@ def _interval_lines(
         together = joint_words(plan, table.columns)
         if together and form.rows:
             together += " of the whole sweep, whichever rows are shown"
-        level = confidence_level(table.gain_alpha)
-        words = [f"{level} intervals over training seeds", *filter(None, [together])]
-        lines.append(f"Bars: {', '.join(words)}.")
+        bars = f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds"
+        lines.append(f"{bars}, {together}." if together else f"{bars}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:
         if not _has_interval(entry):
@@ -375,9 +374,11 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     ]
     better = "" if table.metric_of().neutral else "A gain above 0 is better. "
     bars = _interval_lines(plan, table, entries, form)
+    warnings = table.unmarked_notes("warning")
     lines = [
         f"{better}{' '.join(bars)} Dots: single seeds.",
-        *(note.text for note in table.unmarked_notes("warning") if note.key != "looks.below"),
+        # Averages and contrasts, which that one is about, are not drawn here.
+        *(note.text for note in warnings if note.key != "looks.below"),
     ]
     ends = limits(table, entries)
     cut = [
