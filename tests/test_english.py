@@ -264,7 +264,7 @@ EXAMPLES = [
     (
         "looks.changed",
         {
-            **{"subject": "intervals", "sweep": "one", "n": 3, "counts_all": True},
+            **{"subject": "intervals", "sweep": "one", "n": 3, "known_error": "table"},
             "changes": ["rows: +a", "metric: loss -> top1"],
         },
         ["intervals", " in one", "n = 3", "rows: +a; metric: loss -> top1", "all variants"],

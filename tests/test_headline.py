@@ -128,9 +128,10 @@ def test_earlier_readings_raise_the_error_of_their_columns(readings, level, boun
 
 def test_with_results_in_view_the_error_is_unknown():
     table = planted({"up": ("helps", 1)}, ("S", "B"))
-    for counts_all in (True, False):
-        changed = Note("looks.changed", {"counts_all": counts_all})
-        assert bool(false_words(dataclasses.replace(table, notes=(changed,)))) == counts_all
+    for known_error in ("table", "column", ""):
+        changed = Note("looks.changed", {"known_error": known_error})
+        words = false_words(dataclasses.replace(table, notes=(changed,)))
+        assert bool(words) == bool(known_error)
 
 
 def test_rows_that_help_in_as_many_other_columns_are_apart():

@@ -15,6 +15,7 @@ import pytest
 from support.looks import contrasts, planned, reading, spec
 
 from ablate.analysis.captions import _changed
+from ablate.planning import Analysis
 from ablate.planning.cell import Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
@@ -371,6 +372,26 @@ def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
         (planned(columns=both, seeds=4), []),
     ):
         assert look_changes(looks.look(one), looks.look(other)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "analysis", "known_error"),
+    [
+        ("bxy", "STU", {}, "column"),
+        ("bxyz", "STU", {}, "column"),
+        ("bxyz", "ST", {}, "table"),
+        ("bxy", "SU", {}, ""),  # a column that was read is hidden
+        ("bxy", "STU", {"family": "table"}, ""),
+        ("bxy", "STU", {"margin": 1.0}, ""),
+        ("bxy", "STU", {"target": 3.28}, ""),  # "from which column on" depends on the columns
+    ],
+)
+def test_columns_that_are_added_keep_the_error_rate_of_each(rows, columns, analysis, known_error):
+    unchanged = {key: value for key, value in analysis.items() if key != "margin"}
+    first = dataclasses.replace(planned(columns=("S", "T")), analysis=Analysis(**unchanged))
+    later = dataclasses.replace(planned((*rows,), (*columns,)), analysis=Analysis(**analysis))
+    note, *_ = _changed(PastLooks([looks.look(first)], looks.look(later)))
+    assert note.values["known_error"] == known_error
 
 
 def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():

@@ -314,7 +314,7 @@ def test_a_contrast_that_was_read_counts_in_later_tables_and_is_named(run, sheet
     added = table(run, "--contrast", "iclp - random")
     changed = next(note for note in added["notes"] if note["key"] == "looks.changed")
     assert changed["values"]["changes"][0].split(": ") == ["contrasts", "+(iclp - random)"]
-    assert changed["values"]["counts_all"] is True
+    assert changed["values"]["known_error"] == "table"
     plain = table(run)
     assert [column["contrasts"] for column in plain["columns"]] == [4, 4]
     among = next(note for note in plain["notes"] if note["key"] == "looks.among")

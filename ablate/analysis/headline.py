@@ -230,7 +230,7 @@ def false_words(table: Table) -> str:
         return ""
     errors = dict.fromkeys(judged, table.alpha)
     for note in table.notes:
-        if note.key == "looks.changed" and not note.values["counts_all"]:
+        if note.key == "looks.changed" and note.values["known_error"] == "":
             return ""
         if note.key == "looks.other-readings":
             for heading in note.values["columns"] or judged:

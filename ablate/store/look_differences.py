@@ -1,8 +1,8 @@
 """Differences between two looks: rows, columns, seeds, metric and analysis, in words, and labels
 that were renamed.
 
-Used by analysis/captions.py (`ablate table`), through `look_changes`, and by api/training.py and
-audit/merge.py, through `renamed_labels`.
+Used by analysis/captions.py (`ablate table`), through `look_changes` and `only_adds_columns`, and by
+api/training.py and audit/merge.py, through `renamed_labels`.
 """
 
 from __future__ import annotations
@@ -114,6 +114,12 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
             name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
             parts.append(f"{name}: {_value_text(earlier)} -> {_value_text(value)}")
     return parts
+
+
+def only_adds_columns(old_look: InterimLook, new_look: InterimLook) -> bool:
+    """Return whether the new look has all columns of the old one, under old or new labels."""
+    is_ = new_look.specs
+    return set(_relabelled(old_look.specs, is_)["columns"]) <= set(is_["columns"])
 
 
 def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:

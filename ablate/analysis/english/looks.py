@@ -99,19 +99,19 @@ def looks_read_elsewhere(
 
 @writes("looks.changed")
 def looks_changed(
-    subject: str, sweep: str, n: int, changes: Sequence[str], counts_all: bool
+    subject: str, sweep: str, n: int, changes: Sequence[str], known_error: str
 ) -> str:
     """`subject`: "means", "intervals" or "verdicts"; `sweep`: where they were read, "" for this
-    one; `changes`: each "WHAT: HOW", of which many are only named; `counts_all`: whether all
-    variants are counted, or the error is unknown."""
+    one; `changes`: each "WHAT: HOW", of which many are only named; `known_error`: whose
+    error rate is known, that of the "table", of each "column", or "" of nothing."""
     place = f" in {sweep}" if sweep else ""
     compares_rows = any(change.startswith("contrasts: ") for change in changes)
     noun = "comparisons" if compares_rows else "variants"
-    consequence = (
-        f"; all {noun} that were read are counted"
-        if counts_all
-        else ". So this table is exploratory: how often its intervals miss is unknown"
-    )
+    consequence = {
+        "table": f"; all {noun} that were read are counted",
+        "column": ". Each column keeps its error rate; that of averages over columns is unknown",
+        "": ". So this table is exploratory: how often its intervals miss is unknown",
+    }[known_error]
     text = "; ".join(changes)
     if only_named(changes):
         text = first_few([change.partition(": ")[0] for change in changes], NAMED_CHANGES)
