@@ -254,7 +254,7 @@ def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(fin
     with Ledger.reading(finished) as ledger:
         uneven = look(without_skipped(plan, ledger))
     assert [set(row.runs) for row in uneven.columns[""].rows.values()] == [{0, 1, 2, 3}, {0, 1, 2}]
-    assert look_changes(uneven, look(plan)) == ["skipped: post#3 -> none"]
+    assert look_changes(uneven, look(plan)).lines == ["skipped: post#3 -> none"]
     ask("run", "pre#3", "--skip")
     table(capsys)
     [read] = finished.read_looks()[-1:]

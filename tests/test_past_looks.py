@@ -155,7 +155,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     before = [reading("by", 3, "z"), reading("bx", 2, "p", planned=3), first, reading("bx", 3)]
     past = PastLooks(before, reading("bx", 3, "now"))
     assert past.first_look() is first
-    assert look_changes(first, past.present) == ["metric: loss -> top1"]
+    assert look_changes(first, past.present).lines == ["metric: loss -> top1"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     ],
 )
 def test_what_was_changed_since_a_look(first, now, expected):
-    assert look_changes(first, now) == expected
+    assert look_changes(first, now).lines == expected
 
 
 # --- Against the definition ---------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_rows_and_columns_of_other_labels_are_matched_by_what_is_trained():
         (two, {"x": "other"}, ["rows: +z"]),
         (two, {"x": "z", "z": "x"}, ["rows: +x"]),
     ):
-        assert look_changes(looks.look(one), named(plan, labels)) == expected
+        assert look_changes(looks.look(one), named(plan, labels)).lines == expected
 
 
 def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
@@ -371,7 +371,7 @@ def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
         (dataclasses.replace(one, cells=(*others, longer)), ["what is trained: y"]),
         (planned(columns=both, seeds=4), []),
     ):
-        assert look_changes(looks.look(one), looks.look(other)) == expected
+        assert look_changes(looks.look(one), looks.look(other)).lines == expected
 
 
 @pytest.mark.parametrize(

@@ -427,7 +427,7 @@ ACROSS = {"across": "seq", "from": 1, "to": 2}
 def test_another_name_or_order_of_a_contrast_is_no_change(before, after):
     first_look, second_look = contrasted(before), contrasted(after)
     assert first_look.is_of(second_look)
-    assert look_changes(first_look, second_look) == []
+    assert look_changes(first_look, second_look).lines == []
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_another_contrast_is_a_change(before, after, change):
     rows = ("base", "a", "b", "c")
     first_look, second_look = contrasted(before, rows), contrasted(after, rows)
     assert not first_look.is_of(second_look)
-    [part] = look_changes(first_look, second_look)
+    [part] = look_changes(first_look, second_look).lines
     assert part.startswith(change)
 
 
@@ -455,7 +455,7 @@ def test_a_row_with_a_new_label_keeps_its_contrast():
         rows=tuple(Row("A" if row.label == "a" else row.label, {}) for row in plan.rows),
         analysis=Analysis(contrasts={"A - b": {"from": "b", "to": "A"}}),
     )
-    assert look_changes(looks.look(plan), looks.look(renamed)) == []
+    assert look_changes(looks.look(plan), looks.look(renamed)).lines == []
 
 
 def test_a_sweep_with_looks_is_judged_by_its_first_look_under_any_name_of_its_contrast():

@@ -221,9 +221,10 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(shell, sections, epochs
 def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
     for text in (FILE, FILE.replace(UNTIL, "seeds: 3")):
         plan, other = planned(text=text), planned("tune.seed=1", text=text)
-        assert look_changes(look(plan), look(other)) == ["tune: other searches"]
+        assert look_changes(look(plan), look(other)).lines == ["tune: other searches"]
     based = planned(text=FILE.replace("train.epochs: 2,", "train.epochs: 3,"))
-    assert look_changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
+    changes = look_changes(look(planned()), look(based))
+    assert changes.lines == ["what is trained: plain, DPN, asleep"]
 
 
 def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatch, tmp_path):

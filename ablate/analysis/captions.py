@@ -28,15 +28,7 @@ from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
 from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
 from ablate.run import OwnSpec, RunSpec, program_of
-from ablate.store import (
-    FEWEST_FOR_SPREAD,
-    InterimLook,
-    PastLooks,
-    SeedCounts,
-    look_changes,
-    only_adds_columns,
-    retry_remedy,
-)
+from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
 def joint_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
@@ -531,37 +523,27 @@ def _other_readings(counts: SeedCounts) -> dict[str, Any]:
 
 def _changed(past: PastLooks) -> list[Sentence]:
     """Return a note if the table has changed since the first look at its runs."""
-    first_look = past.first_look()
-    if first_look is None or not (parts := look_changes(first_look, past.present)):
+    if (first_look := past.first_look()) is None:
+        return []
+    changes = look_changes(first_look, past.present)
+    if not changes.lines:
         return []
     place = {
         "sweep": _other_name(past, first_look.sweep),
         "n": first_look.n,
-        "changes": [*parts],
+        "changes": [*changes.lines],
     }
-    subject = _what_was_read(first_look.n)
-    known_error = _known_error(first_look, past.present, parts)
-    sentences = [sentence("looks.changed", **place, subject=subject, known_error=known_error)]
-    if looks.only_named(parts):
+    sentences = [
+        sentence(
+            "looks.changed",
+            **place,
+            subject=_what_was_read(first_look.n),
+            known_error=changes.known_error,
+        )
+    ]
+    if looks.only_named(changes.lines):
         sentences.append(sentence("looks.changes", **place))
     return sentences
-
-
-def _known_error(first_look: InterimLook, look: InterimLook, parts: Sequence[str]) -> str:
-    """Return whose error rate is known although a table has changed as `parts` say: that of the
-    "table", where all variants that were read are counted; that of each "column", where columns
-    were added and each has an error rate of its own; or "", of nothing.
-
-    The runs of a new column had not been read, so its intervals miss as often as those of any first
-    look. Statements over columns, such as an average, are of columns that were chosen after a look.
-    """
-    other_changes = [part for part in parts if not part.startswith(("rows: ", "contrasts: "))]
-    if not other_changes:
-        return "table"
-    keeps_columns = all(part.startswith("columns: ") for part in other_changes)
-    keeps_columns = keeps_columns and only_adds_columns(first_look, look)
-    is_by_column = look.analysis["family"] == "column" and not look.has_target
-    return "column" if keeps_columns and is_by_column else ""
 
 
 def _left_out(plan: Plan) -> list[Sentence]:

@@ -75,7 +75,6 @@ __all__ = [
     "SeedCounts",  # numbers of seeds at which runs were read before
     "FEWEST_FOR_SPREAD",  # the fewest seeds that show a spread
     "look_changes",  # in what two looks differ
-    "only_adds_columns",  # whether a look has all columns of an earlier one
     "renamed_labels",  # labels that differ between two drives
     "trained_identity",  # what is trained for each row and column
     # Streams of proposals
@@ -135,7 +134,7 @@ if TYPE_CHECKING:
         other_ledger_error,
         result_detail,
     )
-    from ablate.store.look_differences import look_changes, only_adds_columns, renamed_labels
+    from ablate.store.look_differences import look_changes, renamed_labels
     from ablate.store.looks import (
         FEWEST_FOR_SPREAD,
         InterimLook,

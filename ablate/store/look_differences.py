@@ -1,16 +1,16 @@
 """Differences between two looks: rows, columns, seeds, metric and analysis, in words, and labels
 that were renamed.
 
-Used by analysis/captions.py (`ablate table`), through `look_changes` and `only_adds_columns`, and by
-api/training.py and audit/merge.py, through `renamed_labels`.
+Used by analysis/captions.py (`ablate table`), through `look_changes`, and by api/training.py and
+audit/merge.py, through `renamed_labels`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ablate.store.looks import CODE, CONTRASTS, SKIPPED, SPREAD, TUNE, UNTIL, InterimLook
 
@@ -80,9 +80,25 @@ def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any
     return {"columns": [column_labels[label] for label in was["columns"]], "rows": rows}
 
 
-def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
-    """List the differences between two looks, except in labels and in seeds that were only added or
-    only removed: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
+class LookChanges(NamedTuple):
+    """The differences between two looks.
+
+    `lines`: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"; [] without a
+    difference. `known_error`: whose error rate is known all the same. It is that of the "table",
+    where all variants that were read are counted; that of each "column", where columns were added
+    and each has an error rate of its own; or "", of nothing.
+
+    The runs of a new column had not been read, so its intervals miss as often as those of any first
+    look. Statements over columns, such as an average, are of columns that were chosen after a look.
+    """
+
+    lines: list[str]
+    known_error: str
+
+
+def look_changes(old_look: InterimLook, new_look: InterimLook) -> LookChanges:
+    """Return the differences between two looks, except in labels and in seeds that were only added
+    or only removed."""
     is_ = new_look.specs
     was = _relabelled(old_look.specs, is_)
     parts = []
@@ -113,13 +129,18 @@ def look_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
         else:
             name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
             parts.append(f"{name}: {_value_text(earlier)} -> {_value_text(value)}")
-    return parts
+    hides_columns = not set(was["columns"]) <= set(is_["columns"])
+    return LookChanges(parts, _known_error(new_look, parts, hides_columns))
 
 
-def only_adds_columns(old_look: InterimLook, new_look: InterimLook) -> bool:
-    """Return whether the new look has all columns of the old one, under old or new labels."""
-    is_ = new_look.specs
-    return set(_relabelled(old_look.specs, is_)["columns"]) <= set(is_["columns"])
+def _known_error(new_look: InterimLook, lines: Sequence[str], hides_columns: bool) -> str:
+    """Return the `LookChanges.known_error` of these lines. `hides_columns`: whether the new look
+    lacks a column of the old one."""
+    kinds = {line.partition(":")[0] for line in lines} - {"rows", CONTRASTS}
+    if not kinds:
+        return "table"
+    is_by_column = new_look.analysis["family"] == "column" and not new_look.has_target
+    return "column" if kinds == {"columns"} and is_by_column and not hides_columns else ""
 
 
 def _contrast_changes(old_look: InterimLook, new_look: InterimLook) -> list[str]:
