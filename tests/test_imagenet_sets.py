@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import refused
 from PIL import Image
 
 from ablate.data.cache import match_classes, prepare_cache
 from ablate.planning.compose import resolve_data, resolve_run
+from ablate.planning.conf import shipped_folder
+from ablate.planning.expand import plan_from_words
 from ablate.run.build import build_run
 from ablate.store.store import Store
 from ablate.training.task.classify import evaluate
+from ablate.training.training import Training
 
 IDS = [f"n{number:08}" for number in range(1440764, 1440776)]  # twelve: 10 is before 2 by name
 
@@ -41,10 +46,12 @@ def folder(here):
     return here
 
 
+LEARNT = ("data=imagefolder", "data.path=train", "data.size=8", "model.arch=mu/4")
+
+
 def matched(here: Path, *sets: str) -> dict[str, dict[int, int]]:
     """By the name of each set: the learnt class of each level of grey."""
-    words = ["data=imagefolder", "data.path=train", "data.size=8", "model.arch=mu/4"]
-    tree, _ = resolve_run([*words, f"eval.also=[{','.join(sets)}]"], here / "runs")
+    tree, _ = resolve_run([*LEARNT, f"eval.also=[{','.join(sets)}]"], here / "runs")
     run = build_run(tree)
     learnt = prepare_cache(run.data, here / "cache")
     classes = {}
@@ -182,3 +189,189 @@ def test_imagenet_c_has_a_name_for_each_corruption_and_severity(folder):
 
 def test_imagenet_r_is_classified_among_all_classes(folder):
     assert matched(folder, "./imagenet-r") == {"imagenet-r": {40: 2, 200: 10, 220: 11}}
+
+
+# --- By name ------------------------------------------------------------------------------------
+
+CORRUPTIONS = yaml.safe_load((shipped_folder("conf") / "data/imagenet_c.yaml").read_text())[
+    "corruptions"
+]
+SEVERITIES = "12345"
+
+
+def corrupted(home: Path) -> Path:
+    """ImageNet-C as it is published, of three classes, and a corruption that isn't of the 15."""
+    for place, corruption in enumerate([*CORRUPTIONS, "speckle_noise"]):
+        for severity in SEVERITIES:
+            for number in (0, 5, 11):
+                level = (place + int(severity)) % 12
+                picture(home / corruption / severity / IDS[number] / "a.png", level)
+    return home
+
+
+def test_a_set_by_name_is_read_as_it_is_published(folder):
+    real(folder / "val", ROWS)
+    corrupted(folder / "c")
+    sets = ("imagenet_v2:imagenetv2", "imagenet_r:./imagenet-r", "imagenet_real:val")
+    by_level = matched(folder, *sets)
+    assert by_level["imagenet_v2"] == EVERY
+    assert by_level["imagenet_r"] == {40: 2, 200: 10, 220: 11}
+    assert by_level["imagenet_real"][20] == [1, 5, 1]
+    run = build_run(resolve_run([*LEARNT, "eval.also=[imagenet_c:c]"], folder / "runs")[0])
+    [data] = run.eval.also
+    assert (data.classes, data.crop, len(data.corruptions)) == (3, 1.0, 15)
+    split = prepare_cache(data, folder / "cache").split("test")
+    assert len(split) == 15 * 5 * 3
+    expected = []  # in the order of folders, by name
+    for corruption in sorted(CORRUPTIONS):
+        for severity in SEVERITIES:
+            level = 20 * ((CORRUPTIONS.index(corruption) + int(severity)) % 12)
+            expected += [(level, label) for label in range(3)]
+    levels = split.images[:, 0, 0, 0].tolist()
+    assert [*zip(levels, split.labels.tolist(), strict=True)] == expected
+
+
+def spoil(home: Path, how: str) -> None:
+    severity = home / "fog" / "3"
+    if how == "missing":
+        shutil.rmtree(severity)
+    elif how == "an image less":
+        picture(home / "fog" / "2" / IDS[0] / "b.png", 0)
+    elif how == "another class":
+        (severity / IDS[0]).rename(severity / IDS[1])
+    else:
+        picture(severity / "a.png", 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "place"),
+    [
+        ("missing", "fog/3: no such folder"),
+        ("an image less", "fog/2: has 4 images of 3 classes"),
+        ("another class", "fog/3: has 3 images of 3 classes"),
+        ("no class", "fog/3/a.png: lies in no class folder"),
+    ],
+)
+def test_corruptions_that_do_not_weigh_the_same_are_refused(how, place, folder):
+    spoil(corrupted(folder / "c"), how)
+    with refused(f"^eval.also: imagenet_c:c: data.path: .*{place}"):
+        resolve_run([*LEARNT, "eval.also=[imagenet_c:c]"], folder / "runs")
+
+
+def test_validation_images_without_the_labels_of_real_are_refused(folder):
+    with refused(r"^eval\.also: imagenet_real:train: data\.label: .*real\.json"):
+        resolve_run([*LEARNT, "eval.also=[imagenet_real:train]"], folder / "runs")
+
+
+def test_a_set_without_its_folder_is_planned_and_not_trained(folder):
+    words = ["data=imagenet1k", "model.arch=Ti/16", "stem=none,dpn", "eval.also=[imagenet_c]"]
+    with refused("^eval.also: imagenet_c: .*imagenet_c:FOLDER"):
+        plan_from_words(words, store=folder / "runs")
+    plan, _ = plan_from_words(words, store=folder / "runs", allow_missing=True)
+    assert any("eval.also=[imagenet_c:FOLDER]" in note for note in plan.notes)
+
+
+def test_where_a_named_set_lies_is_not_part_of_the_id(folder):
+    shutil.copytree("imagenet-r", "moved")
+
+    def run_id(item: str) -> str:
+        return resolve_run([*LEARNT, f"eval.also=[{item}]"], folder / "runs")[1]
+
+    assert run_id("imagenet_r:imagenet-r") == run_id("imagenet_r:moved")
+    assert run_id("imagenet_r:moved") != run_id("./moved")
+
+
+@pytest.mark.parametrize("word", ["data.crop=0.5", "data.among=own", "data.corruptions=[fog]"])
+def test_what_is_of_other_sets_is_refused_for_the_set_that_is_learnt(word, folder):
+    with refused(rf"^{word.partition('=')[0]}: "):
+        resolve_run([*LEARNT, word], folder / "runs")
+
+
+def framed(file: Path, number: int) -> None:
+    """A picture whose class only its middle says: what an evaluation crop of 1/2 leaves."""
+    pixels = np.full((8, 8, 3), 255, np.uint8)
+    pixels[2:6, 2:6] = 20 * number
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.mark.parametrize("cache", ["decoded", "encoded"])
+def test_a_set_with_a_crop_of_its_own_is_shown_by_it(cache, folder):
+    """ImageNet-C is shown whole, the same pictures as another set by `eval.crop`."""
+    for corruption in CORRUPTIONS:
+        for severity in SEVERITIES:
+            framed(folder / "c" / corruption / severity / IDS[3] / "a.png", 3)
+            framed(folder / "c" / corruption / severity / IDS[4] / "a.png", 4)
+    framed(folder / "plain" / IDS[3] / "a.png", 3)
+    framed(folder / "plain" / IDS[4] / "a.png", 4)
+    words = [*LEARNT, "train.batch=12", f"data.cache={cache}", "eval.crop=0.5"]
+    run = build_run(resolve_run([*words, "eval.also=[imagenet_c:c,./plain]"], folder / "runs")[0])
+    train = prepare_cache(run.data, folder / "cache").split("train")
+    training = Training(run, train, torch.device("cpu"))
+    shown = {}
+
+    class Watch:
+        def evaluate(self, predict, batches):
+            shown[predict.data.name] = torch.cat([images for images, _ in batches])
+            return {}, np.zeros(0)
+
+    for data in run.eval.also:
+        split = prepare_cache(data, folder / "cache").split("test")
+        training.measure(split, Watch(), data)
+    levels = (127.5 * (shown["imagenet_c"] + 1)).round()
+    assert levels.shape == (150, 8, 8, 3)
+    for picture_levels, level in zip(levels[:2], (60, 80), strict=True):
+        assert (picture_levels[2:6, 2:6] == level).all()
+        assert (picture_levels[0] == 255).all()
+    levels = (127.5 * (shown["plain"] + 1)).round()
+    assert [(levels[n] == level).all() for n, level in enumerate((60, 80))] == [True, True]
+
+
+def test_imagenet_r_is_scored_over_its_own_classes():
+    logits = torch.tensor([[9.0, 1.0, 8.0, 2.0], [0.0, 5.0, 8.0, 4.0], [7.0, 6.0, 9.0, 5.0]])
+    labels = torch.tensor([3, 1, 3])
+    scores, table = evaluate([(logits, labels)], among=torch.tensor([1, 3]))
+    assert table["class"].tolist() == [3, 1, 1]
+    assert table["label"].tolist() == [3, 1, 3]
+    assert table["rank"].tolist() == [0, 0, 1]
+    assert scores["top1"] == pytest.approx(2 / 3)
+    pairs = logits[:, [1, 3]].double()
+    expected = torch.nn.functional.cross_entropy(pairs, torch.tensor([1, 0, 1]))
+    assert scores["loss"] == pytest.approx(float(expected))
+    assert table["confidence"] == pytest.approx(pairs.softmax(1).amax(1).numpy())
+    assert evaluate([(logits, labels)])[0]["top1"] == 0
+
+
+@pytest.mark.whole
+def test_a_run_is_tested_on_the_sets_by_name(folder, shell):
+    """The oracle: loops over the predictions, with the folders' own names."""
+    corrupted(folder / "c")
+    for number in (2, 10, 11):  # so that it takes its own classes to be right
+        for copy in range(4):
+            picture(folder / "imagenet-r" / IDS[number] / f"{copy}.png", number - copy % 2)
+    words = ["stem=none,dpn", *LEARNT, "recipe=quick", "train.steps=20", "train.batch=12"]
+    sets = "eval.also=[imagenet_c:c,imagenet_r:./imagenet-r,imagenet_v2:imagenetv2]"
+    shell("sweep", *words, "seeds=1", sets, "launcher=inline", "--as", "named")
+    found = {
+        (fact["column"], fact["row"]): float(fact["value"])
+        for fact in shell.facts("named")
+        if fact["quantity"] == "top1"
+    }
+    store = Store(Path("runs"))
+    for run in store.read_plan("named").runs():
+        rundir = store.rundir(run.id)
+        result = json.loads((rundir.path / "result.json").read_text())["also"]
+        table = np.load(rundir.predictions_on("imagenet_r"))
+        assert {*table["class"].tolist()} <= {2, 10, 11}
+        assert {*table["label"].tolist()} == {2, 10, 11}
+        table = np.load(rundir.predictions_on("imagenet_c"))
+        place, severities = 0, []
+        for _ in range(75):  # each weighs the same
+            right = [table["class"][place + n] == (0, 5, 11)[n] for n in range(3)]
+            severities.append(sum(right) / 3)
+            place += 3
+        assert place == len(table)
+        assert result["imagenet_c"]["test"]["top1"] == pytest.approx(sum(severities) / 75)
+        row = run.label.partition("#")[0]
+        assert found["on imagenet_c", row] == pytest.approx(100 * sum(severities) / 75)
+    assert "nothing wrong" in shell("verify", "named").out

@@ -269,9 +269,12 @@ def column_of(cell: Cell, name: str) -> str:
 
 def on_set(cell: Cell, name: str) -> Cell:
     """Return the cell of the same runs in the column of another set. The data of this cell is that
-    set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
+    set, in the classes among which predictions on it are: those that are learnt; for a task that
+    reads texts, and a set of `data.among=own`, the set's own."""
     data = next(test_set for test_set in cell.spec.also if test_set["name"] == name)
     classes = cell.spec.task.among(cell.spec.classes, data["classes"])
+    if data.get("among") == "own":
+        classes = data["classes"]
     spec = RunSpec.of({**cell.spec.tree, "data": {**data, "classes": classes}})
     return replace(cell, column=column_of(cell, name), spec=spec)
 

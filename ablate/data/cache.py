@@ -186,7 +186,7 @@ def match_classes(
 
     Returns the number of the learnt class for each class of `data`, and a line for the user where
     classes of different names are matched by their numbers, else "". For each set of classes
-    ("NAME+NAME", see `Listing.label_sets`) it is a list of numbers, filled up by its first one.
+    ("NAME+NAME", see `Listing.classes_by_file`) it is a list of numbers, filled up by its first.
 
     Classes of one name are one class. Where a name of `data` is not among those of `train_data`, or
     a set has no names, classes are matched by number: those called 0, 1, ... have these numbers, as

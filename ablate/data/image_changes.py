@@ -19,7 +19,7 @@ from ablate.data.augment import colour, crop, layout, mix, operate, randaugment,
 from ablate.data.draws import Draws, uniform_of
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
-from ablate.run import Augment, Run
+from ablate.run import Augment, Data, Run
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
 
@@ -47,9 +47,14 @@ class ImageView:
 
     @classmethod
     def from_run(cls, run: Run) -> ImageView:
+        """Return the view of the run's own set."""
         squeezed = run.eval.aspect == "squeeze"
         style = run.augment.style if run.data.cache == "encoded" else None
         return cls(run.data.size, run.model.input, run.eval.crop, squeezed, style)
+
+    def of_set(self, data: Data) -> ImageView:
+        """Return the view of a set of `eval.also`, which may have a crop of its own."""
+        return self if data.crop is None else replace(self, crop=data.crop)
 
     @property
     def centre(self) -> Centre:

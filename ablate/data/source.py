@@ -83,7 +83,7 @@ def _open_files(data: Data, listing: Listing) -> Source:
 
 def found_at(data: Data) -> Listing:
     """List the files at `data.path`, and recognise the kind of set that they are."""
-    return list_local(path_of(data), data.name, data.text is not None)
+    return list_local(path_of(data), data.name, data.text is not None, data.corruptions)
 
 
 def rows(data: Data) -> dict[str, int] | None:
@@ -277,12 +277,12 @@ def open_folder(data: Data, listing: Listing) -> Source:
     """Open class folders, or splits with class folders in them, or with a table of classes. The
     class names are those of train. Sets of classes, of ImageNet ReaL, are classes themselves, which
     `match_classes` takes apart."""
-    if (label_sets := listing.label_sets()) is not None:
-        set_names = sorted(set(label_sets.values()))
+    if (classes_by_file := listing.classes_by_file()) is not None:
+        class_names = sorted(set(classes_by_file.values()))
         labelled = []
-        for file, name in label_sets.items():
-            labelled.append((file, bisect_left(set_names, name)))
-        return Source({"train": part_of(labelled, _file)}, set_names)
+        for file, name in classes_by_file.items():
+            labelled.append((file, bisect_left(class_names, name)))
+        return Source({"train": part_of(labelled, _file)}, class_names)
     names = class_folders(listing.path)
     numbers = {name: number for number, name in enumerate(names)}
     _check_filled(split_folder(listing.path, "train"), names, listing.files)

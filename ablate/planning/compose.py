@@ -358,18 +358,23 @@ class Composer:
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the sections of the sets of `eval.also`, shown as the run's own data is.
 
-        `also`: a list of names of data and of folders. Raises UserError where it is no such list.
+        `also`: a list of names of data, each with its folder where that is NAME:FOLDER, and of
+        folders. Raises UserError where it is no such list.
         """
         if not isinstance(also, list):
             raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
         sections = []
         names = self.groups["data"]
         for name in also:
-            folder = isinstance(name, str) and (os.sep in name or os.path.isdir(name))
-            if not (folder or name in names):
-                raise unknown_value("eval.also", name, [*names, "DIR/NAME of a folder"])
+            is_named = isinstance(name, str) and name.partition(":")[0] in names
+            is_folder = isinstance(name, str) and (os.sep in name or os.path.isdir(name))
+            if not (is_named or is_folder):
+                choices = [*names, "NAME:FOLDER", "DIR/NAME of a folder"]
+                raise unknown_value("eval.also", name, choices)
             try:
                 section = self._set(name, data)
+                for key in SHOWN_KEYS:
+                    section.pop(key, None)
                 presentation = {key: data[key] for key in SHOWN_KEYS if key in data}
                 sections.append(
                     self._of_files({"cache_size": None, **section, **presentation}, tested=True)
@@ -380,9 +385,10 @@ class Composer:
 
     def _set(self, name: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the section of one set of `eval.also`, as the files of `conf` have it."""
-        if name in self.groups["data"]:
-            merged = self.merge([SettingsLayer("", {"data": name})])
-            return dict(self._composed_tree(merged)["data"])
+        group, has_folder, place = name.partition(":")
+        if group in self.groups["data"]:
+            settings = {"data": group, "data.path": place} if has_folder else {"data": group}
+            return dict(self._composed_tree(self.merge([SettingsLayer("", settings)]))["data"])
         if os.sep not in name:
             raise UserError(f"is no name of data; the folder is ./{name}")
         if not (folder := Path(name).expanduser()).is_dir():

@@ -61,12 +61,24 @@ def complete(
         filled["classes"] = 2  # a stand-in: they are counted below
     read_section(Data, filled, "data")  # before any file is looked at
     data = dict(data)
+    if data["train"] is None and not tested:
+        raise UserError(
+            f"data.train: is null, so data={data['name']} can only be tested on; give "
+            f"eval.also=[{data['name']}], or a split to train on"
+        )
     if data["path"] is not None:
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     texts = data.get("text") is not None
-    listing = None if data["path"] is None else list_local(Path(data["path"]), data["name"], texts)
+    listing = None
+    if data["path"] is not None:
+        corruptions = data.get("corruptions") if tested else None
+        listing = list_local(Path(data["path"]), data["name"], texts, corruptions)
+    if listing is not None:
+        listing.check_table(data["label"])
+    if tested and listing is not None and _has_class_folders(data, listing):
+        data["classes"] = None  # of those that are learnt it may have some only
     if data["classes"] is None and not texts:
         folder = _folder(data, listing, "classes").path
         names = class_folders(folder)
@@ -76,17 +88,19 @@ def complete(
                 f"{', '.join(names) or 'no folder'}"
             )
         data["classes"] = len(names)
-        if listing is not None and (label_sets := listing.label_sets()) is not None:
-            data["classes"] = len(set(label_sets.values()))
+        if listing is not None and (classes_by_file := listing.classes_by_file()) is not None:
+            data["classes"] = len(set(classes_by_file.values()))
     present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
     is_missing = allow_missing and lacks and bool(data.get("rows"))
     if listing is not None:
         present = local_splits(listing)
         data["rows"] = None  # they are counted
+    elif tested and lacks and not is_missing:
+        raise UserError(f"needs the folder with its files; give {data['name']}:FOLDER")
     elif is_missing:
         present = sorted(data["rows"])
-        _say(notes, _missing_note(data))
+        _say(notes, _missing_note(data, tested))
         if texts and data["classes"] is None:
             data["classes"] = data["rows"][data["train"]]
     if tested:
@@ -145,6 +159,10 @@ def _folder_settings(
     return settings
 
 
+def _has_class_folders(data: Mapping[str, Any], listing: Listing) -> bool:
+    return listing.kind == "folder" and data.get("labels", "classes") == "classes"
+
+
 def _with_classes(
     data: Mapping[str, Any], listing: Listing, present: Sequence[str], notes: list[str]
 ) -> dict[str, Any]:
@@ -165,12 +183,10 @@ def _with_classes(
     return data
 
 
-def _missing_note(data: Mapping[str, Any]) -> str:
+def _missing_note(data: Mapping[str, Any], tested: bool) -> str:
     rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
-    return (
-        f"data={data['name']} {NOT_SEEN}: its size is taken as {rows}; to train, give "
-        f"data.path=FOLDER"
-    )
+    place = f"eval.also=[{data['name']}:FOLDER]" if tested else "data.path=FOLDER"
+    return f"data={data['name']} {NOT_SEEN}: its size is taken as {rows}; to train, give {place}"
 
 
 def _folder_lines(

@@ -310,7 +310,10 @@ def _says_place(word: Word) -> bool:
         return True
     if key == "weights" or key.startswith("weights."):
         return True
-    return key == "eval.also" and any("/" in value_text(value) for value in word.values)
+    if key != "eval.also":
+        return False
+    texts = map(value_text, word.values)
+    return any("/" in text or ":" in text for text in texts)
 
 
 def _file_name(file: str | None) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ablate.run.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
-from ablate.run.metrics import TASKS, tasks_for_labels
+from ablate.run.metrics import DEFAULT_TASK, TASKS, tasks_for_labels
 from ablate.run.parts import FIELD_KINDS, is_plugin
 from ablate.run.run import Run
 from ablate.run.schema import added_fields
@@ -90,6 +90,12 @@ def _data(data: Data) -> None:
                 f"data.{key}: a share must be less than 1, got {share}; "
                 f"a whole number is a count, a text a split's name"
             )
+    for key in ("crop", "among", "corruptions"):
+        if getattr(data, key) != added_fields(Data)[key]:
+            raise UserError(
+                f"data.{key}: is of a set in eval.also, and data={data.name} is trained on; "
+                f"leave it out"
+            )
     for split, number in (data.rows or {}).items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UserError(f"data.rows.{split}: expected a number of images, got {number!r}")
@@ -154,6 +160,15 @@ def _also(run: Run) -> None:
             raise UserError(
                 f"{place}: has {test_set.classes} classes, data={data.name} has {data.classes}: "
                 f"its labels must be among the classes that are learnt"
+            )
+        if test_set.among == "own" and run.task != DEFAULT_TASK:
+            raise UserError(
+                f"{place}: data.among: own is for task={DEFAULT_TASK}; leave the set out"
+            )
+        if test_set.corruptions and test_set.broken == "skip":
+            raise UserError(
+                f"{place}: data.broken: skip would leave corruptions with different numbers of "
+                f"images; give data.broken=error"
             )
         _content(test_set, f"{place}: ")
         for key in SHOWN_KEYS:

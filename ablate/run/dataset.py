@@ -17,6 +17,11 @@ ImageNet ReaL does (Beyer et al. 2020, arXiv 2006.07159; google-research/reasses
 FOLDER/n01440764/ILSVRC2012_val_00000293.JPEG
 FOLDER/real.json                     a list of class numbers for each image, in their order
 
+ImageNet-C has class folders for each severity of each corruption (Hendrycks, Dietterich 2019, arXiv
+1903.12261; hendrycks/robustness):
+
+FOLDER/gaussian_noise/1/n01440764/ILSVRC2012_val_00000293.JPEG
+
 Used by `ablate plan` and `sweep` (planning/data_section.py), for what data is there, and by
 decoding (data/source.py, data/tables.py). A new set in `BUNDLED` also needs data/bundled_sets.py,
 data/source.py and the choices of `data.source` in run/sections.py.
@@ -30,7 +35,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +56,7 @@ UNREAD_IMAGES = {
 
 
 REAL = "real.json"  # the table of ImageNet ReaL
+SEVERITIES = ("1", "2", "3", "4", "5")  # the folders of each corruption of ImageNet-C
 PICTURES, MASKS = "images", "annotations"  # folders, and in each a folder of each split
 
 
@@ -61,12 +67,14 @@ class Listing:
     files: paths in name order, as texts: for a hundred thousand files, making path objects takes
     longer than reading the disk. unread_note: a line that counts the files of an image folder
     which, by their names, are images in formats that are not read; None where there are none.
+    has_corruptions: whether the class folders lie in CORRUPTION/SEVERITY, as those of ImageNet-C.
     """
 
     path: Path
     kind: str  # parquet, folder or captions
     files: list[str]
     unread_note: str | None = None
+    has_corruptions: bool = False
 
     def annotations(self) -> dict[str, Path]:
         """Return the table of classes of each split that has one, by the split."""
@@ -86,10 +94,20 @@ class Listing:
             tables.append(self.path / REAL)
         return list(map(str, tables))
 
-    def label_sets(self) -> dict[str, str] | None:
-        """Return the classes of each image that has any by the table of ReaL, "NAME+NAME" in name
-        order, by the file's path; None without this table. Raise UserError for a table that is none
-        of ReaL's, and for an image that has no place in it."""
+    def check_table(self, label: str | None) -> None:
+        """Raise UserError where `label`, the value of `data.label`, is the table of ReaL, and the
+        folder has none: its images would be tested by the classes of their folders."""
+        if label == REAL and not (self.path / REAL).is_file():
+            raise UserError(f"data.label: {self.path}: has no {REAL}; put it there")
+
+    def classes_by_file(self) -> dict[str, str] | None:
+        """Return the class of each image by the file's path, where it isn't the folder below
+        `path`: in ImageNet-C, and in ReaL, whose images have the classes of its table, "NAME+NAME"
+        in name order, or none, and are then left out. None for any other set. Raise UserError for a
+        table that is none of ReaL's, and for an image that has no place in it."""
+        if self.has_corruptions:
+            start = len(os.path.join(self.path, ""))
+            return {file: file[start:].split(os.sep)[2] for file in self.files}
         table = self.path / REAL
         if self.kind != "folder" or not table.is_file():
             return None
@@ -136,17 +154,22 @@ class Listing:
         return classes
 
 
-def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
+def list_local(
+    path: Path, name: str = "", captions: bool = False, corruptions: Sequence[str] | None = None
+) -> Listing:
     """List the files of the set at `path`, in one walk.
 
     `name`: the set whose `data.path` names the folder, for errors. `captions`: whether to expect
-    tables of images and texts, and the images. Raise UserError where there is no data, and as
-    `_walk` does.
+    tables of images and texts, and the images. `corruptions`: the folders to read, each with a
+    folder for each severity; see `_list_corruptions`. Raise UserError where there is no data, and
+    as `_walk` does.
     """
     hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
     if not path.is_dir():
         detail = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {detail}{hint}")
+    if corruptions is not None:
+        return _list_corruptions(path, corruptions)
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet and not captions:
         return Listing(path, "parquet", [str(file) for file in parquet])
@@ -178,6 +201,41 @@ def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
     raise UserError(
         f"data.path: {path}: holds neither *.parquet nor images in folders{detail}{hint}"
     )
+
+
+def _list_corruptions(path: Path, corruptions: Iterable[str]) -> Listing:
+    """List the images of every severity of these corruptions, in name order. Other folders are not
+    looked at, such as the four further corruptions of ImageNet-C.
+
+    Accuracy over all of them is the mean over corruptions and severities, since each of these has
+    equally many images. Raise UserError where that is not so, and for a severity that is missing,
+    that has other classes than the rest, or whose images lie in no class folders.
+    """
+    files: list[str] = []
+    first: tuple[Path, list[str], int] | None = None
+    for corruption in sorted(corruptions):
+        for severity in SEVERITIES:
+            folder = path / corruption / severity
+            if not folder.is_dir():
+                raise UserError(
+                    f"data.path: {folder}: no such folder; expected CORRUPTION/SEVERITY/CLASS, "
+                    f"severities {SEVERITIES[0]} to {SEVERITIES[-1]}"
+                )
+            listing = list_local(folder)
+            names, number = _subfolders(folder), len(listing.files)
+            stray = [file for file in listing.files if os.path.dirname(file) == str(folder)]
+            if listing.kind != "folder" or stray:
+                place = stray[0] if stray else listing.files[0]
+                raise UserError(f"data.path: {place}: lies in no class folder")
+            first = first or (folder, names, number)
+            if (names, number) != first[1:]:
+                raise UserError(
+                    f"data.path: {folder}: has {number:,} images of {len(names):,} classes, and "
+                    f"{first[0]} {first[2]:,} of {len(first[1]):,}: each severity of each "
+                    f"corruption must have the same classes, and as many images"
+                )
+            files += listing.files
+    return Listing(path, "folder", files, has_corruptions=True)
 
 
 def _suffix(file: str) -> str:

@@ -43,6 +43,7 @@ _READING = ("source", "image", "label", "size", "channels", "train", "validation
 _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
 WITHIN_CLASSES = "within classes"  # how `data.order=keyed` cuts class folders
+CORRUPTED = "corrupted"  # the classes are folders in CORRUPTION/SEVERITY
 
 
 def data_fingerprint(
@@ -69,13 +70,18 @@ def data_fingerprint(
                 files = "tables of images and texts, train*.csv or train*.parquet"
             raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
-    listing = listing or list_local(Path(path).expanduser(), name, data.get("text") is not None)
+    if listing is None:
+        has_texts = data.get("text") is not None
+        corruptions = data.get("corruptions")
+        listing = list_local(Path(path).expanduser(), name, has_texts, corruptions)
     file_hashes = FileHashes(memo)
     paths = [*listing.files, *listing.tables()]
     hashes = file_hashes.hashes(paths, name)
     prefix = os.path.join(listing.path, "")
     names = [file.removeprefix(prefix) for file in paths]
     content = [*zip(names, hashes, strict=True)]
+    if listing.has_corruptions:
+        return _digest([CORRUPTED, content], data)
     is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
     if is_by_class and data.get("order", "stored") == "keyed":
         return _digest([WITHIN_CLASSES, content], data)

@@ -67,7 +67,9 @@ class Data:
     hub: Annotated[str | None, Key("its name on the hub of Hugging Face")]
     revision: Annotated[str | None, Key("its version there, or the SHA-256 of a bundled set")]
     image: Annotated[str | None, Key("column of the images; null: the only one of type Image")]
-    label: Annotated[str | None, Key("column of the labels; null: the only one of type ClassLabel")]
+    label: Annotated[
+        str | None, Key("column of the labels, or real.json; null: the only one of type ClassLabel")
+    ]
     size: Annotated[int, Key("side of the images shown, in pixels", above=0, most=1 << 16)]
     channels: Annotated[Literal[1, 3], Key("1: grey, 3: colours")]
     classes: Annotated[int, Key("number of classes; null in a data group: counted", least=2)]
@@ -133,6 +135,22 @@ class Data:
     rows: Annotated[  # not part of the id: what a plan counts on before there is the set itself
         Mapping[str, Any] | None,
         Key("SPLIT: images that it has, where the set is known", identity=False),
+    ] = None
+    # Of a set in `Eval.also` alone.
+    crop: Annotated[
+        float | None,
+        Key("of a set in eval.also: its share that is shown; null: eval.crop", above=0, most=1),
+    ] = None
+    among: Annotated[
+        Literal["learnt", "own"],
+        Key("of a set in eval.also: predictions are among all learnt classes, or among its own"),
+    ] = "learnt"
+    corruptions: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            "of a set in eval.also: folders CORRUPTION/SEVERITY/CLASS, as of ImageNet-C",
+            form="a list of names of corruptions",
+        ),
     ] = None
 
 
@@ -255,7 +273,7 @@ class Eval:
     also: Annotated[
         tuple[Data, ...],
         Key(
-            "further test sets, a list: names of data, or folders (DIR/NAME)",
+            "further test sets, a list: names of data (NAME, NAME:FOLDER), or folders (DIR/NAME)",
             form="a list of names of data",
         ),
     ] = ()

@@ -360,20 +360,22 @@ class Training:
         """Evaluate as `evaluate` does, but with the model's current weights, by another task if one
         is given, and by default on this rank alone."""
         predict = Predictor(self, split, data or self.run.data, ranks)
+        view = self._view.of_set(predict.data)
         self.model.eval()
         try:
             with torch.inference_mode(), self._keyed_draws("evaluation"):
-                return (task or self.task).evaluate(predict, self.split_batches(split, ranks))
+                batches = self.split_batches(split, ranks, view)
+                return (task or self.task).evaluate(predict, batches)
         finally:
             self.model.train()
 
     def split_batches(
-        self, split: AnySplit, ranks: Ranks = ALONE
+        self, split: AnySplit, ranks: Ranks = ALONE, view: ImageView | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a rank's share of a split's batches for evaluation, giving signs of life, so that a
-        long evaluation isn't taken for a hang."""
+        long evaluation isn't taken for a hang. `view`: that of the run's own set by default."""
         size, share = self.run.eval.batch, ranks.share
-        batches = evaluation_batches(split, size, self._view, self.device, share)
+        batches = evaluation_batches(split, size, view or self._view, self.device, share)
         for number, batch in enumerate(batches):
             self._beat(batches=number)
             yield batch

@@ -89,7 +89,8 @@ class Classify(Task):
         """Return metrics and predictions of a whole split: see `evaluate`. With a loss by import
         path the measured loss is the cross-entropy."""
         outputs = ((predict(images), labels) for images, labels in batches)
-        return evaluate(outputs, self._kind, predict.ranks)
+        among = predict.split.labels.unique() if predict.data.among == "own" else None
+        return evaluate(outputs, self._kind, predict.ranks, among)
 
 
 def targets(
@@ -161,11 +162,14 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     kind: Loss = "softmax",
     ranks: Ranks = ALONE,
+    among: Tensor | None = None,
 ) -> tuple[dict[str, float], np.ndarray]:
     """Return metrics and per-example predictions from batches of (logits (B, C), labels int64
     (B,)); each rank gives its own batches. Of several labels an image, (B, K), the one with the
     largest logit is taken for the true one: so an image is right where the prediction is among its
-    labels (Beyer et al. 2020, arXiv 2006.07159).
+    labels (Beyer et al. 2020, arXiv 2006.07159). `among`: the classes among which predictions are,
+    sorted int64, all labels among them; the logits of other classes are left out, as the authors of
+    ImageNet-R do (Hendrycks et al. 2021, arXiv 2006.16241; hendrycks/imagenet-r, eval.py).
 
     Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
     fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
@@ -178,6 +182,10 @@ def evaluate(
     for logits, labels in batches:
         classes = logits.shape[1]
         wide = logits.double()
+        numbers = torch.arange(classes) if among is None else among.cpu()
+        if among is not None:
+            wide = wide[:, among.to(wide.device)]
+            labels = torch.searchsorted(among.to(labels.device), labels)
         if labels.ndim == 2:
             likeliest = wide.gather(1, labels).argmax(1, keepdim=True)
             labels = labels.gather(1, likeliest)[:, 0]
@@ -185,10 +193,10 @@ def evaluate(
         rank = (~(wide < true)).sum(1) - 1  # less the true class itself; NaN counts
         losses = loss(wide, labels, 0.0, kind, reduction="none")
         rows = np.empty(len(labels), PREDICTION)
-        rows["class"] = wide.argmax(1).cpu().numpy()
+        rows["class"] = numbers[wide.argmax(1).cpu()].numpy()
         rows["rank"] = rank.cpu().numpy()
         rows["loss"] = losses.cpu().numpy()
-        rows["label"] = labels.cpu().numpy()
+        rows["label"] = numbers[labels.cpu()].numpy()
         probabilities = wide.softmax(1) if kind == "softmax" else wide.sigmoid()
         rows["confidence"] = probabilities.amax(1).cpu().numpy()
         parts.append(rows)
