@@ -3,6 +3,7 @@ there, and the architecture page describes the code that is."""
 
 import ast
 import dataclasses
+import itertools
 import os
 import pkgutil
 import re
@@ -40,6 +41,10 @@ ARCHITECTURE = PAGES["docs/architecture.md"]
 EXTERNAL = ("http://", "https://")
 
 
+IMAGENET_C = yaml.safe_load((REPOSITORY / "conf" / "data" / "imagenet_c.yaml").read_text())
+DISTORTED = [*itertools.product(IMAGENET_C["corruptions"], range(1, 6))]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A user's folder that has what the pages take for granted, and the files that they show."""
@@ -47,7 +52,11 @@ def folder(tmp_path_factory):
     files = {name: text for name, text in blocks("file").items() if not name.startswith("ablate/")}
     for name in ("train", "test"):
         files[f"data/cifar10/{name}.parquet"] = name  # plans read contents only for their hash
-    for name, text in (files | {"photos/cat/1.png": "", "photos/dog/1.png": ""}).items():
+    folders = ["photos/cat", "photos/dog"]
+    for wnid in ("n01440764", "n01443537"):
+        folders += [f"imagenet/train/{wnid}", f"imagenet/val/{wnid}", f"sets/imagenet-r/{wnid}"]
+        folders += [f"sets/imagenet-c/{name}/{severity}/{wnid}" for name, severity in DISTORTED]
+    for name, text in (files | {f"{name}/1.png": "" for name in folders}).items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
     path = list(sys.path)

@@ -150,7 +150,7 @@ def test_every_shipped_sweep_plans(name):
             assert cell.spec.tree["data"]["channels"] * cell.spec.tree["model"]["patch"] ** 2 >= 16
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
         if not planned.paper:
-            unpublished = ("quickstart", "dnn_bn", "placement_2026")  # or curves only
+            unpublished = ("quickstart", "dnn_bn", "placement_2026", "robustness")
             assert name in unpublished or name.startswith("study_")
         elif scale in small and name != "bnffn_depth":  # all columns stand for one
             found = published_figures(planned, Path("store"))
