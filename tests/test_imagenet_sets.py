@@ -15,6 +15,7 @@ import yaml
 from conftest import refused
 from PIL import Image
 
+from ablate.analysis.scores import on_set
 from ablate.data.cache import match_classes, prepare_cache
 from ablate.planning.compose import resolve_data, resolve_run
 from ablate.planning.conf import shipped_folder
@@ -279,6 +280,27 @@ def test_where_a_named_set_lies_is_not_part_of_the_id(folder):
 
     assert run_id("imagenet_r:imagenet-r") == run_id("imagenet_r:moved")
     assert run_id("imagenet_r:moved") != run_id("./moved")
+
+
+def test_a_guess_is_among_the_classes_that_a_prediction_is_among(folder):
+    sets = "eval.also=[imagenet_r:./imagenet-r,imagenet_v2:imagenetv2,./imagenet-r]"
+    plan, _ = plan_from_words([*LEARNT, "stem=none,dpn", sets], store=folder / "runs")
+    cell = plan.cells[0]
+    guesses = {name: on_set(cell, name).spec.guesses for name in ("imagenet_r", "imagenet_v2")}
+    assert guesses == {"imagenet_r": 3, "imagenet_v2": 12}
+    assert on_set(cell, "imagenet-r").spec.guesses == 12
+
+
+def test_a_set_that_can_not_be_measured_so_is_refused(folder):
+    words = [*LEARNT, "task=knn", "from.recipe=quick"]
+    with refused(r"^eval\.also: imagenet_r: data\.among: "):
+        resolve_run([*words, "eval.also=[imagenet_r:./imagenet-r]"], folder / "runs")
+    file = folder / "conf" / "data" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults: [imagenet_c, _self_]\nname: mine\nbroken: skip\n")
+    corrupted(folder / "c")
+    with refused(r"^eval\.also: mine: data\.broken: "):
+        resolve_run([*LEARNT, "eval.also=[mine:c]"], folder / "runs")
 
 
 @pytest.mark.parametrize("word", ["data.crop=0.5", "data.among=own", "data.corruptions=[fog]"])
