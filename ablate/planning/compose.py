@@ -185,6 +185,11 @@ class Composer:
                         f"{TRAINER}: got {spelling(name)}, and there is no conf/trainer/*.yaml "
                         "here; `ablate new trainer` writes one"
                     )
+                for choice in CHOICES.get(group, {}).values():
+                    if name in choice.spellings:
+                        raise UserError(
+                            f"{group}: {spelling(name)} is spelled {choice.spellings[name]}"
+                        )
                 plugin_forms = ["module:Class"] if group in CHOICES else []
                 raise unknown_value(group, name, [*self.groups[group], *plugin_forms])
             for key in values:
