@@ -191,10 +191,10 @@ def test_the_placements_on_digits():
     planned = plan("placement_2026", "seeds=2", scale="smoke", name="p")
     assert planned.words == ("placement_2026", "seeds=2", "--scale", "smoke", "--as", "p")
     places = [f"{a}/{m}" for a in ("pre", "post", "pre+post") for m in ("pre", "post", "pre+post")]
-    assert {*places, "Dual PatchNorm"} <= set(labels(planned))
+    assert {*places, "Peri-LN"} <= set(labels(planned))
     assert len(labels(planned)) == 18
     model = planned.cells[0].spec.tree["model"]
-    assert (model["patch"], model["depth"], model["width"]) == (4, 4, 48)
+    assert (model["patch"], model["depth"], model["width"]) == (4, 4, 32)
 
 
 # --- The grammar --------------------------------------------------------------------------------

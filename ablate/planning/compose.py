@@ -186,10 +186,8 @@ class Composer:
                         "here; `ablate new trainer` writes one"
                     )
                 for choice in CHOICES.get(group, {}).values():
-                    if name in choice.spellings:
-                        raise UserError(
-                            f"{group}: {spelling(name)} is spelled {choice.spellings[name]}"
-                        )
+                    if keys := choice.spellings.get(str(name)):
+                        raise UserError(f"{group}: {spelling(name)} is spelled {keys}")
                 plugin_forms = ["module:Class"] if group in CHOICES else []
                 raise unknown_value(group, name, [*self.groups[group], *plugin_forms])
             for key in values:
