@@ -268,6 +268,8 @@ def test_a_set_without_its_folder_is_planned_and_not_trained(folder):
     words = ["data=imagenet1k", "model.arch=Ti/16", "stem=none,dpn", "eval.also=[imagenet_c]"]
     with refused("^eval.also: imagenet_c: .*imagenet_c:FOLDER"):
         plan_from_words(words, store=folder / "runs")
+    with refused("^eval.also: imagenet_c:none: data.path: [^;]*$"):
+        plan_from_words([*words[:3], "eval.also=[imagenet_c:none]"], store=folder / "runs")
     plan, _ = plan_from_words(words, store=folder / "runs", allow_missing=True)
     assert any("eval.also=[imagenet_c:FOLDER]" in note for note in plan.notes)
 

@@ -63,8 +63,8 @@ def complete(
     data = dict(data)
     if data["train"] is None and not tested:
         raise UserError(
-            f"data.train: is null, so data={data['name']} can only be tested on; give "
-            f"eval.also=[{data['name']}], or a split to train on"
+            f"data.train: is null, so data={data['name']} can only be tested on; name it in "
+            f"eval.also, or give a split to train on"
         )
     if data["path"] is not None:
         if data["source"] != "datasets":
@@ -74,7 +74,8 @@ def complete(
     listing = None
     if data["path"] is not None:
         corruptions = data.get("corruptions") if tested else None
-        listing = list_local(Path(data["path"]), data["name"], texts, corruptions)
+        name = "" if tested else data["name"]  # its place is in eval.also
+        listing = list_local(Path(data["path"]), name, texts, corruptions)
     if listing is not None:
         listing.check_table(data["label"])
     if tested and listing is not None and _has_class_folders(data, listing):
