@@ -285,8 +285,8 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
 def drop_overridden_caveats(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Make a recipe's `inferred` and `not_followed` lists of text.
 
-    An item may be {key: line}: it is left out where `values`, the settings over the recipe, have
-    the key or another one of the same length.
+    An item may be {key: line}: its line is left out where `values`, the settings over the recipe,
+    have the key, or the length that it gives in another unit.
     """
     for name in ("inferred", "not_followed"):
         if not isinstance(items := tree.get(name), list):
