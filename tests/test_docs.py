@@ -47,6 +47,7 @@ def folder(tmp_path_factory):
     files = {name: text for name, text in blocks("file").items() if not name.startswith("ablate/")}
     for name in ("train", "test"):
         files[f"data/cifar10/{name}.parquet"] = name  # plans read contents only for their hash
+    files["dinov2.safetensors"] = "weights"
     for name, text in (files | {"photos/cat/1.png": "", "photos/dog/1.png": ""}).items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
