@@ -283,11 +283,11 @@ def test_a_panel_a_row_a_line_a_rate_over_the_depths():
         assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "3", "4"]
         one, other = curves_of(axes)
         for line, lr, depths in ((one, 0.003, [2, 3, 4]), (other, 0.005, [2, 4])):
-            assert [*line.get_xdata()] == depths
+            assert [*map(round, line.get_xdata())] == depths
             assert [*line.get_ydata()] == [means[row, (lr, d)].mean for d in depths]
         assert look(one) != look(other)
         bars = [line for line in axes.lines if line not in (one, other)]
-        drawn = {(line.get_xdata()[0], *line.get_ydata()) for line in bars}
+        drawn = {(round(line.get_xdata()[0]), *line.get_ydata()) for line in bars}
         assert drawn == {(d, means[row, p].low, means[row, p].high) for p in pairs for d in p[1:]}
     low, high = figure.axes[0].get_ylim()
     assert figure.axes[1].get_ylim() == (low, high)
@@ -310,7 +310,23 @@ def test_columns_of_one_number_are_one_panel_with_a_line_a_row():
 def test_a_cell_without_a_result_has_no_point():
     lacking = [f"BN@1#{seed}" for seed in range(3)]
     figure, *_ = over(*({"model.depth": d} for d in (1, 2, 3)), lacking=lacking)
-    assert [[*line.get_xdata()] for line in curves_of(figure.axes[0])] == [[1, 2, 3], [1, 3]]
+    curves = curves_of(figure.axes[0])
+    assert [[*map(round, line.get_xdata())] for line in curves] == [[1, 2, 3], [1, 3]]
+
+
+@pytest.mark.parametrize("numbers", [(4, 8), (1, 2, 3, 4, 5), (1e-4, 1e-3, 1e-2, 1e-1)])
+def test_every_mark_of_many_rows_is_inside_and_nearest_to_its_number(numbers):
+    rows = tuple(f"row {n}" for n in range(12))
+    figure, *_ = over(*({"optim.lr": number} for number in numbers), rows=rows)
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    to_pixels = axes.transData.transform
+    ticks = to_pixels([(number, 0.5) for number in numbers])[:, 0]
+    for line in curves_of(axes):
+        marks = line.get_transform().transform(line.get_xydata())
+        assert all(axes.bbox.contains(*mark) for mark in marks)
+        nearest = abs(marks[:, :1] - ticks).argmin(axis=1)
+        assert [*nearest] == [*range(len(numbers))]
 
 
 def test_columns_of_two_keys_in_step_or_of_names_are_over_no_number():

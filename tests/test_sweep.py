@@ -188,13 +188,13 @@ def test_the_quick_start():
 
 
 def test_the_placements_on_digits():
-    planned = plan("placement", "seeds=2", scale="smoke", name="p")
-    assert planned.words == ("placement", "seeds=2", "--scale", "smoke", "--as", "p")
+    planned = plan("placement_2026", "seeds=2", scale="smoke", name="p")
+    assert planned.words == ("placement_2026", "seeds=2", "--scale", "smoke", "--as", "p")
     places = [f"{a}/{m}" for a in ("pre", "post", "pre+post") for m in ("pre", "post", "pre+post")]
-    assert {*places, "Dual PatchNorm"} <= set(labels(planned))
+    assert {*places, "Peri-LN"} <= set(labels(planned))
     assert len(labels(planned)) == 18
     model = planned.cells[0].spec.tree["model"]
-    assert (model["patch"], model["depth"], model["width"]) == (4, 4, 48)
+    assert (model["patch"], model["depth"], model["width"]) == (4, 4, 32)
 
 
 # --- The grammar --------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_all_words_of_a_line_are_on_one_level():
     ("words", "options", "name"),
     [
         ("quickstart", {}, "quickstart"),
-        ("placement", {"scale": "smoke"}, "placement@smoke"),
+        ("placement_2026", {"scale": "smoke"}, "placement_2026@smoke"),
         (
             "quickstart optim.wd=0 optim.lr=1e-3 seeds=2 launcher=inline",
             {},
@@ -447,7 +447,7 @@ def test_the_users_sweeps_come_first():
     write("variants: [", "broken")
     found = {name: (title, path) for name, title, path in expand.list_sweeps()}
     assert found["quickstart"] == ("mine", Path("sweeps/quickstart.yaml"))
-    assert found["placement"][1] == shipped_folder("sweeps") / "placement.yaml"
+    assert found["stems"][1] == shipped_folder("sweeps") / "stems.yaml"
     assert found["broken"][0].startswith("(sweeps/broken.yaml: line 1: not YAML")
 
 

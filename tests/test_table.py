@@ -143,9 +143,9 @@ def test_details_of_the_spread_are_in_json_alone():
 def test_the_command_for_more_seeds_is_the_one_that_was_typed():
     plan = dataclasses.replace(
         make_plan(list(PLANTED)),
-        declared=declare("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "smoke"),
+        declared=declare("placement_2026", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "smoke"),
     )
-    command = "ablate sweep placement optim.lr=0.1 seeds=6 --scale smoke"
+    command = "ablate sweep placement_2026 optim.lr=0.1 seeds=6 --scale smoke"
     assert seeds_command(plan, 6) == command
     assert seeds_command(dataclasses.replace(plan, seeds=(4, 5, 6)), 6) == command.replace(
         "seeds=6", "'seeds=[4,5,6,0,1,2]'"

@@ -186,6 +186,9 @@ class Composer:
                         f"{TRAINER}: got {spelling(name)}, and there is no conf/trainer/*.yaml "
                         "here; `ablate new trainer` writes one"
                     )
+                for choice in CHOICES.get(group, {}).values():
+                    if keys := choice.spellings.get(str(name)):
+                        raise UserError(f"{group}: {spelling(name)} is spelled {keys}")
                 plugin_forms = ["module:Class"] if group in CHOICES else []
                 raise unknown_value(group, name, [*self.groups[group], *plugin_forms])
             for key in values:

@@ -93,7 +93,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
             return Word(key, (value,))
         raise UserError(
             f"{key}: cannot read {value!r}: {first_line(error)}; "
-            f"quote a text with special characters: {key}='...'"
+            f"quote a text with special characters, in a shell twice: \"{key}='{value}'\""
         ) from error
     key = override.key_or_group
     if override.package is not None:

@@ -148,8 +148,12 @@ def _launcher_lines(launchers: Mapping[str, Choice]) -> Lines:
 
 def _archs() -> Lines:
     for name, arch in ARCHS.items():
-        size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
-        yield name if arch.patch else f"{name}/PATCH", size, arch.source
+        size = f"width {arch.width}, depth {arch.depth}"
+        if arch.kind == "mlp":
+            yield f"{name}/DEPTHxWIDTH", size, arch.source
+        else:
+            size = f"{size}, {arch.heads} heads"
+            yield name if arch.patch else f"{name}/PATCH", size, arch.source
     yield "timm:NAME", f"a model of timm; {install_command('timm')}", "-"
     yield "module:Class", "a model of your own; docs/extending.md", "-"
 

@@ -44,9 +44,9 @@ class PlanForecast:
     amiss: Sequence[str]
 
     def grid(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return headings and texts: sizes, the time of a run and runs by state, a line a variant,
-        or a line a column where the variants of each hardly differ in size. In a large design the
-        combinations of several changes share a line."""
+        """Return headings and texts: sizes, the time of a run where it is known, and runs by state,
+        a line a variant, or a line a column where the variants of each hardly differ in size. In a
+        large design the combinations of several changes share a line."""
         plan, costs, states = self.plan, self.costs, self.states
         if self._is_by_column:
             lines = [
@@ -69,9 +69,21 @@ class PlanForecast:
                 lines.append((label, "", combinations))
         lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
         with_steps = bool(self._steps) and not self._is_by_column
-        head = ["parameters", "multiply-adds", *["a step"] * with_steps, "time a run", "runs"]
+        with_times = any(seconds is not None for seconds in costs.seconds.values())
+        head = [
+            *("parameters", "multiply-adds"),
+            *["a step"] * with_steps,
+            *["time a run"] * with_times,
+            "runs",
+        ]
         texts = [
-            (label, *_sizes(cells, costs), *[step] * with_steps, *_runs(plan, cells, states, costs))
+            (
+                label,
+                *_sizes(cells, costs),
+                *[step] * with_steps,
+                *[_run_time(cells, costs)] * with_times,
+                _run_states(plan, cells, states),
+            )
             for label, step, cells in lines
         ]
         return ("column" if self._is_by_column else "variant", *head), texts
@@ -199,16 +211,16 @@ def _sizes(cells: Sequence[Cell], costs: Costs) -> tuple[str, str]:
     )
 
 
-def _runs(
-    plan: Plan, cells: Sequence[Cell], states: Mapping[str, RunState], costs: Costs
-) -> tuple[str, str]:
-    """Return the time that a run of these cells takes, and the states of their runs."""
+def _run_time(cells: Sequence[Cell], costs: Costs) -> str:
+    """Return the time that a run of these cells takes."""
+    return _range([costs.seconds[cell.row, cell.column] for cell in cells], duration)
+
+
+def _run_states(plan: Plan, cells: Sequence[Cell], states: Mapping[str, RunState]) -> str:
+    """Count the runs of these cells by state."""
     rows = {row.label for row in plan.rows}  # parents, which are in none, are all known
     to_come = sum(len(plan.planned(cell)) - len(cell.ids) for cell in cells if cell.row in rows)
-    return (
-        _range([costs.seconds[cell.row, cell.column] for cell in cells], duration),
-        _states([run for cell in cells for run in cell.ids.values()], states, to_come),
-    )
+    return _states([run for cell in cells for run in cell.ids.values()], states, to_come)
 
 
 def planned_runs(plan: Plan) -> str:

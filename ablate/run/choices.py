@@ -34,6 +34,8 @@ class Choice:
     # Of a norm: the settings with which a token's output depends on no other token. {}: any
     # settings; None: no settings.
     tokenwise: Mapping[str, str] | None = None
+    # Other names in the literature of some of its settings: name -> the settings.
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 Placement = Literal["pre", "post", "pre+post"]
@@ -283,6 +285,10 @@ STEMS: dict[str, Choice] = {
 }
 
 _NORMFORMER = "Shleifer, Weston, Ott 2021 (arXiv 2110.09456), fairseq transformer_layer.py"
+_PRE_NORM = "block.attn=pre block.mlp=pre"
+_POST_NORM = "block.attn=post block.mlp=post"
+_RES_POST_NORM = f"{_POST_NORM} block.post=branch"
+_PERI_LN = "block.attn=pre+post block.mlp=pre+post block.post=branch"
 _RES_SCALE = {"res_scale": Param(bool, False, "scale the MLP's skip connection, each channel")}
 
 BLOCKS: dict[str, Choice] = {
@@ -298,6 +304,12 @@ BLOCKS: dict[str, Choice] = {
                 "residual",
                 "a post norm follows the addition (residual) or precedes it (branch)",
             ),
+        },
+        spellings={
+            **{"pre_ln": _PRE_NORM, "pre_norm": _PRE_NORM},
+            **{"post_ln": _POST_NORM, "post_norm": _POST_NORM},
+            **{"res_post_norm": _RES_POST_NORM, "swin_v2": _RES_POST_NORM},
+            **{"peri_ln": _PERI_LN, "sandwich": _PERI_LN, "sandwich_ln": _PERI_LN},
         },
     ),
     "normformer": Choice(

@@ -6,11 +6,10 @@ file and its functions.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from matplotlib import rcParams
-from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis import Estimate, Table, confidence_level
 from ablate.planning import Plan, value_text
@@ -18,7 +17,8 @@ from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, ink
 from ablate.report.plot.style import Drawing, Subject
 
 ACROSS = 3  # rows in a line
-APART = 1.2  # marks between two that stand side by side
+APART = 0.036  # of an axis, between two marks that stand side by side: 1.2 marks in a panel
+TOGETHER = 0.8  # of the space between two numbers: at most what the marks of a number take
 WIDE = 30  # times the least number: from there on an axis counts in powers
 
 
@@ -55,27 +55,27 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes.sharex(panels[0])
         axes.sharey(panels[0])
     side_by_side = len(rows) if alone else len(lines)
+    numbers = sorted({column.settings[key] for column in plan.columns})
+    is_log = numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]
+    spacing = _spacing([math.log(n) if is_log else n for n in numbers], side_by_side)
     for n, (row, c) in enumerate((row, c) for row in rows for c in range(len(lines))):
         axes, place = panels[n // side_by_side], n % side_by_side
         style = ink[row] if alone else ink_of(place + 1)
         columns = [plan.columns[i] for i in lines[c] if (row, plan.columns[i].label) in means]
         points = {column.settings[key]: means[row, column.label] for column in columns}
-        offset = APART * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
-        moved = ScaledTranslation(offset / 72, 0, sheet.figure.dpi_scale_trans)
-        drawn_by: dict[str, Any] = {"color": style.colour, "transform": axes.transData + moved}
-        for x, mean in points.items():
+        offset = spacing * (place - (side_by_side - 1) / 2)
+        moved = [x * math.exp(offset) if is_log else x + offset for x in points]
+        for x, mean in zip(moved, points.values(), strict=True):
             ends = [end for end in (mean.low, mean.high) if end is not None]
-            axes.plot([x] * len(ends), ends, linewidth=1, **drawn_by)
-            axes.update_datalim([(x, y) for y in (mean.mean, *ends)])
+            axes.plot([x] * len(ends), ends, linewidth=1, color=style.colour)
         values = [mean.mean for mean in points.values()]
-        (line,) = axes.plot([*points], values, **style.line() | style.mark() | drawn_by)
+        (line,) = axes.plot(moved, values, **style.line() | style.mark())
         values_at = ", ".join(
             f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in points.items()
         )
         text = f"{cell_name(row, setting_texts[c] or key)}: {values_at}"
         sheet.tell(line, text, row if alone else setting_texts[c])
-    numbers = sorted({column.settings[key] for column in plan.columns})
-    if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
+    if is_log:
         panels[0].set_xscale("log")
     panels[0].set_xticks(numbers, [value_text(number) for number in numbers])
     panels[0].set_xticks([], minor=True)
@@ -83,6 +83,13 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes.margins(0.1)
     sheet.foot(*_interval_lines(table, means, rows), *table.texts("warning"))
     return sheet
+
+
+def _spacing(numbers: Sequence[float], side_by_side: int) -> float:
+    """Return the space between marks that stand side by side at the same number. `numbers`: those
+    of the axis, sorted, their logarithms on a logarithmic axis, in whose unit the space is."""
+    narrowest = min(after - before for before, after in itertools.pairwise(numbers))
+    return min(APART * (numbers[-1] - numbers[0]), TOGETHER * narrowest / side_by_side)
 
 
 def _interval_lines(
