@@ -152,8 +152,8 @@ def _resampled(positions: Tensor, side: int) -> Tensor:
     old_side = isqrt(number)
     if not number or old_side**2 != number:
         raise UserError(
-            f"from: pos_embed of timm's has positions of {number} patches, which is no square; see "
-            f"model.cls_posemb and model.registers"
+            f"from: pos_embed of timm's has positions of {number} patches, which fill no square; "
+            f"see model.cls_posemb and model.registers"
         )
     if old_side == side:
         return positions
