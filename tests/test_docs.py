@@ -52,6 +52,7 @@ def folder(tmp_path_factory):
     files = {name: text for name, text in blocks("file").items() if not name.startswith("ablate/")}
     for name in ("train", "test"):
         files[f"data/cifar10/{name}.parquet"] = name  # plans read contents only for their hash
+    files["dinov2.safetensors"] = "weights"
     folders = ["photos/cat", "photos/dog"]
     for wnid in ("n01440764", "n01443537"):
         folders += [f"imagenet/train/{wnid}", f"imagenet/val/{wnid}", f"sets/imagenet-r/{wnid}"]

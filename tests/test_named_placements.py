@@ -1,5 +1,6 @@
 """Placements by their names, as `placement_2026` spells them: against their papers' equations over
-a whole encoder, in torch's own functions."""
+a whole encoder, which are restated here in torch's own functions. No released code is run: that of
+LayerNorm Scaling, Mix-LN and HybridNorm is of language models."""
 
 from __future__ import annotations
 

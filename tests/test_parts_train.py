@@ -17,6 +17,7 @@ seeds: 1
 variants:
   - plain: {}
   - axial RoPE: {model.posemb: rope2d}
+  - axial RoPE of DINOv3: {model.posemb: rope2d_dinov3}
   - Derf: {norm: derf}
   - hMLP: {stem: hmlp}
   - LAMB: {optim.name: lamb, optim.lr: 0.1}
@@ -45,7 +46,7 @@ def test_every_new_part_trains(shell):
     (shell.folder / "sweeps" / "recent.yaml").write_text(PARTS)
     shell("sweep", "recent")
     by_row = histories(shell.folder, "recent")
-    assert len(by_row) == 7
+    assert len(by_row) == 8
     assert {row: learns(history) for row, history in by_row.items()} == dict.fromkeys(by_row, True)
 
 

@@ -14,6 +14,7 @@ from ablate.run.build import build_run
 from ablate.run.run import Run
 from ablate.run.schema import added_fields, field_types
 from ablate.shared.errors import UserError
+from ablate.training.optim import lengths
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 
@@ -88,6 +89,49 @@ def test_a_recipe_of_the_users_own_may_have_rows_by_architecture(folder):
         mine.write_text(text.replace(old, new))
         with pytest.raises(UserError, match=line):
             composed("recipe=mine")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "epochs", "steps", "big_visions"),
+    [("better_vit", 90, 111_420, 111_477), ("s16_plus", 300, 371_400, 371_588)],
+)
+def test_better_vit_is_its_file(folder, recipe, epochs, steps, big_visions):
+    expected = {"train.epochs": epochs, "train.batch": 1024, "train.loss": "softmax"}
+    expected |= {"optim.name": "adamw", "optim.lr": 1e-3, "optim.wd": 1e-4, "optim.clip": 1.0}
+    expected |= {"optim.decay": "independent", "optim.schedule": "cosine", "optim.min_lr": 0.0}
+    expected |= {"optim.warmup_steps": 10_000, "train.label_smoothing": 0.0}
+    expected |= {"augment.randaug": 2, "augment.randaug_magnitude": 10, "augment.mixup": 0.2}
+    expected |= {"augment.crop_area": 0.05, "augment.style": "tf", "augment.flip": True}
+    expected |= {"model.pool": "gap", "model.posemb": "sincos2d", "model.rep": True}
+    expected |= {"model.dropout": 0.0, "model.drop_path": 0.0, "eval.crop": 224 / 256}
+    words = (f"recipe={recipe}", "model.arch=S/16+", *RGB)
+    tree = composed(*words)
+    has(tree, expected)
+    run, images = build_run(tree), 1_268_355  # train[:99%] of ImageNet-1k
+    assert lengths(run.optim, run.train, images // 1024).total == steps
+    by_images = composed(*words, f"train.examples={images * epochs}")
+    run = build_run(by_images)
+    assert lengths(run.optim, run.train, images // 1024).total == big_visions
+    numbers = [f"{steps:,}", f"{big_visions:,}", f"train.examples={images * epochs}"]
+    assert all(number in tree["not_followed"][0] for number in numbers)
+    assert tree["not_followed"][1:] == by_images["not_followed"]
+
+
+@pytest.mark.parametrize(
+    ("word", "lines"),
+    [
+        ("seed=1", ["5 epochs", "always"]),
+        ("train.batch=8", ["5 epochs", "always"]),
+        ("train.epochs=6", ["always"]),
+        ("train.steps=7", ["always"]),
+    ],
+)
+def test_a_line_of_a_recipe_on_a_key_is_left_out_where_the_key_is_set(folder, word, lines):
+    (folder / "conf/recipe").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [quick, _self_]\ntrain: {epochs: 5}\n"
+    text += "inferred: [{train.epochs: 5 epochs}, always]\n"
+    (folder / "conf/recipe/mine.yaml").write_text(text)
+    assert composed("recipe=mine", word)["inferred"] == lines
 
 
 def test_deit_and_dtn_are_their_tables(folder):

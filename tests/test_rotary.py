@@ -35,12 +35,21 @@ def test_a_compiled_rotation_is_the_same():
     tiny.close(compiled(x), rotary(x), 1e-6)
 
 
-def timms(oracle):
-    """timm's table for our grid, (N, 2 d): sines, cosines."""
+def timms(oracle, grid=GRID, reference=None):
+    """timm's table for the grid, (N, 2 d): sines, cosines."""
     rotary = oracle("timm.layers.pos_embed_sincos").RotaryEmbeddingCat(
-        HEAD_DIM, in_pixels=False, feat_shape=list(GRID)
+        HEAD_DIM, in_pixels=False, feat_shape=list(grid), ref_feat_shape=reference
     )
     return rotary.get_embed()
+
+
+@pytest.mark.parametrize(("side", "same"), [(16, True), (14, False)])
+def test_places_are_eva02s_on_its_grid_of_reference_alone(oracle, side, same):
+    x = tokens(1, HEADS, side**2, HEAD_DIM)
+    rotate = oracle("timm.layers.pos_embed_sincos").apply_rot_embed_cat
+    theirs = rotate(x, timms(oracle, (side, side), [16, 16]))
+    rotated = Rotary((side, side), HEAD_DIM, 0)(x)
+    assert torch.allclose(rotated, theirs, atol=1e-5) == same
 
 
 @pytest.mark.parametrize("before", [0, 3])

@@ -36,6 +36,7 @@ from ablate.planning.settings import (
     Layers,
     SettingsLayer,
     by_arch,
+    drop_overridden_caveats,
     leaves,
     no_key_in_vain,
     no_length_in_vain,
@@ -297,6 +298,7 @@ class Composer:
         values = dict(merged.values)
         if (whole_model := values.pop("model", None)) is not None:
             put_whole_model(tree, whole_model)
+        drop_overridden_caveats(tree, values)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():

@@ -282,6 +282,26 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
     return settings
 
 
+def drop_overridden_caveats(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Make a recipe's `inferred` and `not_followed` lists of text.
+
+    An item may be {key: line}: its line is left out where `values`, the settings over the recipe,
+    have the key, or the length that it gives in another unit.
+    """
+    for name in ("inferred", "not_followed"):
+        if not isinstance(items := tree.get(name), list):
+            continue
+        lines: list[Any] = []
+        for item in items:
+            if not isinstance(item, Mapping):
+                lines.append(item)
+                continue
+            for key, line in item.items():
+                if values.keys().isdisjoint({key, *same_length(key)}):
+                    lines.append(line)
+        tree[name] = lines
+
+
 def same_length(key: str) -> tuple[str, ...]:
     """Return the keys that set the same length as `key` does, in this or another unit."""
     return next((keys for keys in LENGTH_KEYS if key in keys), ())

@@ -87,7 +87,8 @@ NAMED_VALUES: dict[str, tuple[str, dict[str, NamedValue]]] = {
             ),
             "rope2d": NamedValue(
                 "axial RoPE: queries and keys of patches rotated by row and column in every block",
-                "Su et al. 2021 (arXiv 2104.09864); for two axes as in EVA-02 (arXiv 2303.11331)",
+                "Su et al. 2021 (arXiv 2104.09864); for two axes Heo et al. 2024 (arXiv "
+                "2403.13298), whose base is 100, here 10,000",
             ),
             "rope2d_dinov3": NamedValue(
                 "axial RoPE by the patch's place as a share of the image, not by its number",

@@ -3,7 +3,8 @@
 All of them are taken over, including the class token, norms and the representation layer. Only the
 head starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are
 resized (big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
-`scipy.ndimage.zoom(order=1)`).
+`scipy.ndimage.zoom(order=1)`). Positions of a file with timm's names are resampled as timm does
+(model/export.py).
 
 Used by training/loop.py and training/training.py for runs with `from`, and by training/answers.py,
 which checks the shapes before `ablate sweep` starts. A part with parameters of the grid's size also

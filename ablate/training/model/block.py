@@ -317,7 +317,8 @@ class SubLN(Block):
 class LayerNormScaling(Block):
     """x + f(N(x) / sqrt(l)) for each sublayer f of block l = 1, 2, ...: Sun et al. 2025.
 
-    arXiv 2502.05795, LayerNorm-Scaling's modeling_llama.py. The final norm is not scaled.
+    By the equation of arXiv 2502.05795, section 4, and as in LayerNorm-Scaling's modeling_llama.py.
+    The final norm is not scaled.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -327,7 +328,11 @@ class LayerNormScaling(Block):
 
 class MixLN(Block):
     """N(x + f(x)) in the first floor(share L) of L blocks, x + f(N(x)) in the others: Li et al.
-    2024 (arXiv 2412.13795)."""
+    2024.
+
+    By the equations of arXiv 2412.13795 for Post-LN and Pre-LN and its rule for the blocks; 0.25 is
+    its share.
+    """
 
     def __init__(self, layer: Layer, *, share: float = 0.25) -> None:
         post_blocks = floor(round(share * layer.depth, 6))  # 0.29 * 100 is 28.999999999999996
@@ -338,8 +343,9 @@ class MixLN(Block):
 class HybridNorm(Block):
     """y = N(x + SA(x)), then y + MLP(y), with norms on the queries, keys and values of each head.
 
-    Zhuo et al. 2025 (arXiv 2503.04598), HybridNorm's olmo/model.py. `pre_first`: the first block
-    is x + SA(N(x)), then x + MLP(N(x)), with the same norms in SA: the paper's HybridNorm*.
+    By the equations of Zhuo et al. 2025 (arXiv 2503.04598), and as in HybridNorm's olmo/model.py.
+    `pre_first`: the first block is x + SA(N(x)), then x + MLP(N(x)), with the same norms in SA: the
+    paper's HybridNorm*.
     """
 
     def __init__(self, layer: Layer, *, pre_first: bool = False) -> None:
@@ -358,8 +364,8 @@ class HybridNorm(Block):
 class DeepNorm(Block):
     """N(a x + f(x)) for each sublayer f, a = (2 L)^(1/4) for L blocks: Wang et al. 2022.
 
-    arXiv 2203.00555, an encoder's; torchscale encoder.py. `init_gain`: v, out, fc1 and fc2 start
-    (8 L)^(1/4) times smaller, weights and biases; q and k do not.
+    By arXiv 2203.00555, figure 2, an encoder's, and as in torchscale's encoder.py. `init_gain`: v,
+    out, fc1 and fc2 start (8 L)^(1/4) times smaller, weights and biases; q and k do not.
     """
 
     def __init__(self, layer: Layer, *, init_gain: bool = True) -> None:

@@ -10,9 +10,11 @@ training/starting_weights.py for runs with `from.names=timm`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import isqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.run import (
@@ -108,7 +110,7 @@ def to_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our state dict, made from timm's; without a head where theirs has none, as those of
-    DINOv2, DINOv3 and SigLIP.
+    DINOv2, DINOv3 and SigLIP. Learned positions are those of the run's grid.
 
     Raises UserError for a model that timm does not have, and for weights of another model.
     """
@@ -125,12 +127,39 @@ def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ours = {name: state[timm_name] for name, timm_name in names.items()}
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
     ours["stem.dense.weight"] = kernel.permute(0, 2, 3, 1).flatten(1)
-    if run.model.cls_posemb:
-        positions, number = state["pos_embed"], run.model.registers
-        ours["cls.posemb"], ours["posemb"] = positions[:, :1], positions[:, 1 + number :]
-        if number:
-            ours["registers.token"] = state["reg_token"] + positions[:, 1 : 1 + number]
+    if not of_dinov3:
+        prefix = 1 + run.model.registers if run.model.cls_posemb else 0
+        positions = state["pos_embed"]
+        ours["posemb"] = _resampled(positions[:, prefix:], run.data.size // run.model.patch)
+        if run.model.cls_posemb:
+            ours["cls.posemb"] = positions[:, :1]
+        if run.model.cls_posemb and run.model.registers:
+            ours["registers.token"] = state["reg_token"] + positions[:, 1:prefix]
     return {name: tensor.contiguous() for name, tensor in ours.items()}
+
+
+def _resampled(positions: Tensor, side: int) -> Tensor:
+    """Return the positions of a square grid, (1, h*h, D), on one of `side` rows, (1, side*side, D),
+    as timm loads them: bicubic, antialiased, corners not aligned (layers/pos_embed.py
+    `resample_abs_pos_embed` at its defaults).
+
+    Other code resamples otherwise: DINOv2's own (dinov2/models/vision_transformer.py
+    `interpolate_pos_encoding`) does not antialias, except for its models with registers, and
+    big_vision's, as which `ViT.resize` fits our own weights, is bilinear and aligns corners.
+    Raises UserError where the file's positions fill no square.
+    """
+    number = positions.shape[1]
+    old_side = isqrt(number)
+    if not number or old_side**2 != number:
+        raise UserError(
+            f"from: pos_embed of timm's has positions of {number} patches, which fill no square; "
+            f"see model.cls_posemb and model.registers"
+        )
+    if old_side == side:
+        return positions
+    grid = positions.float().unflatten(1, (old_side, old_side)).permute(0, 3, 1, 2)  # (1, D, h, h)
+    grid = F.interpolate(grid, size=(side, side), mode="bicubic", antialias=True)
+    return grid.flatten(2).transpose(1, 2).to(positions.dtype)
 
 
 def _check_names(state: Mapping[str, Tensor], names: Collection[str]) -> None:

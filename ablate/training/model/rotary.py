@@ -1,7 +1,7 @@
 """Rotary positions: queries and keys of the patches, rotated by where their patch is.
 
-Su et al. 2021 (RoPE, arXiv 2104.09864), for two axes as in EVA-02 (Fang et al. 2023, arXiv
-2303.11331) and in DINOv3 (Simeoni et al. 2025, arXiv 2508.10104).
+Su et al. 2021 (RoPE, arXiv 2104.09864), for two axes as in RoPE-ViT (RoPE-Axial of Heo et al. 2024,
+arXiv 2403.13298) and in DINOv3 (Simeoni et al. 2025, arXiv 2508.10104).
 
 Used by model/vit.py for the values of `model.posemb` in `ANGLES`; model/sublayers.py calls it. A
 new value also needs its name in run/sections.py (`Model.posemb`), run/checks.py and
@@ -21,7 +21,9 @@ def angles_by_patch(grid: tuple[int, int], quarter: int) -> Tensor:
     """Return the angles of each patch, float64 (h*w, 2 * quarter): y f_i, then x f_i, where y and x
     are the patch's row and column and f_i = 10000^(-i / quarter).
 
-    Those of timm's RotaryEmbeddingCat with `in_pixels=False`.
+    Those of timm's RotaryEmbeddingCat with `in_pixels=False` and no `ref_feat_shape`. EVA-02 (Fang
+    et al. 2023, arXiv 2303.11331) has one of 16 x 16: its places are 16 y / h and 16 x / w.
+    RoPE-ViT's base is 100.
     """
     rows, columns = (torch.arange(side, dtype=torch.float64) for side in grid)
     return _angles(rows, columns, 10_000.0, quarter)

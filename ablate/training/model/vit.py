@@ -134,7 +134,7 @@ def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
 
 def resize(positions: Tensor, number: int) -> Tensor:
     """Resize positions, (1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on
-    corners."""
+    corners, as big_vision's models/vit.py does by `scipy.ndimage.zoom(order=1)`."""
     side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
     grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
     grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
