@@ -29,6 +29,7 @@ from ablate.store import RunState
 WIDTH = 200  # characters of a grid that no terminal bounds
 MOST_CELLS = 16  # of a design, that have a line each
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
+UNKNOWN = "?"  # a size or a time
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class PlanForecast:
     amiss: Sequence[str]
 
     def grid(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return headings and texts: sizes, the time of a run where it is known, and runs by state,
-        a line a variant, or a line a column where the variants of each hardly differ in size. In a
-        large design the combinations of several changes share a line."""
+        """Return headings and texts: sizes, the time of a run and runs by state, each where it is
+        known of some line; a line a variant, or a line a column where the variants of each hardly
+        differ in size. In a large design the combinations of several changes share a line."""
         plan, costs, states = self.plan, self.costs, self.states
         if self._is_by_column:
             lines = [
@@ -69,24 +70,21 @@ class PlanForecast:
                 lines.append((label, "", combinations))
         lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
         with_steps = bool(self._steps) and not self._is_by_column
-        with_times = any(seconds is not None for seconds in costs.seconds.values())
-        head = [
-            *("parameters", "multiply-adds"),
-            *["a step"] * with_steps,
-            *["time a run"] * with_times,
-            "runs",
-        ]
+        first = "column" if self._is_by_column else "variant"
+        sizes = ("parameters", "multiply-adds")
+        head = (first, *sizes, *["a step"] * with_steps, "time a run", "runs")
         texts = [
             (
                 label,
                 *_sizes(cells, costs),
                 *[step] * with_steps,
-                *[_run_time(cells, costs)] * with_times,
+                _run_time(cells, costs),
                 _run_states(plan, cells, states),
             )
             for label, step, cells in lines
         ]
-        return ("column" if self._is_by_column else "variant", *head), texts
+        known = [n for n, column in enumerate(zip(*texts, strict=True)) if {*column} != {UNKNOWN}]
+        return tuple(head[n] for n in known), [tuple(line[n] for n in known) for line in texts]
 
     def lines(self) -> Iterator[str]:
         """Yield what stands below the grid: variants, runs by state, the time left, the launcher,
@@ -273,6 +271,6 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
 
 def _range(values: Sequence[Any], form: Callable[[Any], str]) -> str:
     if None in values:
-        return "?"
+        return UNKNOWN
     low, high = min(values), max(values)
     return str(form(low)) if form(low) == form(high) else f"{form(low)} - {form(high)}"
