@@ -14,7 +14,6 @@ from math import isqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.run import (
@@ -27,6 +26,7 @@ from ablate.run import (
 from ablate.shared import UserError
 from ablate.training.model.dinov3 import as_vision_transformer
 from ablate.training.model.sublayers import ACTS, Gated, activation
+from ablate.training.model.vit import TIMMS, resize
 
 # Ours -> timm's, of each block.
 BLOCK = {
@@ -130,7 +130,7 @@ def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if not of_dinov3:
         prefix = 1 + run.model.registers if run.model.cls_posemb else 0
         positions = state["pos_embed"]
-        ours["posemb"] = _resampled(positions[:, prefix:], run.data.size // run.model.patch)
+        ours["posemb"] = _resized(positions[:, prefix:], run.data.size // run.model.patch)
         if run.model.cls_posemb:
             ours["cls.posemb"] = positions[:, :1]
         if run.model.cls_posemb and run.model.registers:
@@ -138,15 +138,13 @@ def from_timm(run: Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
 
-def _resampled(positions: Tensor, side: int) -> Tensor:
+def _resized(positions: Tensor, side: int) -> Tensor:
     """Return the positions of a square grid, (1, h*h, D), on one of `side` rows, (1, side*side, D),
-    as timm loads them: bicubic, antialiased, corners not aligned (layers/pos_embed.py
-    `resample_abs_pos_embed` at its defaults).
+    as timm loads them.
 
-    Other code resamples otherwise: DINOv2's own (dinov2/models/vision_transformer.py
-    `interpolate_pos_encoding`) does not antialias, except for its models with registers, and
-    big_vision's, as which `ViT.resize` fits our own weights, is bilinear and aligns corners.
-    Raises UserError where the file's positions fill no square.
+    DINOv2's own code (dinov2/models/vision_transformer.py `interpolate_pos_encoding`) does not
+    antialias, except for its models with registers. Raises UserError where the file's positions
+    fill no square.
     """
     number = positions.shape[1]
     old_side = isqrt(number)
@@ -157,9 +155,7 @@ def _resampled(positions: Tensor, side: int) -> Tensor:
         )
     if old_side == side:
         return positions
-    grid = positions.float().unflatten(1, (old_side, old_side)).permute(0, 3, 1, 2)  # (1, D, h, h)
-    grid = F.interpolate(grid, size=(side, side), mode="bicubic", antialias=True)
-    return grid.flatten(2).transpose(1, 2).to(positions.dtype)
+    return resize(positions.float(), side**2, TIMMS).to(positions.dtype)
 
 
 def _check_names(state: Mapping[str, Tensor], names: Collection[str]) -> None:

@@ -8,7 +8,7 @@ model/init.py has a rule for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -132,12 +132,17 @@ def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], 1).float()[None]
 
 
-def resize(positions: Tensor, number: int) -> Tensor:
-    """Resize positions, (1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on
-    corners, as big_vision's models/vit.py does by `scipy.ndimage.zoom(order=1)`."""
+# Settings of F.interpolate that resize positions as big_vision does (models/vit.py, by
+# `scipy.ndimage.zoom(order=1)`), and as timm does (layers/pos_embed.py `resample_abs_pos_embed`).
+BIG_VISIONS: Mapping[str, Any] = {"mode": "bilinear", "align_corners": True}
+TIMMS: Mapping[str, Any] = {"mode": "bicubic", "antialias": True}
+
+
+def resize(positions: Tensor, number: int, how: Mapping[str, Any] = BIG_VISIONS) -> Tensor:
+    """Resize positions on the square grid: (1, h*h, D) -> (1, number, D)."""
     side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
     grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
-    grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
+    grid = F.interpolate(grid, size=(new, new), **how)
     return grid.flatten(2).transpose(1, 2)
 
 
