@@ -157,7 +157,7 @@ def written() -> str:
         "\n\n".join(
             [
                 "# JSON for scripts",
-                "[All pages](../README.md#where-to-look)",
+                "[All pages](README.md)",
                 "<!-- Written by tests/json_page.py from the code and docs/json.keys. -->",
                 head.strip(),
                 *parts,

@@ -41,7 +41,7 @@ def written() -> str:
     each = {name: options(command) for name, command in commands()}
     told = [(name, row) for rows in each.values() for name, row in rows.items()]
     shared = {name: text for name, text in told if told.count((name, text)) >= MANY}
-    lines = ["# Commands and options", "", "[All pages](../README.md#where-to-look)", ""]
+    lines = ["# Commands and options", "", "[All pages](README.md)", ""]
     lines += ["<!-- Written by tests/options_page.py from `ablate COMMAND --help`. -->", ""]
     lines += ["Most commands take these; `ablate COMMAND --help` says which."]
     lines += ["", *table(shared)]
