@@ -192,8 +192,104 @@ def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(ex
     assert str(exported.folder).encode() not in b"".join(files.values())
 
 
-def test_it_can_not_be_merged(exported):
-    assert "is lean" in exported("merge", "out", "--store", "both", code=2).err
+# --- From a lean bundle back to a store -----------------------------------------------------------
+
+TABLES = (("csv",), ("tidy",), ("md", "--show", "gain,verdict"))
+LEAN_NOTE = "6 of 6 runs came from a lean bundle, with thinned files and no weights"
+
+
+@pytest.fixture
+def back(exported, tmp_path) -> Shell:
+    """A folder with the lean bundle, and the store `back` that was made of it."""
+    shell = Shell(tmp_path)
+    shutil.copytree(exported.folder / "out", tmp_path / "out")
+    assert "runs: 6 brought" in shell("merge", "out", "--store", "back").out
+    return shell
+
+
+def test_a_store_of_it_has_the_same_tables_verifies_and_trains_only_new_seeds(exported, back):
+    for format in TABLES:
+        table = ("table", "tiny", "--format", *format)
+        assert back(*table, "--store", "back").out == exported(*table).out
+    verified = back("verify", "tiny", "--store", "back").out
+    assert LEAN_NOTE in verified
+    assert "nothing wrong" in verified
+    words = (*SWEEP[:-1], PROBES, "launcher=inline", "--as", "tiny", "seeds=4")
+    assert back(*words, "--store", "back").out.count("finished: ") == 2
+    for seeds in ("seeds=3", "seeds=4"):  # read at both
+        exported(*words[:-1], seeds, "--store", "four")
+    for format in TABLES:
+        table = ("table", "tiny", "--format", *format, "--store")
+        assert back(*table, "back").out == exported(*table, "four").out
+
+
+def test_a_store_of_it_is_exported_lean_alone_to_the_same_files(back):
+    assert "--lean" in back("export", "tiny", "whole", "--store", "back", code=2).err
+    assert not (back.folder / "whole").exists()
+    back("export", "tiny", "again", "--lean", "--store", "back")
+    assert "nothing wrong" in back("verify", "again").out
+    assert members(back.folder / "again") == members(back.folder / "out")
+    back("merge", "again", "--store", "third")
+    assert "nothing wrong" in back("verify", "tiny", "--store", "third").out
+    assert "6 brought" in back("merge", "back", "--store", "fourth").out
+    assert "nothing wrong" in back("verify", "tiny", "--store", "fourth").out
+
+
+def test_whole_runs_replace_thinned_ones_and_are_never_replaced(exported, back):
+    for source in (exported.folder / "whole", exported.folder / "runs"):
+        assert "6 brought" in back("merge", str(source), "--store", "back").out
+        assert not list((back.folder / "back").rglob("thinned.json"))
+        verified = back("verify", "tiny", "--store", "back").out
+        assert LEAN_NOTE not in verified
+        assert "nothing wrong" in verified
+        assert "6 here already" in back("merge", "out", "--store", "back").out
+        shutil.rmtree(back.folder / "back")
+        back("merge", "out", "--store", "back")
+
+
+def test_a_lean_and_a_whole_bundle_at_once_leave_whole_runs(exported, back):
+    for sources in (
+        ("out", str(exported.folder / "whole")),
+        (str(exported.folder / "whole"), "out"),
+    ):
+        back("merge", *sources, "--store", "both")
+        assert not list((back.folder / "both").rglob("thinned.json"))
+        assert "nothing wrong" in back("verify", "tiny", "--store", "both").out
+        shutil.rmtree(back.folder / "both")
+
+
+def test_an_edit_of_a_thinned_file_is_found(back):
+    predictions = next((back.folder / "back").rglob("predictions.npy"))
+    table = np.load(predictions)
+    table["class"][0] = (table["class"][0] + 1) % 10
+    np.save(predictions, table)
+    run = predictions.parent.name
+    assert f"{run} " in back("verify", "tiny", "--store", "back", code=1).out
+    assert f"{run}/predictions.npy" in back("table", "tiny", "--store", "back").out  # withheld
+    # by somebody who knows of hashes: only the ledger has that of the list
+    thinned = predictions.with_name("thinned.json")
+    content = json.loads(thinned.read_text())
+    content["predictions.npy"]["kept"] = hashlib.sha256(predictions.read_bytes()).hexdigest()
+    thinned.write_bytes(to_json(content))
+    assert "thinned.json" in back("verify", "tiny", "--store", "back", code=1).out
+
+
+def test_trials_without_predictions_come_back_too(exported, tmp_path):
+    exported("sweep", "tuned", "launcher=inline", "--store", "searched")
+    exported("export", "tuned", "searches", "--lean", "--store", "searched")
+    exported("merge", "searches", "--store", "found")
+    assert "nothing wrong" in exported("verify", "tuned", "--store", "found").out
+    full = ("--notes", "full", "--store")
+    tables = [exported("table", "tuned", *full, store).out for store in ("searched", "found")]
+    assert tables[0] == tables[1]
+    done = exported("sweep", "tuned", "launcher=inline", "--store", "found")
+    assert done.out.count("finished: ") == 0
+
+
+def test_one_run_trained_again_has_the_bits_that_the_lean_bundle_names(back):
+    said = back("verify", "tiny", "--rerun", "dpn#1", "launcher=inline", "--store", "back").out
+    for file in ("weights.safetensors", "predictions.npy", "probe-gradnorm.npz", "metrics.jsonl"):
+        assert f"{file}: the same bits" in said
 
 
 # --- Forged ---------------------------------------------------------------------------------------

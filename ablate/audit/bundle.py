@@ -31,7 +31,6 @@ from ablate.planning import Plan
 from ablate.run import (
     FINAL_STATUSES,
     RunDir,
-    TaskChoice,
     fits_type,
 )
 from ablate.shared import (
@@ -77,18 +76,8 @@ class _BundledRun(RunDir):
         content = read_json(self.path / WHOLE_HASHES)
         return content if isinstance(content, dict) else {}
 
-    def hash_of(self, path: Path) -> str:
-        return self._whole_hashes.get(path.name) or super().hash_of(path)
-
-    def score(
-        self, path: Path, task: TaskChoice, classes: int, result_metrics: Mapping[str, Any]
-    ) -> dict[str, float]:
-        if path.name not in self._whole_hashes:
-            return super().score(path, task, classes, result_metrics)
-        numbers = {key: value for key, value in result_metrics.items() if is_number(value)}
-        if task.excerpt is None or not path.exists():
-            return numbers
-        return {**numbers, **task.excerpt.score(self.read_table(path))}
+    def whole_hash(self, path: Path) -> str | None:
+        return self._whole_hashes.get(path.name)
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
         """Skip the seal of env.json in an anonymous bundle, where only the manifest covers it."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablate.analysis import Results, RunFiles, measure_own, own_metrics, read_verdicts
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
-from ablate.audit.lean import PACKED, excerpt_of, pack, thin
+from ablate.audit.lean import PACKED, excerpt_of, note_thinned, pack, thin
 from ablate.planning import Cell, Imported, Plan
 from ablate.report import (
     FORMAT_ENDINGS,
@@ -109,6 +109,8 @@ def export_bundle(
     or a host, or where the disk is full.
     """
     check_folder(folder)
+    if not lean and any(store.rundir(run.id).thinned.exists() for run in plan.runs()):
+        raise UserError(f"{plan.name}: has runs that came from a lean bundle; give --lean")
     folder = Path(os.path.realpath(folder))
     new_folder = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -263,13 +265,20 @@ def _copy(
         source, target = store.rundir(run.id), bundle.rundir(run.id)
         target.path.mkdir()
         # The result first: where it is there, nothing of the others changes any more.
-        names = ("result", "run", "env", "metrics", "predictions")
+        names = ("result", "run", "env", "metrics")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
-        for name in (dataset["name"] for dataset in run.cell.spec.also):
-            _copy_file(source.predictions_on(name), target.predictions_on(name))
-        for probe in run.cell.spec.probes:
-            _copy_file(source.probe(probe), target.probe(probe))
+        also = [dataset["name"] for dataset in run.cell.spec.also]
+        probes = run.cell.spec.probes
+        measured = {
+            source.predictions: target.predictions,
+            **{source.predictions_on(name): target.predictions_on(name) for name in also},
+            **{source.probe(name): target.probe(name) for name in probes},
+        }
+        for file, copy in measured.items():
+            _copy_file(file, copy)
+        if source.thinned.exists():
+            note_thinned(target, {b.name: source.whole_hash(a) for a, b in measured.items()})
         if anonymous:
             _forget_places(target)
             continue

@@ -15,7 +15,7 @@ import lzma
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -57,18 +57,26 @@ def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
 
     table_runs = {run for cell in plan.cells for run in cell.ids.values()}
     for run in {run.id: run for run in plan.runs()}.values():
-        folder, hashes = rundir(run.id), dict[str, str]()
+        folder, hashes = rundir(run.id), dict[str, str | None]()
         for path, take in _large(plan, run, folder):
             stays = run.id in table_runs and path != folder.log
-            if not path.exists() or (stays and take is None):
+            hashes[path.name] = whole_hash = folder.whole_hash(path)
+            if not path.exists() or (stays and (take is None or whole_hash is not None)):
                 continue
-            hashes[path.name] = sha256_of(path)
+            hashes[path.name] = whole_hash or sha256_of(path)
             excerpt = take(np.load(io.BytesIO(read_file(path)))) if stays and take else None
             path.unlink()
             if excerpt is not None:
                 with open(path, "wb") as file:
                     np.savez(file, **excerpt) if path.suffix == ".npz" else np.save(file, excerpt)
-        (folder.path / WHOLE_HASHES).write_bytes(to_json(hashes))
+        note_thinned(folder, hashes)
+
+
+def note_thinned(folder: RunDir, hashes: Mapping[str, str | None]) -> None:
+    """Write WHOLE_HASHES for a run of a bundle: hashes by the name of the file, None for a file
+    that is whole."""
+    content = {name: sha256 for name, sha256 in hashes.items() if sha256 is not None}
+    (folder.path / WHOLE_HASHES).write_bytes(to_json(content))
 
 
 def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:

@@ -15,13 +15,14 @@ writes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
 from ablate.audit.streams import bring_streams, stream_conflicts
@@ -42,6 +43,8 @@ from ablate.shared import (
     read_json,
     sha256_of,
     sync_folder,
+    to_json,
+    write_whole,
 )
 from ablate.store import (
     FROM_BUNDLE,
@@ -103,9 +106,10 @@ def _read_source(root: Path) -> MergeSource:
 
 def _read_bundle(bundle: Bundle) -> MergeSource:
     plan, histories = bundle.read_sealed()
-    if bundle.is_lean:
+    if bundle.is_lean and bundle.own_metrics_file.exists():
         raise UserError(
-            f"{bundle.root}: is lean, so it lacks files of runs; export the sweep without --lean"
+            f"{bundle.root}: is lean, and has a metric of your own, which needs whole predictions; "
+            f"export the sweep without --lean"
         )
     for run in plan.runs():
         content = read_json(bundle.rundir(run.id).env)
@@ -135,9 +139,9 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
 
 
 def _bundled(
-    timestamp: float, kind: str, detail: dict[str, Any]
+    timestamp: float, kind: str, detail: dict[str, Any], mark: Literal[True] | str = True
 ) -> tuple[float, str, dict[str, Any]]:
-    return timestamp, kind, {**detail, FROM_BUNDLE: True} if kind in FINAL_STATUSES else detail
+    return timestamp, kind, {**detail, FROM_BUNDLE: mark} if kind in FINAL_STATUSES else detail
 
 
 # What two trainings of a run have alike where their bits are the same; times may differ.
@@ -235,6 +239,17 @@ class _Move:
     def folder(self) -> RunDir:
         return self.source.store.rundir(self.run.id)
 
+    @functools.cached_property
+    def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
+        """What `thinned.json` has of the run; {} where all of its files are whole."""
+        here = RunDir(Path(self.run.id))  # for the names that files have in a store
+        pairs = zip(_files(self, self.folder, None), _files(self, here, None), strict=True)
+        return {
+            target.name: {"whole": whole, "kept": sha256_of(file) if file.exists() else None}
+            for (file, sha256), (target, _) in pairs
+            if sha256 is not None and (whole := self.folder.whole_hash(file)) is not None
+        }
+
 
 class _Merge:
     def __init__(self, store: Store, ledger: Ledger) -> None:
@@ -279,11 +294,17 @@ class _Merge:
         elif self.store.liveness.alive(self.store.rundir(run.id)):
             report.running += 1
         else:
-            move = _Move(run, source, source.store.rundir(run.id).read_result() or {})
-            self.moves[run.id] = move
-            self.claimed[run.id] = move.folder.path, move.result
-            self._queue_history(run.id, history)
+            self._bring(_Move(run, source, source.store.rundir(run.id).read_result() or {}))
             report.brought += 1
+
+    def _bring(self, move: _Move) -> None:
+        self.moves[move.run.id] = move
+        self.claimed[move.run.id] = move.folder.path, move.result
+        history = move.source.histories[move.run.id]
+        if move.thinned:
+            thinned_hash = hashlib.sha256(to_json(move.thinned)).hexdigest()
+            history = [_bundled(*event, thinned_hash) for event in history]
+        self._queue_history(move.run.id, history)
 
     def _take_half(
         self, run: PlannedRun, source: MergeSource, history: History, report: MergeReport
@@ -368,10 +389,22 @@ class _Merge:
         if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
             self._queue_history(run.id, source.histories[run.id])
             report.brought += 1
+        elif self._is_fuller(_Move(run, source, theirs), path):
+            self._bring(_Move(run, source, theirs))
+            report.brought += 1
+            return
         else:
             report.there += 1
         if folder.weights.exists() and not RunDir(path).weights.exists():
             self.weights.append(_Move(run, source, theirs))
+
+    def _is_fuller(self, move: _Move, path: Path) -> bool:
+        """Return whether a run, whose folder here or in an earlier source is `path`, has thinned
+        files there and whole ones in this source."""
+        chosen = self.moves.get(move.run.id)
+        is_thinned = bool(chosen.thinned) if chosen is not None else RunDir(path).thinned.exists()
+        loses_weights = RunDir(path).weights.exists() and not move.folder.weights.exists()
+        return is_thinned and not move.thinned and not loses_weights
 
     def _queue_history(self, run: str, history: History) -> None:
         """Queue the history of a run for `record`, without the attempts that it names.
@@ -438,7 +471,10 @@ class _Merge:
                 if target.parent != new_folder.path:
                     raise Failure(f"{move.folder.result}: names a file outside of its folder")
                 if file.exists():
-                    _copy_file(file, target, sha256)
+                    hashes = move.thinned.get(target.name, {"kept": sha256})
+                    _copy_file(file, target, hashes["kept"])
+            if move.thinned:
+                write_whole(new_folder.thinned, to_json(move.thinned))
             self._copy_diffs(new_folder, move.source)
             sync_folder(new_folder.path)
         sync_folder(new_folder.path.parent)

@@ -22,6 +22,7 @@ from ablate.shared import (
     Notes,
     TryAgain,
     noted_signals,
+    sha256_of,
 )
 from ablate.store import Store
 
@@ -141,6 +142,9 @@ def _compare(
         # from a bundle: its hash is there
         if old_file == original.weights and not old_file.exists():
             is_same = original_result.get("weights_sha256") == repeat_result.get("weights_sha256")
+            yield f"{old_file.name}: {SAME_BITS if is_same else 'differs'}"
+        elif (whole_hash := original.whole_hash(old_file)) is not None:  # thinned by a lean bundle
+            is_same = new_file.exists() and sha256_of(new_file) == whole_hash
             yield f"{old_file.name}: {SAME_BITS if is_same else 'differs'}"
         elif (
             old_file.exists()

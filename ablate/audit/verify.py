@@ -215,11 +215,8 @@ class _Check:
             ) and last_metrics is not None:
                 self.recorded[run.id], self.remade[run.id] = result, {**result, **last_metrics}
             return
-        bundled = FROM_BUNDLE in self.last_results.get(run.id, ("", {}))[1]
-        if self.weights and bundled and not folder.weights.exists():
-            self.unchecked["came from a bundle, which has no weights"] += 1
-        elif self.weights:
-            self._hash(run, folder.weights, result.get("weights_sha256"))
+        if self.weights:
+            self._bundled(run, folder, result)
         tests = {"": self._test(run, folder.predictions, result, "test")}
         also_results = result.get("also") or {}
         for name in (dataset["name"] for dataset in run.cell.spec.also):
@@ -275,6 +272,20 @@ class _Check:
         if folder.sealed_attempts(result)[1]:
             fault = "differs from the file that the run wrote, by the hash in result.json"
             self.finding(run, folder.env, fault if folder.env.exists() else "missing")
+
+    def _bundled(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
+        """Check the weights, which a run from a bundle may lack, and the list of its files that a
+        lean bundle had thinned."""
+        event = self.last_results.get(run.id, ("", {}))[1]
+        bundled = event.get(FROM_BUNDLE)
+        if folder.thinned.exists():
+            self.unchecked["came from a lean bundle, with thinned files and no weights"] += 1
+            if bundled != sha256_of(folder.thinned) and "rebuilt" not in event:
+                self.finding(run, folder.thinned, "differs from the file that `ablate merge` wrote")
+        elif bundled is not None and not folder.weights.exists():
+            self.unchecked["came from a bundle, which has no weights"] += 1
+        else:
+            self._hash(run, folder.weights, result.get("weights_sha256"))
 
     def _start(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         parent = run.parent()

@@ -5,7 +5,9 @@ The driver's half and the worker's half of the program both use it. Files are re
 
 The driver writes `run.json` before it starts the worker; the worker writes everything else, apart
 from others' messages to it: `prune.json`, `stop.json` and `distrust`. Off the driver's host each
-attempt has a folder of its own: see `ablate.running.attempts`.
+attempt has a folder of its own: see `ablate.running.attempts`. A run that `ablate merge` took from
+a lean bundle has `thinned.json`: of each file that the bundle thinned or left out, the sha256 that
+it had (`whole`) and the one that it has now (`kept`; null: there is no file).
 
 The types of a result stand here, too: the keys that a worker writes into result.json, each with its
 type.
@@ -33,6 +35,7 @@ from ablate.run.metrics import TASKS, TaskChoice
 from ablate.run.schema import fits_type
 from ablate.shared import (
     Lock,
+    is_number,
     is_shallow,
     make_folder,
     read_file,
@@ -213,7 +216,7 @@ class _File:
 # Every file that ablate writes into the folder: gc keeps a folder with any other. Files that are
 # taken along into bundles are in `audit.export`, too.
 _RUN_FILES = re.compile(
-    r"(run|env|result|prune|stop)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
+    r"(run|env|result|prune|stop|thinned)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
     r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
 )
 
@@ -232,6 +235,7 @@ class RunDir:
     env = _File("env.json")
     metrics = _File("metrics.jsonl")
     result = _File("result.json")
+    thinned = _File("thinned.json")
     predictions = _File("predictions.npy")
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
@@ -280,9 +284,20 @@ class RunDir:
         return self.path / f"probe-{name.rpartition(':')[2]}.npz"
 
     def hash_of(self, path: Path) -> str:
-        """Return the sha256 of a file that the run left, in hex. Raise OSError where it can't be
-        read."""
-        return sha256_of(path)
+        """Return the sha256 of a file that the run left, in hex, before it was thinned. Raise
+        OSError where it can't be read."""
+        return self.whole_hash(path) or sha256_of(path)
+
+    def whole_hash(self, path: Path) -> str | None:
+        """Return the sha256 that a file had before a lean bundle thinned it or left it out.
+
+        None for a whole file, and for a thinned one that was changed since.
+        """
+        content = read_json(self.thinned)
+        match content.get(path.name) if isinstance(content, dict) else None:
+            case {"whole": str(whole), "kept": kept}:
+                return whole if kept == (sha256_of(path) if path.exists() else None) else None
+        return None
 
     def read_table(self, path: Path) -> Any:
         """Return the records of a file of predictions, as a numpy array."""
@@ -294,8 +309,13 @@ class RunDir:
         self, path: Path, task: TaskChoice, classes: int, result_metrics: Mapping[str, Any]
     ) -> dict[str, float]:
         """Compute the test metrics from a file of predictions. `result_metrics`: the metrics in the
-        result, from which a bundle takes those that its thinned file does not give."""
-        return task.score(self.read_table(path), classes)
+        result, of which those are taken that a thinned file does not give."""
+        if self.whole_hash(path) is None:
+            return task.score(self.read_table(path), classes)
+        numbers = {key: value for key, value in result_metrics.items() if is_number(value)}
+        if task.excerpt is None or not path.exists():
+            return numbers
+        return {**numbers, **task.excerpt.score(self.read_table(path))}
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
         """Return the arrays of a probe by name; None where its file is missing or not whole."""

@@ -41,7 +41,9 @@ PLANNING_EVENTS, PLAN = (
 )  # a plan is about to be written, it is: see `Ledger.plan`
 FORGOTTEN = "forgotten"  # of a sweep: `gc NAME`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
-FROM_BUNDLE = "bundled"  # of the event of a result that `merge` took from a bundle: without weights
+# Of the event of a result that `merge` took from a bundle, without weights: the sha256 of its
+# `thinned.json`, or true where its files are whole.
+FROM_BUNDLE = "bundled"
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
 Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
 
