@@ -241,7 +241,7 @@ class _Move:
 
     @functools.cached_property
     def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
-        """What `thinned.json` has of the run; {} where all of its files are whole."""
+        """The content of the run's `thinned.json`; {} where all of its files are whole."""
         here = RunDir(Path(self.run.id))  # for the names that files have in a store
         pairs = zip(_files(self, self.folder, None), _files(self, here, None), strict=True)
         return {
