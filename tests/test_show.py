@@ -484,7 +484,8 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
     folder = rundir(own, "pre")
     folder.log.unlink()
     done = own("show", "pre#0", "--log", code=1)
-    assert done.err == (f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun\n")
+    cause = "the file was removed, or left where the run was trained"
+    assert done.err == f"ablate: runs/runs/{folder.id}/log.txt: no log; {cause}\n"
     assert own("show", "pre#0", "-f", code=1).err == done.err
     assert own("show", "post#0", "-f").out == rundir(own, "post").log.read_text()  # it has ended
 

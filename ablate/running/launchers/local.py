@@ -22,7 +22,7 @@ from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared import ENDING_SIGNALS, UserError, noted_signals
+from ablate.shared import ENDING_SIGNALS, UserError, count_text, noted_signals
 from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
@@ -157,7 +157,9 @@ def slots(
     """
     if gpus and cores_per_run != 1:
         raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
-    check_groups(runs_per_gpu, gpus_per_run, len(gpus), f"{len(gpus)} GPUs are used here")
+    verb = "is" if len(gpus) == 1 else "are"
+    supply = f"{count_text(len(gpus), 'GPU')} {verb} used here"
+    check_groups(runs_per_gpu, gpus_per_run, len(gpus), supply)
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
     cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
