@@ -490,6 +490,13 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
     assert own("show", "post#0", "-f").out == rundir(own, "post").log.read_text()  # it has ended
 
 
+def test_an_imported_run_has_no_log_since_it_was_trained_elsewhere(shell):
+    (shell.folder / "sheet.csv").write_text("m,seed,loss\nbase,0,1.5\nother,0,1.0\n")
+    shell("import", "sheet.csv", "--row", "m", "--seed", "seed", "--metric", "loss:less")
+    for flag in ("--log", "-f"):
+        assert "no log; the run was trained elsewhere" in shell("show", "base#0", flag, code=1).err
+
+
 def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):
     store = Store(tmp_path)
     ids = [f"{number:04x}" for number in range(2000)]
