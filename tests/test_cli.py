@@ -23,6 +23,7 @@ from PIL import Image
 from ablate.cli import app
 from ablate.planning.plan import Plan
 from ablate.report.status import SweepView
+from ablate.run.choices import CHOICES
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.version import __version__
@@ -217,7 +218,6 @@ MISTAKES = [
     ("sweep model.arch=mu/3,mu/4", ["model.arch", "patch 3", "8x8", "1, 2, 4, 8"]),
     ("sweep stem=none,dpn data=cifar10 data.path=nowhere", ["data.path", "nowhere", "cifar10"]),
     ("sweep stem=none,dpn data=cifra10", ["data", "'cifra10'", "cifar10", "digits"]),
-    ("config block=peri_ln", ["block", "'peri_ln'", "block.mlp=pre+post block.post=branch"]),
     ("sweep quickstrat", ["'quickstrat'", "quickstart", "placement"]),
     ("sweep placement_2026 --scale big", ["--scale", "'big'", "smoke"]),
     ("sweep stem=none,dpn seeds=0,1,2", ["seeds=0,1,2", "seeds=[0,1,2]"]),
@@ -242,6 +242,15 @@ MISTAKES = [
 ]
 
 
+SPELLINGS = [
+    (kind, name, keys)
+    for kind, choices in CHOICES.items()
+    for choice in choices.values()
+    for name, keys in choice.spellings.items()
+]
+MISTAKES += [(f"config {kind}={name}", [kind, f"'{name}'", keys]) for kind, name, keys in SPELLINGS]
+
+
 @pytest.mark.parametrize(("line", "named"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_told_in_one_line_before_anything_trains(shell, line, named):
     worker = ["launcher=inline"] * (" train." in line)
@@ -249,6 +258,14 @@ def test_a_mistake_is_told_in_one_line_before_anything_trains(shell, line, named
     mistake(done, *named)
     assert not done.out or " train." in line  # what a worker judges has a first line before
     nothing_trained(shell)
+
+
+@pytest.mark.parametrize("keys", sorted({keys for *_, keys in SPELLINGS}))
+def test_the_keys_that_a_name_is_spelled_by_make_a_run(shell, keys):
+    block = yaml.safe_load(shell("config", *keys.split()).out)["block"]
+    for word in keys.split():
+        key, _, value = word.removeprefix("block.").partition("=")
+        assert block[key] == value
 
 
 SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3", "launcher=inline")

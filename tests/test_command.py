@@ -32,6 +32,7 @@ from yaml import safe_load
 
 from ablate.planning import expand
 from ablate.run.rundir import RunDir
+from ablate.running.launchers.local import Inline
 from ablate.shared import UserError, system
 from ablate.training.own import processes
 from ablate.training.own.curves import validation_columns
@@ -50,6 +51,12 @@ def toy(shell, monkeypatch) -> Path:
     monkeypatch.chdir(shell.folder)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     return shell.folder
+
+
+def test_inline_loads_no_torch_for_a_program(toy, shell, monkeypatch):
+    monkeypatch.setattr(Inline, "_worker", lambda launcher: pytest.fail("torch is loaded"))
+    shell("sweep", "one", INLINE)
+    assert "finished" in shell("status").out
 
 
 def ids(*words: str) -> list[str]:

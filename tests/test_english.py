@@ -71,6 +71,24 @@ def test_a_table_whose_values_json_cannot_have_fails():
             check_sentences(replace(table, notes=(wrong,)))
 
 
+COLLAPSED = {"end": "", "prior": "p", "own_interval": False, "fisher": None}
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "values", "few", "many"),
+    [
+        ("collapsed", "seeds", COLLAPSED, "includes it.", "includes them."),
+        ("confound", "keys", {}, "which belongs to", "which belong to"),
+        ("skipped", "runs", {"uneven": True}, "out this seed;", "out these seeds;"),
+        ("skipped", "runs", {"uneven": False}, "lets it train", "lets them train"),
+    ],
+)
+def test_words_agree_in_number(key, name, values, few, many):
+    for count, words in ((1, few), (2, many)):
+        items = [0, 1][:count] if name == "seeds" else ["pre#3", "post#4"][:count]
+        assert words in english.write(key, {**values, name: items}), count
+
+
 def test_a_key_has_one_writer_and_a_key_without_one_is_no_sentence():
     with pytest.raises(ValueError, match="few-seeds"):
         writes("few-seeds")(str)
@@ -117,8 +135,8 @@ EXAMPLES = [
     ),
     (
         "void.lower-rate",
-        {"column": "S/4", "command": "ablate sweep x"},
-        ["S/4", "`ablate sweep x`"],
+        {"column": "S/4", "rate": 0.001},
+        ["S/4", "`optim.lr=0.001`"],
     ),
     (
         "unfinished",

@@ -108,11 +108,11 @@ def losses(seeds, shared):
 @pytest.mark.parametrize(
     ("seeds", "shared", "expected"), [(5, 1, True), (4, 1, False), (6, 0, False)]
 )
-def test_caption_and_plan_give_the_command_where_seeds_correlate(run, seeds, shared, expected):
+def test_caption_and_plan_give_the_word_where_seeds_correlate(run, seeds, shared, expected):
     losses(seeds, shared)
     run("import", "loss.csv", "--row", "m", "--seed", "seed", "--metric", "loss:less")
-    command = "`ablate table loss analysis.spread=paired`"
+    word = "`analysis.spread=paired`"
     for words in (("table", "loss"), ("plan", "loss", "--detect", "0.3")):
-        lines = [line for line in run(*words).splitlines() if command in line]
+        lines = [line for line in run(*words).splitlines() if word in line]
         assert len(lines) == expected
         assert all("from 5 seeds on" in line for line in lines)

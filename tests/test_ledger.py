@@ -54,6 +54,14 @@ def test_no_store_is_said_in_a_line(store):
         pass
 
 
+def test_a_file_that_is_no_ledger_is_a_failure_and_no_mistake_of_the_user(store):
+    store.root.mkdir()
+    store.ledger.write_bytes(b"no ledger" * 1000)
+    with pytest.raises(Failure) as caught, Ledger.reading(store):
+        pass
+    assert "--repair" in str(caught.value)
+
+
 @pytest.mark.parametrize("format", [FORMAT - 1, FORMAT + 1])
 def test_a_store_of_another_format_is_refused_in_a_line_and_left(store, format):
     with Ledger.driving(store) as ledger:

@@ -24,6 +24,7 @@ from ablate.run.rundir import RunDir, to_json, write_whole
 from ablate.running.driver_lock import stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
+from ablate.shared.notes import Notes
 from ablate.store.gc import GarbageCollection, KeptSweeps
 from ablate.store.ledger import Ledger
 from ablate.store.progress import observe_progress
@@ -123,6 +124,10 @@ def test_every_reader_asks_the_store(store, working, capsys):
         SweepView.observe(plan, list(plan.runs()), store, ledger).show()
         assert "running: a#0 on far:1: train" in capsys.readouterr().out
         assert "status: started, running: train" in describe_run(store, ledger, "a0")
+        working.said["a0"] = Notes()  # it has just begun
+        SweepView.observe(plan, list(plan.runs()), store, ledger).show()
+        assert "running: a#0: start\n" in capsys.readouterr().out
+        assert "status: started, running: start\n" in describe_run(store, ledger, "a0")
     assert stored._locks(store, None, ["a0", "a1"]).text.startswith("no driver, but 1 worker")
 
     real = store.rundir("ab" * 8)

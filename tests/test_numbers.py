@@ -219,7 +219,7 @@ def test_a_row_without_the_number_is_refused_by_name(driven):
     line = driven("table", f"analysis.metric={RATIO}", "--against", "paper", code=2).err
     assert "published figures are accuracies, but the table is of gradnorm:embedding" in line
     line = driven("plan", *WORDS, f"analysis.metric={RATIO}", code=2).err
-    assert "'none' and 1 more row do not measure gradnorm; `ablate sweep stem=none,dpn" in line
+    assert "'none' and 1 more row do not measure gradnorm; the sweep with probe=[" in line
 
 
 def test_an_edited_file_is_named_and_its_run_withheld(shell, monkeypatch):

@@ -206,7 +206,7 @@ def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_pa
     assert english.write("skipped", {"runs": ["post#3"], "uneven": True}) in uneven
     ask("run", "pre#3", "--skip")
     found = table(capsys)
-    assert "2 runs skipped by the user: pre#3, post#3. The table leaves out these seeds" in found
+    assert "2 runs skipped by the user: pre#3, post#3. The table leaves out this seed;" in found
     assert "Skipped by the user: seed 3, before it began." in found
     assert "UNFINISHED" not in found
     assert "had begun" not in found

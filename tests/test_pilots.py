@@ -141,7 +141,7 @@ def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
     with flown(tmp_path / "runs", PAIRS, jobs=None) as made:  # the next may be asked for
         said: list[str] = []
         until(lambda: made.poll(0.1) or said.extend(made.offer(1, ())) or said)
-        why = "launcher.gpus_per_run: 2, and 1 GPUs are used here; give at most 1, or auto"
+        why = "launcher.gpus_per_run: 2, and 1 GPU is used here; give at most 1, or auto"
         assert said[0] == f"host0: not used: {why}"
         assert not made.slots
 

@@ -320,21 +320,23 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     bare = [with_sections(cell, probe=["scales"]) for cell in plan.cells]
     unasked = replace(plan, cells=tuple(bare), declared=declare("figure1", "--scale", "smoke"))
     with pytest.raises(Nothing) as caught:
-        figure(unasked, table, "gradnorm", store.rundir)
-    command = "ablate sweep figure1 'probe=[gradnorm,scales]' --scale smoke"
+        draw_figure(unasked, table, "gradnorm", store.rundir, command=Store(Path("other")).command)
+    command = "ablate sweep figure1 'probe=[gradnorm,scales]' --scale smoke --store other"
     assert "gradnorm" in str(caught.value)
     assert f"`{command}`" in str(caught.value)
-    nowhere = Store(Path("nowhere")).rundir
+    nowhere = Store(Path("nowhere"))
+    again = f"run `{nowhere.command(*plan.command)}`"
+    assert "--store nowhere" in again
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
     for of, shown, kind, said in (
         (plan, table, "tokens", "no run has measured tokens yet"),
         (plan, table, "curves", "no run has a loss or a validation yet"),
-        (tuned, table, "tuning", "no round of trials has ended yet; run `ablate sweep stem"),
+        (tuned, table, "tuning", "no round of trials has ended yet"),
         (plan, tabulate(plan, {}), "gain", "no gain yet"),
     ):
-        with pytest.raises(Nothing, match=said):
-            figure(of, shown, kind, nowhere)
-    assert set(draw_figures(plan, table, nowhere)) == {"gain", "forest", "across"}
+        with pytest.raises(Nothing, match=f"{said}.*; {re.escape(again)}$"):
+            draw_figure(of, shown, kind, nowhere.rundir, command=nowhere.command)
+    assert set(draw_figures(plan, table, nowhere.rundir)) == {"gain", "forest", "across"}
 
 
 def test_labels_are_text_whatever_is_in_them(plan, table, store):

@@ -141,7 +141,7 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     assert "up is higher in S and B; down is lower in S and B" in said_of
 
 
-def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
+def test_runs_that_do_not_measure_it_are_refused_with_the_word_that_does():
     plan, results, probes = ratio_table(PLANTED)
     bare = tuple(with_sections(cell, probe=["scales"] * (cell.row == "up")) for cell in plan.cells)
     declared = declare("mine", "--as", "it", "probe=[scales]", "seeds=3")
@@ -150,8 +150,8 @@ def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
         lacking.metric  # noqa: B018
     assert str(caught.value) == (
         "analysis.metric: gradnorm:embedding: the runs of 'base' and 3 more rows do not measure "
-        "gradnorm; `ablate sweep mine seeds=3 'probe=[gradnorm,scales]'` trains runs that do: new "
-        "ones, with ids of their own"
+        "gradnorm; the sweep with probe=[gradnorm,scales] trains runs that do: new ones, with ids "
+        "of their own"
     )
     with pytest.raises(UserError, match="guessing has no gradnorm:embedding; leave chance out"):
         tabulate(analysed(plan, diverged="chance"), results, probes=probes)

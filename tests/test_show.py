@@ -484,9 +484,17 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
     folder = rundir(own, "pre")
     folder.log.unlink()
     done = own("show", "pre#0", "--log", code=1)
-    assert done.err == (f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun\n")
+    assert done.err.startswith(f"ablate: runs/runs/{folder.id}/log.txt: no log;")
+    assert done.err.count("removed") == done.err.count("\n") == 1
     assert own("show", "pre#0", "-f", code=1).err == done.err
     assert own("show", "post#0", "-f").out == rundir(own, "post").log.read_text()  # it has ended
+
+
+def test_an_imported_run_has_no_log_since_it_was_trained_elsewhere(shell):
+    (shell.folder / "sheet.csv").write_text("m,seed,loss\nbase,0,1.5\nother,0,1.0\n")
+    shell("import", "sheet.csv", "--row", "m", "--seed", "seed", "--metric", "loss:less")
+    for flag in ("--log", "-f"):
+        assert "trained elsewhere" in shell("show", "base#0", flag, code=1).err
 
 
 def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ __all__ = [
     "null_shape",  # the numbers of rows and runs of simulated null tables
     "mixed_error",  # null_error where some rows have an effect
     "FEWEST_RUNS",  # runs of a row from which null tables can be drawn
-    "pairing_remedy",  # the command that judges gains by pairs of seeds
+    "PAIRING_REMEDY",  # the word that judges gains by pairs of seeds, and when it is better
     "worth_pairing",  # would pairs of seeds narrow the intervals?
     # Streams of proposals
     "StreamJudge",  # judges the proposals of a stream
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from ablate.analysis.loop_noise import LoopNoise
     from ablate.analysis.note import WARNING_KINDS, Note, Sentence
     from ablate.analysis.own import measure_own, own_metrics, with_own_metrics
-    from ablate.analysis.pairing import pairing_remedy, worth_pairing
+    from ablate.analysis.pairing import PAIRING_REMEDY, worth_pairing
     from ablate.analysis.paper import list_papers, published_figures
     from ablate.analysis.reading import read_means, read_verdicts
     from ablate.analysis.scores import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -270,14 +269,6 @@ def _tuned(plan: Plan, tune: Tune) -> Iterator[Sentence]:
     )
 
 
-def command_with(plan: Plan, *replacements: Word) -> str:
-    """Return the command that drove the plan, with some words replaced; for an import, its command
-    unchanged."""
-    if not isinstance(plan.declared, Declared):
-        return shlex.join(["ablate", *plan.command])
-    return shlex.join(["ablate", "sweep", *plan.declared.with_words(*replacements).texts])
-
-
 # --- Notes --------------------------------------------------------------------------------------
 
 
@@ -386,8 +377,7 @@ def _void(
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
         yield sentence("void.compares-rates", column=heading)
     elif rate is not None:
-        command = command_with(plan, Word("optim.lr", (float(f"{rate / 3:.2g}"),)))
-        yield sentence("void.lower-rate", column=heading, command=command)
+        yield sentence("void.lower-rate", column=heading, rate=float(f"{rate / 3:.2g}"))
 
 
 def _unfinished(plan: Plan, missing: Counter[str]) -> Sentence:
@@ -566,9 +556,12 @@ def _shared_baseline_note(
     return "looks.shared-baseline", values
 
 
-def seeds_command(plan: Plan, n: int) -> str:
-    """Return the command of the sweep with n seeds, its present seeds among them."""
+def seeds_command(plan: Plan, n: int, command: Callable[..., str]) -> str:
+    """Return the command of the sweep with n seeds, its present seeds among them; for an import,
+    its command unchanged. `command`: see `Store.command`."""
+    if not isinstance(plan.declared, Declared):
+        return command(*plan.command)
     new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
     value = n if sorted(seeds) == [*range(n)] else seeds
-    return command_with(plan, Word("seeds", (value,)))
+    return command("sweep", *plan.declared.with_words(Word("seeds", (value,))).texts)

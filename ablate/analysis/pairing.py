@@ -10,7 +10,6 @@ Its sentence is in english/across.py.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from ablate.analysis.evidence import ColumnEvidence, Evidence
@@ -20,6 +19,11 @@ from ablate.planning import Plan
 PAIRED_FROM = 5  # seeds, where the baseline's runs vary as its rows' do
 PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
 CORRELATED = 0.5  # with less the pairs' few degrees of freedom cost more than they gain
+PAIRING_REMEDY = (
+    f"`analysis.spread=paired` judges each gain by its own pairs, which tells more from "
+    f"{PAIRED_FROM} seeds on where the baseline varies as its rows do, and from "
+    f"{PAIRED_FROM_UNLIKE} on elsewhere"
+)
 
 
 def advice(evidence: Evidence) -> Iterator[Sentence]:
@@ -30,22 +34,12 @@ def advice(evidence: Evidence) -> Iterator[Sentence]:
     correlations = [correlation(column) for column in evidence.columns]
     values = [value for value in correlations if value is not None]
     if values and worth_pairing(plan, max(values)):
-        remedy = pairing_remedy(plan)
-        yield sentence("pairs.correlate", correlation=max(values), remedy=remedy)
+        yield sentence("pairs.correlate", correlation=max(values), remedy=PAIRING_REMEDY)
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:
     """Return whether pairs would be more precise than one spread of all rows."""
     return plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > CORRELATED
-
-
-def pairing_remedy(plan: Plan) -> str:
-    """Return the command that judges the plan by pairs, and when it is better."""
-    command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
-    return (
-        f"`{command}` judges each gain by its own pairs, which tells more from {PAIRED_FROM} seeds "
-        f"on where the baseline varies as its rows do, and from {PAIRED_FROM_UNLIKE} on elsewhere"
-    )
 
 
 def correlation(column: ColumnEvidence) -> float | None:

@@ -47,7 +47,7 @@ def draw_sweep(
         own_results = with_own_metrics(plan, results, store)
         files = RunFiles(store.metrics, store.probe, store.predictions)
         table = make_table(Evidence.collect(plan, own_results, files, withheld=withheld))
-    figure = draw_figure(plan, table, kind, store.rundir, format, form)
+    figure = draw_figure(plan, table, kind, store.rundir, format, form, store.command)
     lines = [note.text for note in withheld_notes(plan, withheld)]
     return figure.content, figure.caption, lines
 

@@ -92,7 +92,7 @@ class StreamRuns:
                 raise self._lost(name, run.id)
             row = by_code[run.cell.row]
             row.append(result)
-            _check_result(result, run.cell.row, len(row), run.label)
+            self._check_result(result, run.cell.row, len(row), run.label)
         return by_code
 
     def _spec(self, code: CodeVersion) -> RunSpec:
@@ -129,6 +129,19 @@ class StreamRuns:
                 raise self._lost(plan.name, run)
         check_outcome(outcome, self.store)
 
+    def _check_result(self, result: Mapping[str, Any], row: str, runs: int, label: str) -> None:
+        word = str(result["status"])
+        if word == "finished":
+            if not result.get("collapsed"):
+                return
+            word = "collapsed"
+        if row == "baseline":
+            raise Failure(
+                f"{label}: a run of the baseline {word}, so nothing can be compared with it; "
+                f"`{self.store.command('show', label)}` shows it"
+            )
+        raise Collapsed(word, runs, label)
+
     def _lost(self, name: str, run: str) -> Failure:
         """Return the failure for a run that left no result: the proposal stays open."""
         folder = self.store.rundir(run)
@@ -144,17 +157,3 @@ def _view() -> Any:
     from ablate.report import progress_view
 
     return progress_view()
-
-
-def _check_result(result: Mapping[str, Any], row: str, runs: int, label: str) -> None:
-    word = str(result["status"])
-    if word == "finished":
-        if not result.get("collapsed"):
-            return
-        word = "collapsed"
-    if row == "baseline":
-        raise Failure(
-            f"{label}: a run of the baseline {word}, so nothing can be compared with it; "
-            f"`ablate show {label}` shows it"
-        )
-    raise Collapsed(word, runs, label)

@@ -455,7 +455,7 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
         text = ", ".join(f"{n} {status}" for status, n in states.items())
         raise Failure(
             f"{plan.name}: {text} of {count_text(progress.total, 'run')}: `{status_command}` shows "
-            f"why, `{retry}` trains them again"
+            f"why, `{retry}` trains {'it' if sum(lost.values()) == 1 else 'them'} again"
         )
     if stuck:
         raise Failure(

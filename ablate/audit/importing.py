@@ -423,7 +423,7 @@ def import_sheet(
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
     runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}
     old_values = _recorded(ledger, runs_by_id)
-    _check_numbers(sheet, plan, runs_by_id, old_values)
+    _check_numbers(sheet, plan, runs_by_id, old_values, store)
     plan.readable_bytes()  # before anything is written: a plan that can't be read stops the store
     seals = ledger.seals([*runs_by_id])
     lacking = [
@@ -507,7 +507,11 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
 
 
 def _check_numbers(
-    sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], old_values: Mapping[str, Values]
+    sheet: Sheet,
+    plan: Plan,
+    runs: Mapping[str, SheetRun],
+    old_values: Mapping[str, Values],
+    store: Store,
 ) -> None:
     """Raise UserError where a number differs from that of an earlier import."""
     changed = []
@@ -528,7 +532,7 @@ def _check_numbers(
         numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
         raise UserError(
             f"{'; '.join(changed[:MOST_LISTED])}{suffix}{numbered}: nothing was imported; "
-            f"`ablate gc {shlex.quote(plan.name)}` forgets the old numbers, --as NAME keeps both"
+            f"`{store.command('gc', plan.name)}` forgets the old numbers, --as NAME keeps both"
         )
 
 

@@ -154,7 +154,7 @@ def _repair(store: Store) -> list[str]:
     lines = [] if repair.backup is None else [f"the old ledger is kept as {repair.backup}"]
     counts = Counter(state.status for state in states.values())
     tally = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
-    events = f"{repair.events:,} events, " if repair.events else ""
+    events = f"{count_text(repair.events, 'event')}, " if repair.events else ""
     summary = f"rebuilt from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {tally}"
     return [*lines, *repair.lines, summary]
 
@@ -329,8 +329,9 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
         for line in lines:
             print(line)
     if findings:
-        differ = ", ".join(names[line] for line in findings)
-        raise Failure(f"{run.id}: in the second training {differ} differ")
+        different_parts = ", ".join(names[line] for line in findings)
+        verb = "differs" if len(findings) == 1 else "differ"
+        raise Failure(f"{run.id}: in the second training {different_parts} {verb}")
     if format == "text":
         print(f"{run.id}: the second training gave {SAME_BITS}")
 
@@ -407,4 +408,5 @@ def merge(
         for report in reports:
             print("\n".join(map(printable, report.lines)))
     if damaged := [report.source for report in reports if report.damaged]:
-        raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
+        verb = "has" if len(damaged) == 1 else "have"
+        raise Failure(f"{', '.join(damaged)}: {verb} damaged runs, which were not merged")

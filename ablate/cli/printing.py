@@ -187,9 +187,10 @@ def _read_table(
             population="population" in parts,
         ),
     ).table
+    words = (plan.name, *store.option)
     if recomputed is not None:
-        table = dataclasses.replace(table, words=("--from", str(store.root)))
-    return table, parts
+        words = ("--from", str(store.root))
+    return dataclasses.replace(table, words=words), parts
 
 
 def _print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> None:

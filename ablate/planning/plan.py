@@ -11,8 +11,7 @@ or `FORMAT` in `version.py` raised and `tests/golden/write_store.py` run; and `p
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -227,8 +226,8 @@ class Plan:
             suffix = f" and {count_text(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
             raise UserError(
                 f"{place}: {metric.key}: the runs of {rows[0]!r}{suffix} do not measure "
-                f"{metric.probe}; {self.repeat_command(metric.probe)} trains runs that do: new "
-                f"ones, with ids of their own"
+                f"{metric.probe}; the sweep with {self._probe_word(metric.probe).text} trains runs "
+                f"that do: new ones, with ids of their own"
             )
 
     def _check_layer(self, metric: Metric, place: str) -> None:
@@ -245,17 +244,20 @@ class Plan:
                     f"{count_text(depth, 'layer')}; choose another metric, or other rows"
                 )
 
-    def repeat_command(self, probe: str = "") -> str:
-        """Return the command of the sweep, in backquotes.
+    def repeat_command(self, command: Callable[..., str], probe: str = "") -> str:
+        """Return the command of the sweep, in backquotes. `command`: see `Store.command`.
 
         With `probe`, it is the command of the sweep whose runs measure that probe, too.
         """
         if not probe or not isinstance(self.declared, Declared):
-            return f"`{shlex.join(['ablate', *self.command])}`"
+            return f"`{command(*self.command)}`"
+        line = self.declared.with_words(self._probe_word(probe))
+        return f"`{command('sweep', *line.with_options(name=None).texts)}`"  # it is another sweep
+
+    def _probe_word(self, probe: str) -> Word:
+        """Return the word for the probes of all runs, and this one."""
         probes = {name for cell in self.cells for name in cell.spec.probes}
-        word = Word("probe", (sorted({*probes, probe}),))
-        line = self.declared.with_words(word).with_options(name=None)  # it is another sweep
-        return f"`{shlex.join(['ablate', 'sweep', *line.texts])}`"
+        return Word("probe", (sorted({*probes, probe}),))
 
     def is_judged(self, row: str) -> bool:
         """Return whether a row is judged: every row by a target, all but the baseline by gains."""

@@ -37,6 +37,7 @@ from ablate.report.text import (
     duration,
     gate_output,
     make_console,
+    phase_of,
     rate,
     sparkline,
 )
@@ -147,7 +148,7 @@ def _texts(
 
 def _step(notes: Notes) -> str:
     """Write the step of a worker, "124/155", and its phase, unless it trains or validates."""
-    phase = notes.phase or "start"
+    phase = phase_of(notes)
     if notes.step is None:
         return phase
     text = f"{notes.step:,}" if notes.total is None else f"{notes.step:,}/{notes.total:,}"

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ablate.analysis import (
+    PAIRING_REMEDY,
     Curves,
     Evidence,
     Probes,
     Results,
     RunFiles,
     method_of,
-    pairing_remedy,
     sequential_of,
     stats,
     worth_pairing,
@@ -82,7 +82,7 @@ class Detection:
             yield f"    {_planned_power(forecast.power_forecast, plan.n, points)}"
             correlation = forecast.seeds.correlation or 0.0
             if worth_pairing(plan, correlation):
-                yield f"    seeds correlate by {correlation:.2f}: {pairing_remedy(plan)}"
+                yield f"    seeds correlate by {correlation:.2f}: {PAIRING_REMEDY}"
         seed_counts = [forecast.power_forecast.seeds.expected for forecast in self.columns]
         seed_hours = [forecast.hours for forecast in self.columns]
         if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:

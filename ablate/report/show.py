@@ -26,10 +26,11 @@ from typing import Any, BinaryIO
 
 from ablate.analysis import parent_words, trained_elsewhere
 from ablate.planning import PlannedRun
-from ablate.report.text import announce, duration, sparkline, speed
+from ablate.report.text import activity, announce, duration, sparkline
 from ablate.run import (
     DEFAULT_TASK,
     FINAL_STATUSES,
+    IMPORT_EVENT,
     TASKS,
     RunDir,
     RunSpec,
@@ -152,7 +153,7 @@ def _status(record: RunRecord, notes: Notes | None) -> str:
         return "not in the ledger"
     if notes is None:
         return record.state.status
-    return f"{record.state.status}, running: {notes.phase}{speed(notes)}"
+    return f"{record.state.status}, running: {activity(notes)}"
 
 
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
@@ -511,4 +512,13 @@ def _may_start(ledger: Ledger, run: str) -> bool:
 
 def _check(folder: RunDir) -> None:
     if not folder.log.exists():
-        raise Failure(f"{folder.log}: no log; the run has not begun")
+        raise Failure(f"{folder.log}: no log; {_why_no_log(folder)}")
+
+
+def _why_no_log(folder: RunDir) -> str:
+    result = folder.read_result()
+    if result is None:
+        return "the run has not begun"
+    if result.get("origin") == IMPORT_EVENT:
+        return "the run was trained elsewhere"
+    return "the file was removed, or left where the run was trained"

@@ -30,7 +30,7 @@ from ablate.report.live import (
     standing_cell,
     workers_table,
 )
-from ablate.report.text import duration, make_console, speed
+from ablate.report.text import activity, duration, make_console
 from ablate.run import FINAL_STATUSES, NO_WORD
 from ablate.running import TimeLeft, gpus
 from ablate.shared import count_text
@@ -49,6 +49,7 @@ from ablate.store import (
 )
 
 PARENTS = "(their parents)"  # the row of all runs that others start from
+ENDINGS = {"oom": "ran out of memory", "skipped": "was skipped", "pruned": "was pruned"}
 
 
 LIFE = (*get_args(Status), BLOCKED)  # in the order of a run's life
@@ -93,8 +94,8 @@ class SweepView:
             return "ended"
         if submitted := self.progress.submitted:
             return (
-                f"job {submitted.job}, its driver, has not begun (`ablate stop` forgets a job that "
-                f"is gone)"
+                f"job {submitted.job}, its driver, has not begun (`{self.store.command('stop')}` "
+                f"forgets a job that is gone)"
             )
         if driver is None:
             return "not driven"
@@ -148,7 +149,7 @@ class SweepView:
         labels = {run.id: run.label for run in self.runs}
         for child, parent in progress.blocked.items():
             ended = progress.states[parent].status
-            outcome = ended if ended in ("failed", "diverged") else f"was {ended}"
+            outcome = ENDINGS.get(ended, ended)
             yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {outcome}"
 
     def lost(self) -> Iterator[str]:
@@ -211,8 +212,8 @@ class SweepView:
         print(self.head)
         show_grid(*self.by_variant())
         for worker in progress.workers:
-            activity = f"{worker.notes.phase}{speed(worker.notes)}"
-            print(f"running: {worker.run.label} on {worker.slot}: {activity}")
+            place = f" on {worker.notes.slot}" if worker.notes.slot else ""
+            print(f"running: {worker.run.label}{place}: {activity(worker.notes)}")
         for line in (
             *self.details(),
             *self.lost(),

@@ -87,11 +87,16 @@ def rate(notes: Notes) -> float | None:
     )
 
 
-def speed(notes: Notes) -> str:
-    """Write " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they go."""
+def phase_of(notes: Notes) -> str:
+    """Return the phase that a worker has noted, "start" as long as there is none."""
+    return notes.phase or "start"
+
+
+def activity(notes: Notes) -> str:
+    """Write "train 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they go."""
     if notes.step is None or notes.total is None:
-        return ""
-    text = f" {notes.step}/{notes.total}"
+        return phase_of(notes)
+    text = f"{phase_of(notes)} {notes.step}/{notes.total}"
     if per_s := rate(notes):
         time_left = duration((notes.total - notes.step) / per_s)
         text += f", {per_s:.3g} steps/s, {time_left} left"

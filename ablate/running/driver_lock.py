@@ -41,7 +41,7 @@ def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
     if not store.take_turn(1.0):
         notes = store.driver.notes()
         pid, sweep = notes.pid or "?", notes.sweep
-        activity = "drives this store; `ablate stop` stops it"
+        activity = f"drives this store; `{store.command('stop')}` stops it"
         if sweep in ALONE:
             activity = f"does `ablate {sweep}` in this store; wait for its end"
         raise TryAgain(f"{store.root}: process {pid} {activity}")

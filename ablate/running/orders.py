@@ -117,7 +117,7 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
         for run in runs.keys() & dependents.keys():
             raise UserError(
                 f"{runs[run]}: {dependents[run]} of {plan.name} needs this run; "
-                f"`ablate stop` stops the sweep"
+                f"`{store.command('stop')}` stops the sweep"
             )
 
 

@@ -176,8 +176,13 @@ class StoreFolder:
     def command(self, *words: str) -> str:
         """Return the shell command `ablate WORDS` for this store, with --store where it is
         needed."""
+        return shlex.join(["ablate", *words, *self.option])
+
+    @property
+    def option(self) -> tuple[str, ...]:
+        """The words that name this store to a command: () where it needs none."""
         is_default = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
-        return shlex.join(["ablate", *words, *(() if is_default else ("--store", str(self.root)))])
+        return () if is_default else ("--store", str(self.root))
 
     def rundir(self, run: str) -> RunDir:
         if not is_id(run):

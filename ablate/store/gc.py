@@ -18,7 +18,6 @@ import errno
 import itertools
 import os
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -87,7 +86,7 @@ class KeptSweeps(NamedTuple):
     def notes(self, store: Store) -> Iterator[str]:
         """Yield a line for every plan that can't be read."""
         for name, runs in self.unreadable.items():
-            forgets = f"`ablate gc {shlex.quote(name)}` forgets that sweep"
+            forgets = f"`{store.command('gc', name)}` forgets that sweep"
             yield (
                 f"{store.plan_path(name)}: can't be read, so its {count_text(len(runs), 'run')} "
                 f"and all decoded data stay; {WRITES_AGAIN}, {forgets}"
@@ -126,7 +125,7 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
                 f"{path}: is a plan of {plan.name!r}, which belongs in "
                 f"{store.plan_path(plan.name).name}; move it away, or back"
             )
-        _agree(path, plan, ledger)
+        _agree(store, plan, ledger)
         if plan.name in sweeps:
             ledger.sealed_plan(store, plan.name)
         plans.append(plan)
@@ -145,7 +144,7 @@ def _recorded(ledger: Ledger, sweep: str) -> set[str]:
     return runs | earlier.kept_runs.keys() | earlier.given_up.keys()
 
 
-def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
+def _agree(store: Store, plan: Plan, ledger: Ledger) -> None:
     """Raise Failure where the ledger has runs of the sweep that its plan lacks.
 
     More runs in the plan than in the ledger are what a crash between the two writes leaves; all of
@@ -157,10 +156,11 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         names = ", ".join(lost[:MOST_SHOWN])
         if len(lost) > MOST_SHOWN:
             names += ", ..."
-        command = shlex.join(["ablate", "gc", plan.name])
+        command = store.command("gc", plan.name)
         raise Failure(
-            f"{path}: lacks {count_text(len(lost), 'run')} that the ledger has for {plan.name!r} "
-            f"({names}), so nothing is removed: {WRITES_AGAIN}, `{command}` forgets that sweep"
+            f"{store.plan_path(plan.name)}: lacks {count_text(len(lost), 'run')} that the ledger "
+            f"has for {plan.name!r} ({names}), so nothing is removed: {WRITES_AGAIN}, `{command}` "
+            f"forgets that sweep"
         )
 
 
@@ -449,7 +449,7 @@ class RemovableRun:
         if path.is_symlink() or store.runs.is_symlink():
             raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
         if store.liveness.alive(store.rundir(run)):
-            raise UserError(f"{label}: is being trained; `ablate stop` stops it")
+            raise UserError(f"{label}: is being trained; `{store.command('stop')}` stops it")
         foreign = store.rundir(run).foreign()
         if foreign:
             raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")

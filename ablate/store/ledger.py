@@ -195,14 +195,13 @@ def is_begun(file: Path) -> bool:
 
 
 def check_version(db: sqlite3.Connection, file: Path) -> None:
-    """Raise Failure for a ledger of another format, UserError for a file that is no whole
-    ledger."""
+    """Raise Failure for a ledger of another format, and for a file that is no whole ledger."""
     try:
         version = db.execute("SELECT version FROM meta").fetchone()[0]
         if type(version) is not int:
             raise TypeError("no version in it")
     except (sqlite3.DatabaseError, TypeError) as error:
-        raise UserError(
+        raise Failure(
             f"{file}: is not a whole ledger ({error}); "
             f"`ablate doctor --repair` rebuilds it from the run folders"
         ) from error
@@ -258,8 +257,8 @@ class Ledger(Queries):
         """Open the ledger for commands that only read.
 
         If plans exist but the ledger is missing, it is made again first. Raises UserError where
-        there is no store or the file is no whole ledger, and Failure for a ledger of another
-        format.
+        there is no store, and Failure for a ledger of another format or a file that is no whole
+        ledger.
         """
         if not store.ledger.exists() and not store.plans():
             raise _no_store(store)
@@ -276,8 +275,8 @@ class Ledger(Queries):
     def driving(cls, store: StoreFolder) -> Iterator[Ledger]:
         """Open the ledger for the driver, who already holds `store.driver`.
 
-        A lost ledger is made again. Raises Failure for a ledger of another format, and UserError
-        for a file that is no whole ledger.
+        A lost ledger is made again. Raises Failure for a ledger of another format, and for a file
+        that is no whole ledger.
         """
         make_folder(store.root)
         connection = connect_ledger(store.ledger, "rwc")

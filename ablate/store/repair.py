@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.shared import Failure, sync_folder, write_whole
+from ablate.shared import Failure, count_text, sync_folder, write_whole
 from ablate.store.events import (
     PLAN,
     PLAN_OF,
@@ -75,8 +75,10 @@ def repair_ledger(store: Store) -> Repaired:
                 f"{store.plan_path(sweep)}: taken from its file, since no seal of it could be read"
             )
         if runs:
+            files, them = ("its file", "it") if len(runs) == 1 else ("their files", "them")
             report.lines.append(
-                f"{len(runs):,} results taken from their files, since no hash of them could be read"
+                f"{count_text(len(runs), 'result')} taken from {files}, since no hash of {them} "
+                f"could be read"
             )
         report.backup = _put_aside(store)
         write_whole(store.ledger, new.serialize())
@@ -168,8 +170,9 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
         if sequence_row is not None and sequence_row[0] != (events[-1][0] if events else 0):
             raise ValueError("its last events were removed")
     except DAMAGE as error:
-        summary = f"{len(events):,} events are kept" if events else "no event is kept"
-        return events, states, f"{error}: {summary}"
+        verb = "are" if len(events) > 1 else "is"
+        count = count_text(len(events), "event") if events else "no event"
+        return events, states, f"{error}: {count} {verb} kept"
     return events, states, ""
 
 

@@ -20,14 +20,15 @@ from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded, connect_ledger
 from ablate.store.pilots import beats_elsewhere
 
-# For edited files of a run that ablate trained.
+# For edited files of a run that ablate trained, and of one that was imported.
 RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"
+IMPORT_REMEDY = "the same `ablate import` writes it again"
 
 
 def retry_remedy(plan: Plan) -> str:
     """Return the remedy for edited files of a run: the command that trains or imports the run
     again."""
-    return RETRY_REMEDY if plan.design.trains else f"{plan.repeat_command()} writes it again"
+    return RETRY_REMEDY if plan.design.trains else IMPORT_REMEDY
 
 
 class CheckedResults(NamedTuple):
@@ -109,7 +110,7 @@ class Store(StoreFolder):
             return None
         if folder.hash_of(path) != sha256:
             imported = (folder.read_result() or {}).get("origin") == IMPORT_EVENT
-            remedy = "the same `ablate import` writes it again" if imported else RETRY_REMEDY
+            remedy = IMPORT_REMEDY if imported else RETRY_REMEDY
             raise Failure(f"{path}: not what the run left; {remedy}")
         return folder.read_table(path)
 

@@ -11,5 +11,5 @@ from ablate.analysis.english.registry import writes
 
 @writes("pairs.correlate")
 def pairs_correlate(correlation: float, remedy: str) -> str:
-    """`remedy`: the command that judges gains by pairs, and when it is better."""
+    """`remedy`: the word that judges gains by pairs, and when it is better."""
     return f"Runs of the same seed correlate by {correlation:.2f} between rows: {remedy}."

@@ -453,12 +453,14 @@ def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) 
 @writes("skipped")
 def skipped(runs: Sequence[str], uneven: bool) -> str:
     """`uneven`: whether rows differ in the seeds that were skipped."""
-    exclusion = "The table leaves out these seeds"
+    numbers = {label.rpartition("#")[2] for label in runs}
+    seeds = "this seed" if len(numbers) == 1 else "these seeds"
+    exclusion = f"The table leaves out {seeds}"
     if uneven:
-        exclusion = "Gains leave out these seeds; means are of all finished runs"
+        exclusion = f"Gains leave out {seeds}; means are of all finished runs"
     return (
         f"{count_text(len(runs), 'run')} skipped by the user: {first_few(runs)}. {exclusion}; "
-        f"`ablate run RUN --undo` lets them train."
+        f"`ablate run RUN --undo` lets {'it' if len(runs) == 1 else 'them'} train."
     )
 
 
@@ -554,8 +556,9 @@ def void_compares_rates(column: str) -> str:
 
 
 @writes("void.lower-rate")
-def void_lower_rate(column: str, command: str) -> str:
-    return prefixed(column, f"The baseline may train at a lower learning rate: `{command}`.")
+def void_lower_rate(column: str, rate: float) -> str:
+    text = f"The baseline may train at a lower learning rate, such as `optim.lr={rate:g}`."
+    return prefixed(column, text)
 
 
 @writes("looks.unrecorded")

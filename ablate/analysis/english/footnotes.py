@@ -29,7 +29,8 @@ NAMED_ROWS = 3  # whose runs are of other code, or of another machine
 
 @writes("confound")
 def confound(keys: Sequence[str]) -> str:
-    return f"Confounded: the row also sets {', '.join(keys)}, which belongs to the recipe."
+    verb = "belongs" if len(keys) == 1 else "belong"
+    return f"Confounded: the row also sets {', '.join(keys)}, which {verb} to the recipe."
 
 
 @writes("skipped.seeds")
@@ -79,7 +80,8 @@ def collapsed(
 ) -> str:
     """`end`: how a collapsed run of the task ends, "": with the loss of `prior`."""
     end = end or f"ended with a training loss no lower than the loss of {prior}"
-    text = f"Collapsed: {seed_names(seeds)} {end}; the mean includes it"
+    them = "it" if len(seeds) == 1 else "them"
+    text = f"Collapsed: {seed_names(seeds)} {end}; the mean includes {them}"
     return f"{text}{_own_interval_clause(own_interval)}." + _fisher_clause(fisher)
 
 

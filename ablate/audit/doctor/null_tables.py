@@ -7,8 +7,7 @@ docs/json.keys, and docs/json.md, which tests/json_page.py writes.
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,7 @@ def null_tables(store: Store, names: Sequence[str]) -> Findings:
         columns = [] if plan.conditions else [*_of_sweep(plan, store)]
         yield from columns
         if not any(isinstance(column, JudgedColumn) for column in columns):
-            refusals.append(_refusal(plan))
+            refusals.append(_refusal(plan, store.command))
             if names or len(refusals) == len(plans):
                 raise UserError(refusals[-1])
             yield Finding("warning", "verdicts", refusals[-1])
@@ -83,10 +82,10 @@ def _of_sweep(plan: Plan, store: Store) -> Findings:
     files = RunFiles(store.metrics, store.probe, store.predictions)
     for column in Evidence.collect(plan, results, files).columns:
         if plan.cell(plan.baseline, column.column.label) is not None:
-            yield from _of_column(plan, column)
+            yield from _of_column(plan, column, store.command)
 
 
-def _of_column(plan: Plan, evidence: ColumnEvidence) -> Findings:
+def _of_column(plan: Plan, evidence: ColumnEvidence, command: Callable[..., str]) -> Findings:
     """Yield the finding on one column; nothing where no row has enough seeds."""
     import numpy as np
 
@@ -143,8 +142,8 @@ def _of_column(plan: Plan, evidence: ColumnEvidence) -> Findings:
     if mixed is not None and mixed_pairs is not None:
         better = better or mixed_pairs.share < mixed.share
     if beyond and better:
-        command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
-        text += f"; `{command}` judges each row by itself"
+        remedy = command("table", plan.name, "analysis.spread=paired")
+        text += f"; `{remedy}` judges each row by itself"
     numbers = {
         **{"sweep": plan.name, "column": column.label, "judged_by": judged_by},
         **{"variants": k, "seeds": n, "rows": len(rows), "row_seeds": [fewest_seeds, most_seeds]},
@@ -178,7 +177,7 @@ def _percent(error: Any) -> str:
     return f"{100 * error.share:.1f} % [{low:.1f}, {high:.1f}: jackknife over seeds]"
 
 
-def _refusal(plan: Plan) -> str:
+def _refusal(plan: Plan, command: Callable[..., str]) -> str:
     """Return a line that says why a sweep has no such tables, and what would make them possible."""
     from ablate.analysis import FEWEST_RUNS
 
@@ -186,8 +185,10 @@ def _refusal(plan: Plan) -> str:
         factor = condition.factor
         return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {factor}"
     few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
-    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else plan.repeat_command()
+    remedy = plan.repeat_command(command)
+    if few:
+        remedy = f"`{seeds_command(plan, FEWEST_RUNS, command)}`"
     return (
         f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "
-        f"three for each of two variants, and no row has as many: {command}"
+        f"three for each of two variants, and no row has as many: {remedy}"
     )

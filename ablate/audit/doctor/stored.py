@@ -293,9 +293,9 @@ def _locks(store: Store, driver: Driver | None, folders: list[str]) -> Finding:
         return Finding("ok", "driver", f"process {pid} drives this store, {workers}")
     if worker_runs:
         text = (
-            f"no driver, but {workers}; the same `ablate sweep` adopts the workers, `ablate stop` "
+            f"no driver, but {workers}; the same `ablate sweep` adopts the workers, "
+            f"`{store.command('stop')}` stops them"
         )
-        text += "stops them"
         return Finding("warning", "driver", text)
     return Finding("ok", "driver", f"no driver, {workers}")
 

@@ -15,14 +15,14 @@ import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import FigureForm, Nothing, RunDirs
+from ablate.report.plot.form import FigureForm, Nothing, NotYet, RunDirs
 from ablate.shared import unknown_value
 
 if TYPE_CHECKING:
@@ -148,9 +148,11 @@ def draw_figure(
     rundir: RunDirs,
     format: str = "svg",
     form: FigureForm = PAGE,
+    command: Callable[..., str] | None = None,
 ) -> DrawnFigure:
     """Draw one figure, with the table's short notes. `rundir`: a run's id -> its folder, as
-    `Store.rundir`; `form`: style, size and rows.
+    `Store.rundir`; `form`: style, size and rows; `command`: as `Store.command`, for the remedy of
+    an error.
 
     Raises UserError for an unknown kind or format and for a size that is too small, Nothing where
     its data is missing.
@@ -163,7 +165,13 @@ def draw_figure(
 
     with styled(f"{plan.name} {kind}", form.style):
         module = importlib.import_module(f"{__name__}.{FIGURE_KINDS[kind].module}")
-        sheet: Drawing = getattr(module, kind)(plan, table.without_exact_notes(), rundir, form)
+        try:
+            sheet: Drawing = getattr(module, kind)(plan, table.without_exact_notes(), rundir, form)
+        except NotYet as error:
+            if command is None:
+                raise
+            remedy = plan.repeat_command(command, error.probe)
+            raise Nothing(f"{error}; run {remedy}") from error
         return DrawnFigure(sheet.content(format), sheet.caption)
 
 

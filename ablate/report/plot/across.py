@@ -13,7 +13,7 @@ from typing import Any
 
 from ablate.analysis import Estimate, Table, confidence_level
 from ablate.planning import Plan, value_text
-from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, ink_of, inks
+from ablate.report.plot.form import FigureForm, Nothing, NotYet, RunDirs, cell_name, ink_of, inks
 from ablate.report.plot.style import Drawing, Subject
 
 ACROSS = 3  # rows in a line
@@ -32,7 +32,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     means = {(e.row, e.column): e.accuracy for e in table.entries if e.accuracy is not None}
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
-        raise Nothing(f"{plan.name}: no run has a result yet; run {plan.repeat_command()}")
+        raise NotYet(f"{plan.name}: no run has a result yet")
     setting_texts, ink = [_other_settings(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
     metric = table.metric_of()

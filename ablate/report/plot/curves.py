@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ablate.analysis import Table, stats
 from ablate.planning import Plan
-from ablate.report.plot.form import FigureForm, Nothing, RunDirs, cell_name, in_order, inks
+from ablate.report.plot.form import FigureForm, Nothing, NotYet, RunDirs, cell_name, in_order, inks
 from ablate.report.plot.style import Drawing, Subject
 
 MOST_ACROSS = 3  # columns of the table that stand side by side
@@ -35,9 +35,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 epochs = epochs_by_cell.setdefault((run.cell.row, run.cell.column), {})
                 epochs.setdefault(line[clock], []).append(line)
     if not epochs_by_cell:
-        raise Nothing(
-            f"{plan.name}: no run has a loss or a validation yet; run {plan.repeat_command()}"
-        )
+        raise NotYet(f"{plan.name}: no run has a loss or a validation yet")
     candidates = (
         ("train_loss", "training loss", 1.0),
         (f"val_{metric.key}", metric.with_unit(metric.validated), metric.scale),
@@ -114,7 +112,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
-        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.repeat_command()}")
+        raise NotYet(f"{plan.name}: no round of trials has ended yet")
     ink, columns = inks(plan), [column.label for column in plan.columns]
     rows = list(dict.fromkeys(row for row, _ in scores))
     sheet = Drawing.of_panels(

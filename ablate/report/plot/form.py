@@ -210,13 +210,21 @@ ByCell = dict[tuple[str, str], dict[int, Arrays]]  # (row, column) -> seed -> ar
 
 
 class Nothing(UserError):
-    """There is no data to draw yet; the message has the command that makes it."""
+    """There is no data to draw."""
+
+
+class NotYet(Nothing):
+    """There is no data to draw yet: the sweep makes it, or one whose runs measure `probe`, too."""
+
+    def __init__(self, text: str, probe: str = "") -> None:
+        super().__init__(text)
+        self.probe = probe
 
 
 def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: str) -> ByCell:
     """Read the measurements of a probe, in the plan's order, without cells that have none.
 
-    Raises Nothing where no run has any.
+    Raises NotYet where no run has any.
     """
     arrays_by_cell: ByCell = {}
     for run in in_order(plan, table, form):
@@ -226,10 +234,8 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: s
     if arrays_by_cell:
         return arrays_by_cell
     if any(probe in cell.spec.probes for cell in plan.cells):
-        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.repeat_command()}")
-    raise Nothing(
-        f"{plan.name}: its runs did not measure {probe}; run {plan.repeat_command(probe)}"
-    )
+        raise NotYet(f"{plan.name}: no run has measured {probe} yet")
+    raise NotYet(f"{plan.name}: its runs did not measure {probe}", probe)
 
 
 def in_order(plan: Plan, table: Table, form: FigureForm) -> Iterator[PlannedRun]:

@@ -24,6 +24,7 @@ from ablate.report.plot.form import (
     FigureForm,
     Ink,
     Nothing,
+    NotYet,
     RunDirs,
     cell_name,
     inks,
@@ -246,9 +247,9 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
         raise Nothing(f"{plan.name}: no gain, since the baseline {baseline} is the only row")
     if table.complete:
         raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {baseline}")
-    raise Nothing(
+    raise NotYet(
         f"{plan.name}: no gain yet, since no row has finished a seed that {baseline} has "
-        f"finished, too; run {plan.repeat_command()}"
+        f"finished, too"
     )
 
 

@@ -22,7 +22,8 @@ from ablate.run import EXIT_AWAY, RunDir, open_world_sizes
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, packed, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared import ENDING_SIGNALS, UserError, noted_signals
+from ablate.running.launchers.server import work_on
+from ablate.shared import ENDING_SIGNALS, UserError, count_text, noted_signals
 from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
@@ -157,7 +158,9 @@ def slots(
     """
     if gpus and cores_per_run != 1:
         raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
-    check_groups(runs_per_gpu, gpus_per_run, len(gpus), f"{len(gpus)} GPUs are used here")
+    verb = "is" if len(gpus) == 1 else "are"
+    supply = f"{count_text(len(gpus), 'GPU')} {verb} used here"
+    check_groups(runs_per_gpu, gpus_per_run, len(gpus), supply)
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
     cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
@@ -197,7 +200,7 @@ def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: s
 
 class Inline(Here):
     """A launcher that trains one run at a time in this process: `start` returns when the run is
-    done. Everything is loaded here, torch included.
+    done. Everything is loaded here; torch, too, if the run wants it.
 
     A signal during a run reaches the worker itself; no worker is left to stop afterwards.
     """
@@ -230,14 +233,14 @@ class Inline(Here):
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         with noted_signals(*ENDING_SIGNALS) as signals:
-            worker = self._worker()  # torch takes seconds to load
+            work = work_on(str(run.path), self._worker)  # torch takes seconds to load
         if signals:  # the worker would not hear of them
             self._exit_codes[run.id] = EXIT_AWAY
             for number in signals:
                 signal.raise_signal(number)
             return
         options = worker_options(slot, self._settings, self._cache, settled)
-        self._exit_codes[run.id] = worker.work(str(run.path), options)
+        self._exit_codes[run.id] = work(str(run.path), options)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         exit_codes, self._exit_codes = self._exit_codes, {}

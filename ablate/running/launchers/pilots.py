@@ -28,6 +28,7 @@ from ablate.running.launchers.pilot_steps import Fleet, Orders, PilotBeat, Pilot
 from ablate.shared import (
     DISK_FULL_ERRORS,
     Notes,
+    count_text,
     make_folder,
 )
 from ablate.store import (
@@ -52,7 +53,9 @@ class PilotLauncher:
     def __init__(self, settings: Tree, cache: Path, engine: Callable[[str], Engine]) -> None:
         """`engine` makes the engine from the token of the store."""
         gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
-        supply = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
+        supply = "runs train on CPUs"
+        if gpus:
+            supply = f"a node's job has {count_text(gpus, 'GPU')} (launcher.gpus)"
         check_groups(fixed_runs(settings["runs_per_gpu"]), settings["gpus_per_run"], gpus, supply)
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._fleet = Fleet(store_token(self._root) or secrets.token_hex(8))

@@ -104,7 +104,7 @@ def serve(tied: bool) -> None:
                     answer_it = partial(_answer, _worker().answer, verb, environment, *files)
                     children[_forked(answer_it)] = None
                 case request:
-                    pid = _forked(partial(_train, _work_on(request["run"]), request))
+                    pid = _forked(partial(_train, work_on(request["run"]), request))
                     children[pid] = Path(request["run"])
             for file in files:
                 os.close(file)
@@ -129,8 +129,9 @@ def _worker() -> Any:
     return worker
 
 
-def _work_on(folder: str) -> Work:
-    """Return the function that trains the run in a folder. Only one that wants torch loads it."""
+def work_on(folder: str, load_worker: Callable[[], Any] = _worker) -> Work:
+    """Return the function that trains the run in a folder. Only one that wants torch loads the
+    worker, and torch."""
     own_work = importlib.import_module("ablate.training.own.work")
     spec = own_work.own_spec(folder)
     try:
@@ -138,7 +139,7 @@ def _work_on(folder: str) -> Work:
     except (KeyError, TypeError):  # run.json was edited: its worker fails, and this process lives
         wants_torch = True
     if wants_torch:
-        work: Work = _worker().work
+        work: Work = load_worker().work
         return work
     return partial(own_work.work, spec=spec)
 
