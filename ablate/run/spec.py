@@ -398,10 +398,14 @@ class ShippedSpec(RunSpec):
         if self.trains:
             return tree
         evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
+        augment = tree["augment"]
+        if not evaluated.get("augment"):  # whole pictures are cut in a style in evaluation, too
+            style = augment.get("style") if tree["data"].get("cache") == "encoded" else None
+            augment = {} if style is None else {"style": style}
         return {
             **{key: value for key, value in tree.items() if key != "optim"},
             "train": {key: tree["train"][key] for key in ("precision", "deterministic")},
-            "augment": tree["augment"] if evaluated.get("augment") else {},
+            "augment": augment,
             "eval": evaluated,
         }
 
