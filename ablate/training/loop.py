@@ -87,7 +87,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     builds the model by 2 or 3, and then loads the checkpoint, if there is one.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
-    TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
+    TrainingStopped when asked to stop (between steps, and between batches of the tests where there
+    are several sets or no steps), UserError where the data does not fit the spec, OSError
     where the disk is full.
     """
     device, beat, say, ranks = machine.device, machine.beat, machine.say, machine.ranks
@@ -101,7 +102,15 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Task, model, optimiser: 2. start from a parent or a file, or 3. initialise --------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
     start = start_of(run, rundir)  # None: the weights are initialised
-    training = Training(run, data["train"], device, beat, memo, start, ranks)
+    is_kept = False  # are the steps done, and in a checkpoint, so that tests can be left?
+
+    def beat_or_stop(**notes: Any) -> None:
+        beat(**notes)
+        if is_kept and machine.stopping():
+            say(f"stopped in the tests, after step {total}")
+            raise TrainingStopped
+
+    training = Training(run, data["train"], device, beat_or_stop, memo, start, ranks)
     total, interval = training.lengths.total, run.eval.every * training.epoch
 
     # --- 1. Resume the newest checkpoint ---------------------------------------------------------
@@ -154,6 +163,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             journal.checkpoint()
 
     if not total:  # a task that trains nothing: what the run starts from is measured
+        is_kept = True
         beat(step=0, total=0, phase="validation")
         ranks.tell("validation")
         scores, _ = training.evaluate(data["validation"])
@@ -161,6 +171,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             return journal.diverged(0)
 
     # --- Test, once -----------------------------------------------------------------------------
+    if run.eval.also:  # which may take longer than the notice that a job is given before its end
+        journal.checkpoint_once()
+        is_kept = True
     beat(step=total, total=total, phase="test")
     result = journal.finished(data)
     for test_set in run.eval.also:
