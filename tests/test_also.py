@@ -168,7 +168,8 @@ def test_a_worker_hears_a_stop_during_its_tests_and_the_next_one_begins_with_the
     first, second = run.read_attempts()
     assert (first["exit"], second["from_step"]) == ("stopped", 3)
     calm, stopped = (rundir(store).read_result() for store in ("calm", "stopped"))
-    assert calm and stopped
+    assert calm
+    assert stopped
     kept = ("train_loss", "validation", "test", "also", "weights_sha256", "predictions_sha256")
     assert {key: stopped[key] for key in kept} == {key: calm[key] for key in kept}
 
