@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell, refused
+from conftest import Shell, refused, wait_for
 from PIL import Image
 
 import ablate
@@ -19,6 +20,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import worker
 from ablate.training.attempt import EXIT_ROTTEN
@@ -26,6 +28,8 @@ from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SETS = "eval.also=[sets/again,sets/few,sets/words]"
+# Some seconds of tests, image by image, so that a signal finds a run at them.
+SLOW = ("analysis.target=1", "model.patch=2", "model.depth=4", "launcher.checkpoint_s=1000")
 SWEEP = ("sweep", "stem=none,dpn", "train.steps=25", "optim.warmup_epochs=0.5", "seeds=2")
 
 
@@ -139,6 +143,35 @@ def test_predictions_on_it_are_sealed(driven):
     np.save(path, table)
     assert "predictions-again.npy: differs" in driven("verify", code=1).out
     path.write_bytes(kept)
+
+
+@pytest.mark.faults
+def test_a_worker_hears_a_stop_during_its_tests_and_the_next_one_begins_with_them(driven):
+    words = ("sweep", SETS, "seeds=1", "train.steps=3", "eval.batch=1", *SLOW)
+
+    def command(store: str) -> tuple[str, ...]:
+        shutil.copytree("runs/cache", f"{store}/cache", dirs_exist_ok=True)
+        return (*words, "--store", store)
+
+    def rundir(store: str) -> RunDir:
+        [path] = Path(store, "runs").iterdir()
+        return RunDir(path)
+
+    driven(*command("calm"), "launcher=inline")
+    driver = driven.start(*command("stopped"))
+    wait_for(lambda: [*Path("stopped/runs").glob("*/metrics.jsonl")])
+    run = rundir("stopped")
+    wait_for(lambda: run.lock.notes().phase == "test")
+    assert run.newest_step() == 3  # kept before the tests, whatever becomes of them
+    assert run.lock.signal(signal.SIGTERM)
+    assert driven.end(driver).code == 0
+    first, second = run.read_attempts()
+    assert (first["exit"], second["from_step"]) == ("stopped", 3)
+    calm, stopped = (rundir(store).read_result() for store in ("calm", "stopped"))
+    assert calm
+    assert stopped
+    kept = ("train_loss", "validation", "test", "also", "weights_sha256", "predictions_sha256")
+    assert {key: stopped[key] for key in kept} == {key: calm[key] for key in kept}
 
 
 def rot(home: Path) -> None:

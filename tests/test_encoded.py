@@ -34,6 +34,7 @@ from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.picture import BrokenImage
+from ablate.data.picture_crop import Centre
 from ablate.data.splits import Split, open_cached
 from ablate.run import RunSpec, decoded
 from ablate.run.decoded import SPLITS
@@ -238,6 +239,18 @@ def test_evaluation_resizes_the_whole_picture_and_shows_its_centre(
         levels = ((image + 1) * 127.5).numpy()
         off = 1.01 if squeezed and style == "tf" else 0.501  # rounded twice, or once
         assert np.abs(levels - expected).max() <= off
+
+
+@pytest.mark.parametrize("squeezed", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.875, 0.7, 0.56])
+def test_evaluation_in_timm_s_style_is_its_own_transform(files, oracle, squeezed, share):
+    """The side is cut off: 14 / 0.9 = 15.6 is 15; 14 / 0.56 is 24, being below 25 in floats."""
+    timm, mode = oracle("timm.data.transforms_factory"), "squash" if squeezed else "center"
+    for size in (12, 14, 28):
+        own = timm.transforms_imagenet_eval(size, share, mode, None, "bicubic", normalize=False)
+        for image in map(upright, own_bytes(files, "test")):
+            shown = Centre(size, share, squeezed, "timm").show(0, image)
+            np.testing.assert_array_equal(shown, own(image).permute(1, 2, 0).numpy())
 
 
 def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train):

@@ -16,7 +16,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score
 
 import ablate
-from ablate.data.batches import evaluation_batches
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split, open_cached
 from ablate.planning.expand import plan_from_words as make_plan
@@ -163,6 +164,25 @@ def test_a_squeezed_view_is_the_centre_of_the_square():
     assert torch.equal(shown, images[:, 16:240, 16:240])
     kept = ImageView(224, crop=0.875).centred(images, aspects)
     assert not torch.equal(kept, shown)
+
+
+def test_a_square_as_large_as_the_view_shows_the_centre_of_a_wide_or_high_image():
+    """`data.cache_size` = `data.size`, and nothing cropped: half of an image twice as wide."""
+    ramp = torch.arange(8, 136, 16, dtype=torch.uint8).expand(8, 8)
+    levels = torch.stack([ramp, ramp.T, ramp])[..., None].expand(-1, -1, -1, 3).contiguous()
+    squares = Split(levels, torch.zeros(3, dtype=torch.int64), torch.tensor([2.0, 0.5, 1.0]))
+
+    def shown(aspect: str) -> torch.Tensor:
+        run = tiny.run({"data.cache_size": 8, "eval.aspect": aspect})
+        [(images, _)] = evaluation_batches(squares, 3, ImageView.from_run(run))
+        trained, _ = Batches(squares, 3, run.augment, Draws(0), ImageView.from_run(run)).at(0)
+        assert torch.equal(trained, images[Draws(0).order(0, 3)])  # also without crops
+        return ((images + 1) * 127.5).round()
+
+    half = torch.arange(36, 100, 8).clamp(40, 88).expand(8, 8)  # of no pixel beyond the half
+    expected = torch.stack([half, half.T, ramp])[..., None].expand(-1, -1, -1, 3)
+    assert torch.equal(shown("keep"), expected.float())
+    assert torch.equal(shown("squeeze"), levels.float())
 
 
 # --- Runs ---------------------------------------------------------------------------------------

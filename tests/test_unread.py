@@ -4,6 +4,7 @@ a whole small training leaves the same bits, the id is the same or the key is re
 from __future__ import annotations
 
 import hashlib
+import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ import tiny
 import torch
 from support.masks import masked_settings
 
+from ablate.data.image_changes import ImageView
 from ablate.planning.compose import resolve_run
 from ablate.run import choices, schema
 from ablate.run.idle import idle_keys, switched_off
@@ -27,6 +29,7 @@ from ablate.training.model.traits import NormTraits, StemTraits, traits
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")
+CACHES = ("decoded", "encoded")
 SECTIONS = {"model": Model, "optim": Optim, "train": Train, "augment": Augment, "eval": Eval}
 # Four steps, the first of them a warm-up.
 SMALL: dict[str, Any] = {
@@ -255,6 +258,18 @@ def test_a_task_that_trains_nothing_drops_nothing():
     assert tiny.run(plain).id != tiny.run({**plain, "model.rep": True}).id
 
 
+@pytest.mark.parametrize("task", ["fewshot", "knn"])
+def test_a_task_that_trains_nothing_shows_whole_pictures_in_a_style_of_its_id(task):
+    plain = {"task": task, "weights": {"path": "x", "sha256": "0"}, "data.source": "datasets"}
+    styles = [{**plain, "augment.style": style} for style in ("tf", "timm")]
+    squares, pictures = ([tiny.run({**s, "data.cache": c}) for s in styles] for c in CACHES)
+    assert squares[0].id == squares[1].id
+    assert pictures[0].id != pictures[1].id
+    assert ImageView.from_run(pictures[0]) != ImageView.from_run(pictures[1])
+    # As it was before styles were in such ids: of the default style they stay.
+    assert json.loads(pictures[0].spec.identity)["augment"] == {}
+
+
 @pytest.mark.parametrize("name", choices.NORMS)
 def test_the_choices_say_which_norms_compute_each_token_alone(name):
     """Of which the model's own norms are the oracle."""
@@ -266,6 +281,26 @@ def test_the_choices_say_which_norms_compute_each_token_alone(name):
         alone = not traits(norm, NormTraits).mixes_tokens
         excluded = tiny.run({"norm": name, "model.cls": "exclude", **settings})
         assert ("model.cls" in idle_keys(excluded.spec.tree)) is alone
+
+
+@pytest.mark.parametrize("final_norm", ["keep", "drop"])
+@pytest.mark.parametrize("cls", [{}, {"model.cls": "exclude"}, tiny.LATE], ids=tiny.names)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *({"norm": name} for name in choices.NORMS if "dtn" not in name),
+        *({"block": name} for name in choices.BLOCKS),
+    ],
+    ids=tiny.names,
+)
+def test_the_eps_of_layernorms_is_in_the_id_where_a_module_has_it(choice, cls, final_norm):
+    other, settings = 0.123, {"model.depth": 4, "model.final_norm": final_norm, **choice, **cls}
+    for kind, name in choice.items():  # which have the model's eps where they are given none
+        if "eps" in choices.CHOICES[kind][name].params:
+            settings[f"{kind}.eps"] = 0.01
+    run = tiny.run({**settings, "model.norm_eps": other})
+    has_it = any(getattr(module, "eps", None) == other for module in build(run).modules())
+    assert (run.id != tiny.run({**settings, "model.norm_eps": 0.2}).id) is has_it
 
 
 @pytest.mark.parametrize("name", choices.STEMS)

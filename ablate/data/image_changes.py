@@ -29,8 +29,9 @@ class ImageView:
     """The way in which images are shown.
 
     `size`: the side in pixels; `input`: the scale of the values, see `normalise`; `crop`: the share
-    that evaluation cuts, of the image or (`squeezed`) of its square. `cut_style`: the style in
-    which whole pictures are cut; None where squares are stored.
+    that evaluation cuts, of the image or (`squeezed`) of its square. `anamorphic`: are the stored
+    squares whole images of any shape (`data.cache_size`)? `cut_style`: the style in which whole
+    pictures are cut; None where squares are stored.
     """
 
     size: int
@@ -38,11 +39,14 @@ class ImageView:
     crop: float = 1.0
     squeezed: bool = False
     cut_style: Style | None = None
+    anamorphic: bool = False
 
     @property
     def name(self) -> str:
         """The part of a file name that distinguishes views of one dataset."""
         name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
+        if self.anamorphic and not self.squeezed:
+            name += ".centre"
         return name if self.cut_style is None else f"{name}.{self.size}.{self.cut_style}"
 
     @classmethod
@@ -50,7 +54,8 @@ class ImageView:
         """Return the view of the run's own set."""
         squeezed = run.eval.aspect == "squeeze"
         style = run.augment.style if run.data.cache == "encoded" else None
-        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, style)
+        anamorphic = run.data.cache_size is not None
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, style, anamorphic)
 
     def of_set(self, data: Data) -> ImageView:
         """Return the view of a set of `eval.also`, which may have a crop of its own."""
@@ -68,7 +73,8 @@ class ImageView:
 
     def centred(self, images: Tensor, aspects: Tensor) -> Tensor:
         """Cut the central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
-        if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
+        is_shape_kept = self.squeezed or not self.anamorphic
+        if self.crop == 1 and is_shape_kept and images.shape[1:3] == (self.size, self.size):
             return images
         boxes = crop.centre_boxes(torch.ones_like(aspects) if self.squeezed else aspects, self.crop)
         return crop.resize_area(images, boxes, self.size)

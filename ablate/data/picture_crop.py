@@ -14,6 +14,7 @@ also needs `DRAWS` in `run/spec.py` raised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -182,7 +183,9 @@ class Centre:
 
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
         """Cut the central square of the picture: uint8 (size, size, C)."""
-        side = round(self.size / self.share)
+        side = self.size / self.share
+        # timm's (transforms_factory.py) and DeiT's own code cut the fraction off.
+        side = math.floor(side) if self.style == "timm" else round(side)
         tall, wide = (side, side) if self.squeezed else self._shape(side, picture)
         if self.style == "tf" and not self.squeezed:
             return self._box_means(picture, tall, wide)

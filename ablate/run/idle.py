@@ -204,7 +204,9 @@ def _has_no_plain_norm(tree: Tree) -> bool:
     )
     if norm is None or block is None or _value_at(tree, "model.kind", "vit") != "vit":
         return False
-    past = _value_at(tree, "model.cls") != "include" and not _norms_tokens_alone(tree)
+    cls = _value_at(tree, "model.cls")
+    past = cls == "late" or (cls == "exclude" and not _norms_tokens_alone(tree))
+    past = past and not _brings_its_norm(tree)
     other_norms = past or _value_at(tree, "model.qk_norm") or _value_at(tree, "model.pool") == "map"
     dropped = _value_at(tree, "model.final_norm") == "drop" or _decodes_tokens(tree)
     return not other_norms and (dropped or norm.everywhere or block.everywhere)

@@ -398,10 +398,12 @@ class ShippedSpec(RunSpec):
         if self.trains:
             return tree
         evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
+        is_cut = tree["data"].get("cache") == "encoded"  # by the style of whole pictures
+        style = {key: v for key, v in tree["augment"].items() if is_cut and key == "style"}
         return {
             **{key: value for key, value in tree.items() if key != "optim"},
             "train": {key: tree["train"][key] for key in ("precision", "deterministic")},
-            "augment": tree["augment"] if evaluated.get("augment") else {},
+            "augment": tree["augment"] if evaluated.get("augment") else style,
             "eval": evaluated,
         }
 

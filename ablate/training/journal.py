@@ -237,6 +237,11 @@ class Journal:
         wait = max(self._checkpoint_s, took / CHECKPOINT_SHARE)
         self._checkpoint_at = time.monotonic() + wait
 
+    def checkpoint_once(self) -> None:
+        """Write a checkpoint, unless the newest is of this very step."""
+        if self._checkpoint_step != self._training.steps:
+            self.checkpoint()
+
     # --- At the end: what result.json holds -----------------------------------------------------
 
     def diverged(self, step: int) -> dict[str, Any]:

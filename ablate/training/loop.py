@@ -87,8 +87,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     builds the model by 2 or 3, and then loads the checkpoint, if there is one.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
-    TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
-    where the disk is full.
+    TrainingStopped when asked to stop (see `_Pulse` for the tests), UserError where the data does
+    not fit the spec, OSError where the disk is full.
     """
     device, beat, say, ranks = machine.device, machine.beat, machine.say, machine.ranks
     choose(run, device, machine.settled).use()
@@ -101,7 +101,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Task, model, optimiser: 2. start from a parent or a file, or 3. initialise --------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
     start = start_of(run, rundir)  # None: the weights are initialised
-    training = Training(run, data["train"], device, beat, memo, start, ranks)
+    pulse = _Pulse(machine)
+    training = Training(run, data["train"], device, pulse, memo, start, ranks)
     total, interval = training.lengths.total, run.eval.every * training.epoch
 
     # --- 1. Resume the newest checkpoint ---------------------------------------------------------
@@ -154,6 +155,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             journal.checkpoint()
 
     if not total:  # a task that trains nothing: what the run starts from is measured
+        pulse.is_kept = True
         beat(step=0, total=0, phase="validation")
         ranks.tell("validation")
         scores, _ = training.evaluate(data["validation"])
@@ -161,12 +163,29 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             return journal.diverged(0)
 
     # --- Test, once -----------------------------------------------------------------------------
+    if run.eval.also:  # which may take longer than the notice that a job is given before its end
+        journal.checkpoint_once()
+        pulse.is_kept = True
     beat(step=total, total=total, phase="test")
     result = journal.finished(data)
     for test_set in run.eval.also:
         tested = records[test_set.name] | journal.tested(test_set, also[test_set.name])
         result.setdefault("also", {})[test_set.name] = tested
     return result
+
+
+class _Pulse:
+    """The signs of life of evaluations. `is_kept`: are all steps done, and in a checkpoint? Then it
+    raises TrainingStopped between two batches when asked to stop."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine, self.is_kept = machine, False
+
+    def __call__(self, **notes: Any) -> None:
+        self._machine.beat(**notes)
+        if self.is_kept and self._machine.stopping():
+            self._machine.say("stopped during the tests, which begin again")
+            raise TrainingStopped
 
 
 def _decided_micro_batch(training: Training, machine: Machine) -> int:
