@@ -71,7 +71,7 @@ class Word:
 
     @property
     def list_hint(self) -> str:
-        """What to add to a remedy where the values may be meant as one list; "" elsewhere."""
+        """The end of a remedy where the values may be meant as one list; "" elsewhere."""
         key = self.key.removeprefix("from.")
         if key not in LIST_KEYS and not key.startswith(f"{TRAINER}."):
             return ""
