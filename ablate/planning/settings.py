@@ -193,8 +193,10 @@ def _hydra_text(value: Any) -> str:
 
 LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not
 # Keys whose value may be a list, which is bracketed; so may be that of any key of a trainer.
-LIST_KEYS = ("analysis.looks", "augment.extra", "data.corruptions", "eval.also", "probe")
-LIST_KEYS += ("seeds", "text.prompts")
+LIST_KEYS = (
+    *("analysis.looks", "augment.extra", "data.corruptions", "eval.also", "probe", "seeds"),
+    "text.prompts",
+)
 
 
 def single_values(words: Iterable[Word]) -> dict[str, Any]:
