@@ -350,7 +350,10 @@ SPACE = "{space: {optim.lr: {log: [1e-4, 1e-2]}}}"
         (f"tune: {SPACE}\nfrom: {{data: digits, tune: {SPACE}}}", "tune: a sweep has tune or from"),
         (f"from: {{tune: {SPACE}}}", "from.tune: runs start from no"),
         (f"from: {{data: digits, from: {{tune: {SPACE}}}}}", "from.from.tune: only the parents"),
-        (f"from: {{data: digits, tune: {{trials: 9, {SPACE[1:]}}}", "from.tune.trials: 9 make 3 "),
+        (
+            f"from: {{data: digits, tune: {{trials: 9, {SPACE[1:]}}}",
+            "from.tune.trials: 9 trials",
+        ),
     ],
 )
 def test_mistakes_of_a_search_are_told_in_a_line(here, file, said):

@@ -72,15 +72,24 @@ def test_what_it_writes_can_be_trained_and_measured(folder):
         ("data", "digits", "a data called digits ships"),
         ("nrm", "mine", "(did you mean 'norm'?)"),
         ("trainer", "loop", "conf/trainer/loop.yaml exists"),  # neither of both is written
+        ("skill", None, "SKILL.md exists; move it away first"),
     ],
 )
 def test_nothing_is_overwritten_and_names_are_checked(users, kind, name, line):
-    home = users({"mine.py": "kept", "conf/trainer/loop.yaml": ""})
+    home = users({"mine.py": "kept", "conf/trainer/loop.yaml": "", "SKILL.md": "kept"})
     before = contents(home)
     with pytest.raises(UserError) as caught:
         write_template(kind, name)
     assert line in str(caught.value)
     assert contents(home) == before
+
+
+@pytest.mark.parametrize("command", ["./train.sh", "train.sh"])
+def test_the_name_of_a_trainer_that_is_a_file_is_its_command(users, command):
+    users({"train.sh": "#!/bin/sh\n"})
+    written = write_template("trainer", command)
+    assert [path.as_posix() for path in written.files] == ["conf/trainer/train.yaml"]
+    assert command in written.files[0].read_text()
 
 
 def test_a_class_is_called_as_its_file():

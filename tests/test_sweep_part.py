@@ -47,6 +47,12 @@ changes:
   dpn: {stem: dpn}
   rms: {norm: rmsnorm}
 """
+TUNED = """
+base: {recipe: quick, data: digits, model.arch: mu/4}
+across: [untuned: {train.epochs: 1, tune: none}, tuned: {train.epochs: 2}]
+variants: [plain: {}, dpn: {stem: dpn}]
+tune: {trials: 15, space: {optim.lr: {log: [1e-4, 0.1]}}}
+"""
 
 
 @pytest.fixture
@@ -54,6 +60,7 @@ def plan_of(here):
     (here / "sweeps").mkdir()
     (here / "sweeps" / "parts.yaml").write_text(FILE)
     (here / "sweeps" / "factors.yaml").write_text(DESIGN)
+    (here / "sweeps" / "searched.yaml").write_text(TUNED)
 
     def plan(*words):
         return plan_from_words(words, store=here / "runs")[0]
@@ -86,6 +93,14 @@ def test_a_part_has_the_baseline_and_the_runs_of_the_whole(plan_of):
     assert part.analysis.contrasts == {}
     assert [*plan_of("parts", "columns=2,8").analysis.contrasts] == ["to 8"]
     assert places(plan_of("parts", "rows='rms again'")) == places(plan_of("parts", "rows=rms"))
+
+
+def test_a_part_without_searched_columns_has_no_search(plan_of):
+    whole, part = plan_of("searched"), plan_of("searched", "columns=untuned")
+    assert part.tune is None
+    assert ids(part) == {place: ids(whole)[place] for place in places(part)}
+    for words in (["columns=tuned"], ["rows=dpn"], ["columns=tuned,untuned"]):
+        assert plan_of("searched", *words).tune == whole.tune
 
 
 def test_a_part_has_one_name_however_it_is_typed(plan_of):

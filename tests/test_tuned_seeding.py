@@ -244,9 +244,8 @@ def test_few_trials_are_answered_with_a_number_and_not_with_one_search(planned):
     text = FILE.replace("choices: [3e-3, 1e-2]}}\n  sampler: grid", "log: [1e-3, 1e-1]}}")
     with pytest.raises(UserError) as error:
         planned(text=text)
-    assert str(error.value).endswith(
-        "24 make 5 searches of 4, and of fewer than 5 luck chooses: give at least 25"
-    )
+    assert str(error.value).endswith("at least 25")
+    assert "24 trials" in str(error.value)
 
 
 @pytest.mark.faults

@@ -24,6 +24,7 @@ HABITS = {
     ("--dry-run", "--dryrun"): "`ablate plan` with the same words shows the runs and their cost",
     ("--cfg", "-c"): "`ablate config KEY=VALUE` shows the whole configuration of a run",
     ("--config-name", "-cn"): "a sweep file is named without it: `ablate sweep NAME`",
+    ("--config-path", "-cp", "--config-dir", "-cd"): "leave it out; files of ./conf are found",
     ("--seeds", "--seed"): "settings have no dashes: seeds=3, or seeds=[0,1,2]",
     ("--rows", "--columns"): "a part of a sweep has no dashes: rows=A,B or columns=A,B",
     ("--resume",): "leave it out; the same `ablate sweep` goes on where it stopped",
@@ -56,9 +57,10 @@ def in_words(error: Any) -> str:
 
 def _problem(error: Any, context: typer.Context) -> str:
     if wrong := getattr(error, "option_name", None):
+        typed = _as_typed(wrong)
         for spellings, advice in HABITS.items():
-            if wrong in spellings and context.info_name in HABITUAL:
-                return f"{wrong}: {advice}"
+            if typed in spellings and context.info_name in HABITUAL:
+                return f"{typed}: {advice}"
         if "#" in wrong or "@" in wrong:  # the label of a run, as flags of a program make them
             behind = shlex.quote(wrong)
             return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
@@ -80,6 +82,16 @@ def _problem(error: Any, context: typer.Context) -> str:
             return f"{text.partition('.')[0]}. {VERBS[word]}"
         return f"{text}{'' if text.endswith('?') else '.'} The commands are {', '.join(commands)}"
     return f"{_part(error.message)}; {_part(context.get_usage())}"
+
+
+def _as_typed(option: str) -> str:
+    """Return the whole word of HABITS that was typed where click names its first letter alone: -cn
+    of -c."""
+    words = [word.partition("=")[0] for word in sys.argv[1:]]
+    spellings = [spelling for spellings in HABITS for spelling in spellings]
+    if option in words or len(option) > len("-c"):
+        return option
+    return next((w for w in words if w.startswith(option) and w in spellings), option)
 
 
 def _is_long(option: str) -> bool:

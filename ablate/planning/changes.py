@@ -105,8 +105,9 @@ class Changes:
         return [*groups.values()]
 
 
-def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
-    """Return the changes of every cell of a design, each combination once.
+def design_cells(names: Sequence[str], design: str, place: str = "design") -> list[tuple[str, ...]]:
+    """Return the changes of every cell of a design, each combination once. `place`: the start of
+    errors.
 
     Raises UserError where there is no such design for this number of changes.
     """
@@ -115,12 +116,12 @@ def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
     but = [tuple(name for name in names if name != omitted) for omitted in names]
     if design == "factorial":
         if count > MOST_CHANGES:
-            raise UserError(f"design: factorial takes up to {MOST_CHANGES} changes, got {count}")
+            raise UserError(f"{place}: factorial takes up to {MOST_CHANGES} changes, got {count}")
         cells = _sorted(names, itertools.product((False, True), repeat=count))
     elif design == "fractional":
         if count not in GENERATORS:
             low, high = min(GENERATORS), max(GENERATORS)
-            raise UserError(f"design: fractional takes {low} to {high} changes, got {count}")
+            raise UserError(f"{place}: fractional takes {low} to {high} changes, got {count}")
         cells = _sorted(names, _fraction(count))
     elif design == "one_at_a_time":
         cells = [(), *alone]
@@ -189,15 +190,16 @@ class DeclaredChanges:
     def names(self) -> tuple[str, ...]:
         return tuple(self.settings)
 
-    def expand(self, design: str) -> tuple[Changes, list[Item]]:
-        """Return the changes under a design, and a row for each of its cells.
+    def expand(self, design: str, place: str) -> tuple[Changes, list[Item]]:
+        """Return the changes under a design, and a row for each of its cells. `place`: where the
+        design is declared.
 
         Raises UserError for an unknown design, and as `design_cells` and `_settings` do.
         """
         if not isinstance(design, str) or design not in EFFECT_KINDS:
-            raise unknown_value("design", design, EFFECT_KINDS)
+            raise unknown_value(place, design, EFFECT_KINDS)
         rows, items = {}, []
-        for on in design_cells(self.names, design):
+        for on in design_cells(self.names, design, place):
             label = cell_label(self.names, on, design)
             rows[label] = on
             items.append(Item(label, self._settings(on), self.place))
@@ -218,8 +220,10 @@ class DeclaredChanges:
                 settings[key] = both[key]
             else:
                 joined = PLUS.join(setters)
+                names = f"{', '.join(setters[:-1])} and {setters[-1]}"
+                quantifier = "both" if len(setters) == 2 else "all"
                 raise UserError(
-                    f"{self.place}: {' and '.join(setters)} both set {key}; give {joined!r}, with "
+                    f"{self.place}: {names} {quantifier} set {key}; give {joined!r}, with "
                     f"the {key} that they set together, or make them one change"
                 )
         return settings
@@ -236,7 +240,9 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
         if PLUS in name:
             together[tuple(name.split(PLUS))] = change
         elif name in (NO_CHANGE, ALL_CHANGES) or name.startswith(ALL_BUT):
-            raise UserError(f"{place}: {name!r} names a cell of the design; name the change else")
+            raise UserError(
+                f"{place}: {name!r} names a cell of the design; give the change another name"
+            )
         else:
             settings[name] = change
     if len(settings) < 2:

@@ -30,6 +30,7 @@ from ablate.planning.conf import (
     interpolate,
 )
 from ablate.planning.data_section import complete, ours
+from ablate.planning.declared import Declared
 from ablate.planning.launcher import LAUNCHERS, launcher_choice, launcher_settings
 from ablate.planning.logger import read_logger_words, split_logger_words
 from ablate.planning.settings import (
@@ -480,6 +481,11 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
     words, logger_words = split_logger_words(words)
     read_logger_words(logger_words)
     parsed = [parse_word(word, composer.groups) for word in words]
+    for key in Declared(words=tuple(parsed)).sweep:
+        if key == "seeds":
+            raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
+        owner = "the table of a sweep" if f"{key}.".startswith("analysis.") else "a sweep"
+        raise UserError(f"{key}: belongs to {owner}; leave it out")
     for word in parsed:
         if word.swept and word.key in composer.groups:
             raise UserError(
@@ -487,9 +493,6 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
                 f"{word.key}={value_text(word.values[0])}"
             )
     settings = single_values(parsed)
-    for key in settings:
-        if key == "seeds" or key.partition(".")[0] == "analysis":
-            raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
     spec = composer.run(composer.tree([SettingsLayer("", settings)])).spec

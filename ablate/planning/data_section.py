@@ -27,7 +27,7 @@ from ablate.run import (
     select_splits,
     split_folder,
 )
-from ablate.shared import UserError
+from ablate.shared import UserError, count_text
 
 MOST_NAMED = 3  # most sets in one line, and most folders with a line of their own
 USES = {"test": "tests", "validation": "validates"}
@@ -284,7 +284,8 @@ def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    suffix = f" and {len(names) - MOST_NAMED} more sets" if len(names) > MOST_NAMED else ""
+    rest = len(names) - MOST_NAMED
+    suffix = f" and {count_text(rest, 'more set')}" if rest > 0 else ""
     return ", ".join(names[:MOST_NAMED]) + suffix
 
 

@@ -29,7 +29,7 @@ from ablate.planning.design import Design, Fixed
 from ablate.planning.parents import FROM_PREFIX
 from ablate.planning.settings import SettingsLayer, plain, value_text
 from ablate.run import check_keys, field_types, read_field
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError, spelling, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.changes import Changes
@@ -218,7 +218,7 @@ def _contrast(raw: Any, place: str) -> dict[str, Any]:
     if keys == BETWEEN_ROWS:
         return {end: label_at(raw[end], f"{place}.{end}") for end in ("from", "to")}
     if keys != ACROSS_COLUMNS:
-        raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
+        raise UserError(f"{place}: expected {form}, got the keys {key_list(raw)}")
     return {**raw, "across": key_at(raw["across"], place)}
 
 
@@ -317,10 +317,16 @@ def distinct(items: Iterable[Item], kind: str, place: str) -> tuple[Item, ...]:
     for item in items:
         one_line(item.label, f"{item.place}: label".removeprefix(": "))
         if item.label in by_label:
-            first_place = by_label[item.label].place.rpartition(": ")[2]
-            hint = f"; one is in {first_place}; give the other another label" if first_place else ""
-            place = item.place if first_place else kind
-            raise UserError(f"{place}: two {kind} are named {item.label!r}{hint}")
+            first_place = by_label[item.label].place
+            if not first_place:
+                remedy = "give each value once"
+            elif first_place == item.place:
+                remedy = "give each value once, or a label with every key"
+            else:
+                remedy = (
+                    f"one is in {first_place.rpartition(': ')[2]}; give the other another label"
+                )
+            raise UserError(f"{item.place or kind}: two {kind} are named {item.label!r}; {remedy}")
         by_label[item.label] = item
     if not by_label:
         raise UserError(f"{place}: there are no {kind}")
@@ -408,6 +414,11 @@ def mapping_at(raw: Any, place: str, form: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"{place}: expected {form}, got {raw!r}{colon(raw)}")
     return raw
+
+
+def key_list(keys: Iterable[Any]) -> str:
+    """Return the keys that a file has in place of others, as YAML has them: it reads on as true."""
+    return ", ".join(key if isinstance(key, str) else spelling(key) for key in keys) or "none"
 
 
 def list_at(raw: Any, place: str, form: str, empty: bool = False) -> list[Any]:
@@ -515,7 +526,8 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
     for heading in cell_headings:
         if heading not in group_names:
             choices = ", ".join(group.name for group in sweep.groups)
-            raise UserError(f"{place}: column {heading!r} is in none; add it to one of {choices}")
+            one_of = "one of " if len(sweep.groups) > 1 else ""
+            raise UserError(f"{place}: column {heading!r} is in none; add it to {one_of}{choices}")
     groups = (
         replace(
             group, headings={h: name for h, name in group.headings.items() if h in cell_headings}

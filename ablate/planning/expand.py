@@ -112,7 +112,9 @@ def _plan_line(
         place, content = load_sweep_file(find_sweep_file(line.file))
         for field in ("across", "each", "change"):
             if getattr(line_options, field):
-                raise UserError(f"--{field}: goes with values with commas; here {place} says it")
+                raise UserError(
+                    f"--{field}: declares a sweep without a file, and {place} is one; leave it out"
+                )
         sweep = from_file(place, content, line, composer.groups)
         check_crossed(
             line, sweep, previous_plan, composer, name, has_own_name=line_options.name is None
@@ -176,7 +178,8 @@ def expand(sweep: Sweep, composer: Composer, name: str, line: Declared) -> Plan:
     cells = [cell for cell in cells if first_rows[cell.row] == cell.row]
     filled = {cell.column for cell in cells}
     columns = [column for column in sweep.columns if column.label in filled]
-    baseline = _baseline(sweep, first_rows, identities, columns)
+    baseline_place = "baseline" if "baseline" in line.sweep else sweep.place_of("baseline")
+    baseline = _baseline(sweep, first_rows, identities, columns, baseline_place)
     rows = list(_rows(sweep, first_rows, baseline))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     plan = Plan(
@@ -369,9 +372,12 @@ def _baseline(
     first_rows: Mapping[str, str],
     identities: Mapping[tuple[str, str], str],
     columns: Sequence[Item],
+    place: str,
 ) -> str:
-    """Return the baseline's row. Raises UserError where there is none, or it lacks a column."""
-    place = sweep.place_of("baseline")
+    """Return the baseline's row. Raises UserError where there is none, or it lacks a column.
+
+    `place`: the start of errors, where the baseline is declared.
+    """
     labels = [row.label for row in sweep.rows]
     label = labels[0] if sweep.baseline is None else sweep.baseline
     if sweep.changes is not None:

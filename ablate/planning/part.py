@@ -100,7 +100,9 @@ def part_of(plan: Plan, line: Declared) -> Plan:
     notes = plan.notes
     if counts:  # rows that are chosen may be all, under other names
         notes = (*notes, f"a part of {line.file}: {', '.join(counts)}")
-    part = replace(plan, rows=rows, columns=columns, cells=cells, notes=notes)
+    # Columns without a search leave none: a part of them alone is no tuned sweep.
+    tune = plan.tune if any(column.tuned for column in columns) else None
+    part = replace(plan, rows=rows, columns=columns, cells=cells, notes=notes, tune=tune)
     return replace(part, groups=_groups(part), analysis=_analysis(part))
 
 

@@ -148,12 +148,15 @@ def _covers(sweep: Sweep, last_plan: Plan, says_seeds: bool) -> bool:
 def _lacking(sweep: Sweep, last_plan: Plan, line: Declared) -> UserError:
     if line.options.until is not None:
         text = f"--until {line.options.until}"
-        remedy = f"--until {max(last_plan.seeds) + 1}"
+        first_seed = sweep.seeds[0]
+        has_earlier = min(last_plan.seeds) < first_seed  # which no look reaches
+        remedy = "" if has_earlier else f"--until {max(last_plan.seeds) - first_seed + 1}"
     else:
         text = line.sweep["seeds"].text
         all_seeds = sorted({*sweep.seeds, *last_plan.seeds})
         remedy = f"seeds={seeds_value(all_seeds)}"
+    keeps = f"`{remedy}` keeps all of these, " if remedy else ""
     return UserError(
         f"{text}: {last_plan.name} was driven with seeds={seeds_value(last_plan.seeds)}; "
-        f"`{remedy}` keeps all of these, --replace gives up those that you leave out"
+        f"{keeps}--replace gives up those that you leave out"
     )

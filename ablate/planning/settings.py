@@ -30,6 +30,7 @@ from ablate.run import (
     ARCHS,
     CHOICES,
     LENGTH_KEYS,
+    TRAINER,
     hydra_override,
     is_whole_name,
     none_chosen,
@@ -64,9 +65,17 @@ class Word:
         if self.swept:
             raise UserError(
                 f"{self.key}: expected one value, got {self.text.partition('=')[2]!r}; "
-                f"a list is bracketed: {self.key}=[{','.join(map(value_text, self.values))}]"
+                f"choose one, such as {Word(self.key, self.values[:1]).text}{self.list_hint}"
             )
         return self.values[0]
+
+    @property
+    def list_hint(self) -> str:
+        """The end of a remedy where the values may be meant as one list; "" elsewhere."""
+        key = self.key.removeprefix("from.")
+        if key not in LIST_KEYS and not key.startswith(f"{TRAINER}."):
+            return ""
+        return f"; a list is bracketed: {self.key}=[{','.join(map(value_text, self.values))}]"
 
 
 def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
@@ -75,7 +84,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     Raises UserError where it can't be read.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Glob
+    from hydra.core.override_parser.types import Glob, Sweep
     from hydra.errors import HydraException
 
     key, equals, value = text.partition("=")
@@ -99,21 +108,38 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if override.package is not None:
         raise UserError(f"{text}: expected KEY=VALUE, got a package ({override.package})")
     if not override.is_sweep_override():
+        if isinstance(parsed, list) and any(isinstance(item, Sweep | Glob) for item in parsed):
+            raise UserError(f"{key}: a list can't have {value[1:-1]} in it; leave out the brackets")
         return Word(key, (plain(parsed, key),))
     if isinstance(parsed, Glob):
+        if not groups:
+            raise UserError(f"{key}: glob() can't be used here; write the value")
         if key not in groups:
             raise UserError(
                 f"{key}: glob() lists the choices of a group, one of {', '.join(groups)}"
             )
-        return Word(key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
+        return _swept(key, value, parsed.filter(list(groups[key])), glob=True)
     if override.is_interval_sweep():
         raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
     if getattr(parsed, "shuffle", False):
         raise UserError(f"{key}: shuffle() would change the sweep each time; leave shuffle() out")
-    values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST_VALUES + 1)]
-    if len(values) > MOST_VALUES:
+    try:
+        items = [*itertools.islice(override.sweep_iterator(), MOST_VALUES + 1)]
+    except (HydraException, ValueError) as error:  # of range()
+        raise UserError(
+            f"{key}: cannot read {value!r}: {first_line(error)}; give a step other than 0"
+        ) from error
+    if len(items) > MOST_VALUES:
         raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
-    return Word(key, tuple(values), swept=True)
+    return _swept(key, value, [plain(item, key) for item in items])
+
+
+def _swept(key: str, text: str, values: Iterable[Any], glob: bool = False) -> Word:
+    """Return the word of `text`, whose values are these. Raises UserError where there are none."""
+    word = Word(key, tuple(values), swept=True, glob=glob)
+    if not word.values:
+        raise UserError(f"{key}: {text} has no values; give a range or a pattern that has some")
+    return word
 
 
 def with_spelling(word: Word, text: str) -> Word:
@@ -166,6 +192,11 @@ def _hydra_text(value: Any) -> str:
 
 
 LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not
+# Keys whose value may be a list, which is bracketed; so may be that of any key of a trainer.
+LIST_KEYS = (
+    *("analysis.looks", "augment.extra", "data.corruptions", "eval.also", "probe", "seeds"),
+    "text.prompts",
+)
 
 
 def single_values(words: Iterable[Word]) -> dict[str, Any]:

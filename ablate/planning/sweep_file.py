@@ -31,6 +31,7 @@ from ablate.planning.declaration import (
     distinct,
     fill_label,
     key_at,
+    key_list,
     label_at,
     list_at,
     mapping_at,
@@ -141,7 +142,10 @@ def from_file(
     of_rows, changes = _Reader(place, groups), None
     if "changes" in content:
         declaration = changes_at(content["changes"], f"{place}: changes")
-        changes, rows = declaration.expand(line.options.design or content.get("design", DESIGN))
+        design_place = "--design" if line.options.design else f"{place}: design"
+        changes, rows = declaration.expand(
+            line.options.design or content.get("design", DESIGN), design_place
+        )
     else:
         rows = of_rows.entries(content["variants"])
         for kind, option in (
@@ -163,8 +167,9 @@ def from_file(
         raise UserError(
             f"{place}: baseline: missing; rows of glob() have no first one, so give baseline: LABEL"
         )
+    baseline_place = f"{place}: baseline"
     if "baseline" in line.sweep:
-        baseline = line.sweep["baseline"].value
+        baseline, baseline_place = line.sweep["baseline"].value, "baseline"
     title, smoke = parts.get("title", ""), scaled.get("smoke", False)
     if scale is not None and "title" not in scaled and title:
         title = f"Smoke test: {title}" if smoke else f"{title} (scale {scale})"
@@ -180,7 +185,7 @@ def from_file(
         columns=columns,
         base_layers=tuple(_base_layers(levels)),
         command_settings=single_values(word for word in line.settings if not word.swept),
-        baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
+        baseline=None if baseline is None else label_at(baseline, baseline_place),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
         analysis=Analysis(**{**parts.get("analysis", {}), **words}),
         overrides=parts.get("overrides", ()),
@@ -321,7 +326,7 @@ class _Reader:
         if len(entry) != 1:
             raise UserError(
                 f"{place}: expected one LABEL: {{key: value}}, got {len(entry)} keys: "
-                f"{', '.join(map(str, entry))}"
+                f"{key_list(entry)}"
             )
         [(label, settings)] = entry.items()
         label = label_at(label, place)
@@ -419,7 +424,7 @@ class _Reader:
         for n, entry in enumerate(list_at(raw, place, f"a list of {form}", empty=True)):
             location = f"{place}[{n}]"
             if set(mapping_at(entry, location, form)) != {"if", "set"}:
-                raise UserError(f"{location}: expected {form}, got the keys {', '.join(entry)}")
+                raise UserError(f"{location}: expected {form}, got the keys {key_list(entry)}")
             condition, settings = (
                 settings_at(entry[key], f"{location}: {key}", empty=False) for key in ("if", "set")
             )

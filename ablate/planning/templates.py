@@ -76,8 +76,8 @@ NAMELESS = ("skill",)  # kinds whose file has a name of its own
 def write_template(kind: str, name: str | None, as_name: str | None = None) -> Written:
     """Write the files of a kind into the working folder.
 
-    `name`: of what is written, or the command of a program, None of a kind in NAMELESS; `as_name`:
-    the trainer's name then.
+    `name`: of what is written, or the command of a program, which has a space, a slash or a dot;
+    None of a kind in NAMELESS. `as_name`: the trainer's name where `name` is a command.
 
     Raises UserError, before anything is written, for an unknown kind, a name that can't be one, or
     one that something else has: a file, an installed module, what ships.
@@ -89,7 +89,7 @@ def write_template(kind: str, name: str | None, as_name: str | None = None) -> W
     name = name or kind
     if as_name is not None and not re.fullmatch(r"[A-Za-z]\w*", as_name, re.ASCII):
         raise UserError(f"--as: {as_name!r}: expected a name of letters, digits and _")
-    if kind == "trainer" and " " in name:
+    if kind == "trainer" and re.search(r"[ /]|\.\w", name):
         return _write_command(name, as_name)
     if as_name is not None:
         raise UserError(
@@ -110,7 +110,8 @@ def write_template(kind: str, name: str | None, as_name: str | None = None) -> W
     }
     for path in texts:
         if path.exists() or path.is_symlink():
-            raise UserError(f"new {kind}: {path} exists; choose another name")
+            remedy = "move it away first" if kind in NAMELESS else "choose another name"
+            raise UserError(f"new {kind}: {path} exists; {remedy}")
         top, *rest = path.parts
         if rest and shipped_folder(top).joinpath(*rest).exists():
             raise UserError(f"new {kind}: a {kind} called {name} ships; choose another name")

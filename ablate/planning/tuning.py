@@ -19,9 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
-from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.declaration import key_at, list_at, mapping_at, settings_at
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM_PREFIX, trees_of
+from ablate.planning.settings import plain
 from ablate.run import (
     RunSpec,
     check_keys,
@@ -29,7 +30,7 @@ from ablate.run import (
     read_field,
     read_value,
 )
-from ablate.shared import UserError, count_text, unknown_value
+from ablate.shared import UserError, count_text, spelling, unknown_value
 
 STAGE_KEYS = ("space", "trials", "at")
 TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")
@@ -82,13 +83,17 @@ def tuning(
         if "trials" in words:
             raise UserError(f"{section}.trials: each of the stages has its own, in the file")
         form = "a list of {space: ..., trials: ...}"
+        parts = list_at(raw["stages"], f"{place}.stages", form)
+        places = [f"{place}.stages[{n}]" for n in range(len(parts))]
         stages = tuple(
-            stage(mapping_at(part, f"{place}.stages[{n}]", form), f"{place}.stages[{n}]")
-            for n, part in enumerate(list_at(raw["stages"], f"{place}.stages", form))
+            stage(mapping_at(part, stage_place, form), stage_place, f"{stage_place}.trials")
+            for part, stage_place in zip(parts, places, strict=True)
         )
     else:
         trials = {"trials": words["trials"]} if "trials" in words else {}
-        stages = (stage({k: raw[k] for k in STAGE_KEYS if k in raw} | trials, place),)
+        trials_place = f"{section if trials else place}.trials"
+        content = {key: raw[key] for key in STAGE_KEYS if key in raw} | trials
+        stages = (stage(content, place, trials_place),)
     if section == "tune":
         return replace(tune, stages=stages)
     return replace(tune, stages=tuple(map(_of_parents, stages)), parents=True)
@@ -103,41 +108,47 @@ def _of_parents(stage: TuningStage) -> TuningStage:
 
 
 def _shared_stage(
-    section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
+    section: str,
+    searches: int,
+    grows: bool,
+    raw: Mapping[str, Any],
+    place: str,
+    trials_place: str,
 ) -> TuningStage:
     """Return a stage of sampled searches, which share its trials equally.
 
-    Raises UserError where a search would have fewer than LEAST_TRIALS.
+    `trials_place`: where the number of trials is declared. Raises UserError where a search would
+    have fewer than LEAST_TRIALS.
     """
-    stage = _stage(raw, place, DEFAULT_TRIALS)
+    stage = _stage(raw, place, trials_place, DEFAULT_TRIALS)
     share = stage.trials // searches
     if share < LEAST_TRIALS:
-        makes = f"{searches} searches of {share}" if searches > 1 else f"a search of {share}"
+        counts = f"{count_text(stage.trials, 'trial')} for {count_text(searches, 'search')}"
         enough = stage.trials >= LEAST_TRIALS and not grows
         once = f", or {section}.repeats=1" if enough else ""
         raise UserError(
-            f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
-            f"chooses: give at least {searches * LEAST_TRIALS}{once}"
+            f"{trials_place}: {counts}, and of fewer than {LEAST_TRIALS} each luck chooses: give "
+            f"at least {searches * LEAST_TRIALS}{once}"
         )
     return replace(stage, trials=share)
 
 
-def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
+def _grid(raw: Mapping[str, Any], place: str, trials_place: str) -> TuningStage:
     """Return a stage of a grid, which every search covers."""
-    stage = _stage(raw, place, 1)
+    stage = _stage(raw, place, trials_place, 1)
     for key, values in stage.space.items():
         if "choices" not in values:
             raise UserError(f"{place}: sampler: grid needs choices for {key}, not a range")
     points = math.prod(len(values["choices"]) for values in stage.space.values())
     if "trials" in raw and stage.trials != points:
         raise UserError(
-            f"{place}.trials: the grid has {count_text(points, 'point')}, which every search "
+            f"{trials_place}: the grid has {count_text(points, 'point')}, which every search "
             f"covers, got {stage.trials}; leave trials out"
         )
     return replace(stage, trials=points)
 
 
-def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
+def _stage(raw: Mapping[str, Any], place: str, trials_place: str, default: int) -> TuningStage:
     check_keys(place, raw, STAGE_KEYS)
     space = {
         key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
@@ -145,7 +156,7 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = read_field(TuningStage, "trials", raw.get("trials", default), f"{place}.trials")
+    trials = read_field(TuningStage, "trials", raw.get("trials", default), trials_place)
     fixed_settings = settings_at(raw.get("at", {}), f"{place}.at")
     for key in (*space, *fixed_settings):
         if key.startswith(FROM_PREFIX):
@@ -165,7 +176,10 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
         raise UserError(f"{place}: expected one of {form}")
     [(kind, values)] = raw.items()
     if kind == "choices":
-        choices = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
+        try:
+            choices = tuple(plain(value, place) for value in list_at(values, place, form))
+        except UserError as error:
+            raise UserError(f"{place}: expected plain choices, got {values!r}") from error
         if len(set(map(repr, choices))) < len(choices):
             raise UserError(f"{place}: a choice counts once, got {list(choices)!r}")
         return {kind: choices}
@@ -200,19 +214,32 @@ def default_of(spec: RunSpec, key: str, values: Mapping[str, tuple[Any, ...]]) -
     if not isinstance(settings, Mapping) or leaf not in settings:
         raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
     value = settings[leaf]
-    [(kind, bounds)] = values.items()
-    if kind == "choices":
-        if value not in bounds:
-            raise UserError(
-                f"tune.space: {key}: the baseline has {value!r}, which every search begins with; "
-                f"add it to the choices {list(bounds)}"
-            )
-    elif not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
+    if remedy := _remedy(key, value, values):
         raise UserError(
-            f"tune.space: {key}: the baseline has {value!r}, which every search begins with; "
-            f"widen [{bounds[0]:g}, {bounds[1]:g}] to have it"
+            f"tune.space: {key}: the baseline has {spelling(value)}, which every search begins "
+            f"with; {remedy}"
         )
     return value
+
+
+def _remedy(key: str, value: Any, values: Mapping[str, tuple[Any, ...]]) -> str:
+    """Return what to change so that a range or choices have the baseline's value; "" where they
+    have it."""
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        listing = ", ".join(map(spelling, bounds))
+        return "" if value in bounds else f"add it to the choices [{listing}]"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        number = f"set {key} to a number in `base:`, or " if value is None else ""
+        return f"{number}search {{choices: [{spelling(value)}, ...]}}"
+    low, high = bounds
+    if low <= value <= high:
+        return ""
+    if kind == "log" and value <= 0:
+        return (
+            f"no log range has it: give {{uniform: [{value:g}, {high:g}]}}, or set {key} in `base:`"
+        )
+    return f"widen [{low:g}, {high:g}] to have it"
 
 
 def _factor(tree: Mapping[str, Any], path: str) -> float:

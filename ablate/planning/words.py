@@ -64,13 +64,15 @@ def read_line(
 ) -> Declared:
     """Return what the words `[NAME] k=v ...` declare.
 
-    `settings`: more of them, as values of Python. Raises UserError for words that can't be read or
-    come twice.
+    The name "" is that of no file, where there can be none. `settings`: more of them, as values of
+    Python. Raises UserError for words that can't be read or come twice.
     """
     has_name = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[has_name:]:
         if "=" not in word and not word.startswith("~"):
-            raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
+            names_file = not has_name or words[0]
+            remedy = "; a sweep's NAME comes first" if names_file else ", such as recipe=quick"
+            raise UserError(f"{word}: expected KEY=VALUE{remedy}")
     parsed = [_read_word(word, groups) for word in words[has_name:]]
     trainers = [name for word in parsed if word.key == TRAINER for name in word.values]
     text_keys = {f"{TRAINER}.{key}" for name in trainers for key in declared_texts(str(name))}
@@ -184,7 +186,7 @@ def from_words(line: Declared, title: str, groups: Mapping[str, Sequence[str]]) 
                 "columns by --across KEY"
             )
         declaration = changes_of(options.change)
-        changes, rows = declaration.expand(options.design or DESIGN)
+        changes, rows = declaration.expand(options.design or DESIGN, "--design")
     elif options.each:  # the first values hold for all rows; each other one changes one key
         first_values = {key: values[0] for key, values in by_key.items()}
         common_settings |= first_values
@@ -266,8 +268,7 @@ def cross(
             if word.key in item.settings:
                 raise UserError(
                     f"{word.text}: {item.place}: {item.label}: sets {word.key}; a sweep is crossed "
-                    f"with a key that its rows and columns leave alone; a list value is bracketed: "
-                    f"{word.key}=[{','.join(map(value_text, word.values))}]"
+                    f"with a key that its rows and columns leave alone{word.list_hint}"
                 )
     crossed_columns = []
     for column in columns:
@@ -280,7 +281,9 @@ def cross(
             crossed_columns.append(
                 replace(column, label=label, settings={**column.settings, **settings}, paper=theirs)
             )
-    return distinct(crossed_columns, "columns", "")
+    # A label that comes twice is a value that the words have twice, not a mistake in the file.
+    distinct([replace(column, place="") for column in crossed_columns], "columns", "")
+    return tuple(crossed_columns)
 
 
 def _row_label(settings: Mapping[str, Any]) -> str:
