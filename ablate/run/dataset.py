@@ -90,15 +90,16 @@ class Listing:
     def tables(self) -> list[str]:
         """List the files besides the images that say which classes these have."""
         tables = list(self.annotations().values())
-        if self.has_label_sets:
-            tables.append(self.path / REAL)
+        if self.label_table is not None:
+            tables.append(self.path / self.label_table)
         return list(map(str, tables))
 
     @property
-    def has_label_sets(self) -> bool:
-        """True for a folder with the table of ReaL: an image may have several classes."""
+    def label_table(self) -> str | None:
+        """The name of the table of ReaL, by which an image may have several classes; None for a set
+        without it."""
         is_plain = self.kind == "folder" and not self.has_corruptions
-        return is_plain and (self.path / REAL).is_file()
+        return REAL if is_plain and (self.path / REAL).is_file() else None
 
     def check_table(self, label: str | None) -> None:
         """Raise UserError where `label`, the value of `data.label`, is the table of ReaL, and the
@@ -118,7 +119,7 @@ class Listing:
         """Return the classes of each image of ReaL by the file's path: numbers of `class_folders`,
         ascending. Images to which the table gives none are left out. None for any other set. Raise
         UserError for a table that is none of ReaL's, and for an image that has no place in it."""
-        if not self.has_label_sets:
+        if self.label_table is None:
             return None
         table, numbers = self.path / REAL, range(len(class_folders(self.path)))
         try:

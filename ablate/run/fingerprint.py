@@ -84,7 +84,7 @@ def data_fingerprint(
     if listing.has_corruptions:
         return _digest([CORRUPTED, content], data)
     is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
-    if is_by_class and listing.has_label_sets:
+    if is_by_class and listing.label_table is not None:
         return _digest([LABEL_SETS, content], data)
     if is_by_class and data.get("order", "stored") == "keyed":
         return _digest([WITHIN_CLASSES, content], data)
