@@ -16,12 +16,16 @@ from conftest import refused
 from PIL import Image
 
 from ablate.analysis.scores import on_set
-from ablate.data.cache import match_classes, prepare_cache
+from ablate.data.batches import Feed
+from ablate.data.cache import match_labels, prepare_cache
+from ablate.data.image_changes import ImageView
+from ablate.data.splits import AnySplit
 from ablate.planning.compose import resolve_data, resolve_run
 from ablate.planning.conf import shipped_folder
 from ablate.planning.expand import plan_from_words
 from ablate.run.build import build_run
 from ablate.store.store import Store
+from ablate.training.loop import relabel
 from ablate.training.task.classify import evaluate
 from ablate.training.training import Training
 
@@ -58,7 +62,7 @@ def matched(here: Path, *sets: str) -> dict[str, dict[int, int]]:
     classes = {}
     for data in run.eval.also:
         cached = prepare_cache(data, here / "cache")
-        numbers, _ = match_classes(data, cached, run.data, learnt)
+        numbers, _ = match_labels(data, cached, run.data, learnt)
         split = cached.split("test")
         levels = split.images[:, 0, 0, 0].tolist()
         labels = [numbers[label] for label in split.labels.tolist()]
@@ -69,10 +73,11 @@ def matched(here: Path, *sets: str) -> dict[str, dict[int, int]]:
 EVERY = {20 * number: number for number in range(12)}
 
 
-def real(home: Path, rows: list[list[int]]) -> None:
+def real(home: Path, rows: list[list[int]], images: int = 12) -> None:
     """Images of validation, the first of class 0, and so on, with ReaL's labels."""
-    for number, name in enumerate(IDS):
-        picture(home / name / f"ILSVRC2012_val_{number + 1:08}.png", number)
+    for number in range(images):
+        name = f"ILSVRC2012_val_{number + 1:08}.png"
+        picture(home / IDS[number % 12] / name, number % 12)
     (home / "real.json").write_text(json.dumps(rows))
 
 
@@ -97,6 +102,71 @@ def test_an_image_has_the_rank_of_its_likeliest_label():
     assert (one[1] == table).all()
 
 
+# 35 sets of up to three of the 12 classes, and an image without any.
+MANY = [[(n + k * k) % 12 for k in range(1 + n // 12)] for n in range(36)]
+MANY[20] = []
+
+
+def in_order(rows: list[list[int]]) -> list[list[int]]:
+    """The labels of the images that have any, in the order of the files: class by class."""
+    return [row for first in range(12) for row in rows[first::12] if row]
+
+
+def real_split(here: Path, *words: str) -> AnySplit:
+    """The images of ReaL in `many`, by name, with the classes that were learnt."""
+    real(here / "many", MANY, 36)
+    tree, _ = resolve_run([*LEARNT, *words, "eval.also=[imagenet_real:many]"], here / "runs")
+    run = build_run(tree)
+    [data] = run.eval.also
+    assert data.classes == 12
+    learnt, cached = (prepare_cache(part, here / "cache") for part in (run.data, data))
+    return relabel(cached.split("test"), match_labels(data, cached, run.data, learnt)[0])
+
+
+def test_real_may_have_more_sets_of_classes_than_classes(folder):
+    assert len({tuple(sorted(row)) for row in MANY if row}) > 12
+    found = [{*row} for row in real_split(folder).labels.tolist()]
+    assert found == [{*row} for row in in_order(MANY)]
+
+
+@pytest.mark.parametrize("cache", ["decoded", "encoded"])
+def test_all_labels_of_an_image_come_with_its_batch(cache, folder):
+    split = real_split(folder, f"data.cache={cache}")
+    parts = torch.arange(len(split)).split(10)
+    cut = ImageView(8).centre if cache == "encoded" else None
+    feed = Feed(lambda number: (split, parts[number], cut), torch.device("cpu"), len(parts))
+    fed = [feed.fetch(number) for number in range(len(parts))]
+    assert split.labels.ndim == 2
+    assert torch.equal(torch.cat([batch.labels for batch in fed]), split.labels)
+    levels = torch.cat([batch.images[:, 0, 0, 0] for batch in fed]).tolist()
+    rows = [number for first in range(12) for number in range(first, 36, 12) if MANY[number]]
+    assert levels == [20 * (number % 12) for number in rows]
+
+
+def test_the_classes_of_real_may_have_other_names_in_the_same_order(folder):
+    """As the files of the hub: "tench, Tinca tinca" for n01440764."""
+    for number, name in enumerate(IDS):
+        (folder / "train" / name).rename(folder / "train" / f"{number:02}, a name")
+    found = [{*row} for row in real_split(folder).labels.tolist()]
+    assert found == [{*row} for row in in_order(MANY)]
+
+
+@pytest.mark.parametrize("item", ["imagenet_real:imagenet-real", "./imagenet-real"])
+@pytest.mark.parametrize("task", ["knn", "fewshot", "contrastive"])
+def test_real_is_for_tasks_that_score_several_classes_an_image(task, item, folder):
+    real(folder / "imagenet-real", ROWS)
+    words = [*LEARNT, f"task={task}", f"eval.also=[{item}]"]
+    words += [] if task == "contrastive" else ["from.recipe=quick"]
+    with refused(rf"^eval\.also: imagenet.real: .* task={task} "):
+        resolve_run(words, folder / "runs")
+
+
+def test_images_of_several_classes_are_not_learnt_from(folder):
+    real(folder / "imagenet-real", ROWS)
+    with refused(r"^data\.path: .* real\.json "):
+        resolve_run([LEARNT[0], "data.path=imagenet-real", *LEARNT[2:]], folder / "runs")
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [(table, r"real\.json") for table in (ROWS[:5], [[12]], [[-1], *ROWS[1:]])],
@@ -108,17 +178,19 @@ def test_a_table_that_is_not_of_these_images_is_refused(rows, message, folder):
 
 
 @pytest.mark.whole
-def test_a_run_is_tested_on_real(folder, shell):
-    real(folder / "imagenet-real", ROWS)
+@pytest.mark.parametrize("cache", ["decoded", "encoded"])
+def test_a_run_is_tested_on_real(cache, folder, shell):
+    real(folder / "imagenet-real", MANY, 36)
     words = ["stem=none,dpn", "data=imagefolder", "data.path=train", "data.size=8"]
     words += ["model.arch=mu/4", "recipe=quick", "train.steps=20", "train.batch=12", "seeds=1"]
+    words.append(f"data.cache={cache}")
     shell("sweep", *words, "eval.also=[./imagenet-real]", "launcher=inline", "--as", "r")
     found = shell.facts("r")
     assert {"on imagenet-real"} <= {fact["column"] for fact in found}
     for run in Store(Path("runs")).read_plan("r").runs():
         rundir = Store(Path("runs")).rundir(run.id)
         table = np.load(rundir.predictions_on("imagenet-real"))
-        labelled = [row for row in ROWS if row]
+        labelled = in_order(MANY)
         assert len(table) == len(labelled)
         hits = [predicted in row for predicted, row in zip(table["class"], labelled, strict=True)]
         assert ((table["rank"] == 0) == hits).all()
@@ -257,6 +329,19 @@ def test_corruptions_that_do_not_weigh_the_same_are_refused(how, place, folder):
     spoil(corrupted(folder / "c"), how)
     with refused(f"^eval.also: imagenet_c:c: data.path: .*{place}"):
         resolve_run([*LEARNT, "eval.also=[imagenet_c:c]"], folder / "runs")
+
+
+def test_a_folder_may_hold_a_single_corruption(folder):
+    corrupted(folder / "all")
+    (folder / "one").mkdir()
+    (folder / "all" / "fog").rename(folder / "one" / "fog")
+    file = folder / "conf" / "data" / "fog.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults: [imagenet_c, _self_]\nname: fog\ncorruptions: [fog]\n")
+    tree, _ = resolve_run([*LEARNT, "eval.also=[fog:one]"], folder / "runs")
+    [data] = build_run(tree).eval.also
+    assert (data.classes, data.corruptions) == (3, ("fog",))
+    assert len(prepare_cache(data, folder / "cache").split("test")) == 15
 
 
 def test_validation_images_without_the_labels_of_real_are_refused(folder):

@@ -25,7 +25,7 @@ __all__ = [
     # Classes
     "class_names",  # a set's class names, where they are known early
     "check_names",  # refuse texts that ask for class names a set lacks
-    "match_classes",  # map the classes of one set to those of another
+    "match_labels",  # map the labels of one set to the classes of another
     # Batches
     "Batches",  # the global batches of a training
     "Delivery",  # how they reach the process that trains on them
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         class_names,
         count_examples,
         inspect_data,
-        match_classes,
+        match_labels,
         prepare_cache,
         shared_images,
     )

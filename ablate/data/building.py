@@ -294,9 +294,10 @@ class Work:
             used = self.used[stored]
             numbers[stored] = np.zeros(part.rows, dtype=np.int64)
             for row, (place, label) in enumerate(part.labels()):
+                if used[row] and opened.label_sets is None:
+                    label = source.class_number(self.data, stored, place, label)
                 if used[row]:
-                    number = source.class_number(self.data, stored, place, label)
-                    numbers[stored][row] = number
+                    numbers[stored][row] = label
         if self.data.rule in SPRITES:
             stored, rows = self.stored_rows[self.splits[0]]
             check_sprite(self.data, next(opened.parts[stored].examples(int(rows[0]))))
@@ -549,6 +550,8 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
         added["cache_size"] = data.cache_size
     if data.cache != "decoded":
         added["cache"] = data.cache
+    if opened.label_sets is not None:
+        added["label_sets"] = opened.label_sets
     if broken:
         added["left_out"] = _left_out(data, work.splits, broken)
     return added | {

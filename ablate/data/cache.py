@@ -179,14 +179,34 @@ def _remove_leftovers(folder: Path) -> None:
 _AT_ONCE = 4096  # images
 
 
-def match_classes(
+def match_labels(
     data: Data, cached: Cached, train_data: Data, learnt: Cached
 ) -> tuple[list[int] | list[list[int]], str]:
+    """Map the labels of the set `data` to the classes that were learnt on the set `train_data`.
+
+    Returns the number of the learnt class for each label of `data`, and the line of
+    `match_classes`. For a label that stands for several classes (see `Listing.label_sets`) it is a
+    list of numbers, as long as that of any other label: filled up by its first. Raises UserError as
+    `match_classes` does.
+    """
+    numbers, line = match_classes(data, cached, train_data, learnt)
+    if cached.label_sets is None:
+        return numbers, line
+    longest = max(map(len, cached.label_sets))
+    padded = []
+    for classes in cached.label_sets:
+        members = [numbers[number] for number in classes]
+        padded.append(members + members[:1] * (longest - len(members)))
+    return padded, line
+
+
+def match_classes(
+    data: Data, cached: Cached, train_data: Data, learnt: Cached
+) -> tuple[list[int], str]:
     """Map the classes of the set `data` to the classes that were learnt on the set `train_data`.
 
     Returns the number of the learnt class for each class of `data`, and a line for the user where
-    classes of different names are matched by their numbers, else "". For each set of classes
-    ("NAME+NAME", see `Listing.classes_by_file`) it is a list of numbers, filled up by its first.
+    classes of different names are matched by their numbers, else "".
 
     Classes of one name are one class. Where a name of `data` is not among those of `train_data`, or
     a set has no names, classes are matched by number: those called 0, 1, ... have these numbers, as
@@ -197,14 +217,6 @@ def match_classes(
     theirs, ours = cached.class_names, learnt.class_names
     if theirs is not None and ours is not None and {*theirs} <= {*ours}:
         return [ours.index(name) for name in theirs], ""
-    if theirs is not None and ours is not None and any("+" in name for name in theirs):
-        longest = 1 + max(name.count("+") for name in theirs)
-        if set("+".join(theirs).split("+")) <= set(ours):
-            padded = []
-            for name in theirs:
-                members = list(map(ours.index, name.split("+")))
-                padded.append(members + members[:1] * (longest - len(members)))
-            return padded, ""
     place = f"eval.also: {data.name}"
     if data.classes != train_data.classes:
         raise UserError(

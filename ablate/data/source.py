@@ -275,8 +275,13 @@ def class_number(data: Data, split: str, place: str, label: Any) -> int:
 
 def open_folder(data: Data, listing: Listing) -> Source:
     """Open class folders, or splits with class folders in them, or with a table of classes. The
-    class names are those of train. Sets of classes, of ImageNet ReaL, are classes themselves, which
-    `match_classes` takes apart."""
+    class names are those of train."""
+    if (sets_by_file := listing.label_sets()) is not None:
+        label_sets = sorted({*sets_by_file.values()})
+        numbers_of_sets = {classes: number for number, classes in enumerate(label_sets)}
+        labelled = [(file, numbers_of_sets[classes]) for file, classes in sets_by_file.items()]
+        names = class_folders(listing.path)
+        return Source({"train": part_of(labelled, _file)}, names, label_sets=label_sets)
     if (classes_by_file := listing.classes_by_file()) is not None:
         class_names = sorted(set(classes_by_file.values()))
         labelled = []

@@ -34,8 +34,9 @@ FORMAT = 1  # raised when the same data would be decoded to other pixels: it is 
 class Split:
     """The decoded images and labels of a split.
 
-    images: uint8 (N, H, W, C); labels: int64 (N,); aspects: float32 (N,), the width over the height
-    that each image had before it was squeezed into a square.
+    images: uint8 (N, H, W, C); labels: int64 (N,), or (N, K) where an image has up to K classes;
+    aspects: float32 (N,), the width over the height that each image had before it was squeezed into
+    a square.
     """
 
     images: Tensor
@@ -52,7 +53,7 @@ class Split:
 
     def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
         """Return room for `rows` images; `pinned` for a GPU that copies from it by itself."""
-        return room(rows, tuple(self.images.shape[1:]), pinned)
+        return room(rows, self.images.shape[1:], self.labels.shape[1:], pinned)
 
     def gather(self, rows: Tensor, cut: Cut | None, out: Split, map_calls: MapCalls) -> None:
         """Copy some rows into `out`, in the given order, part by part. `map_calls`: a `map`, by
@@ -101,11 +102,11 @@ class Split:
         return Split(change(self.images), change(self.labels), change(self.aspects), self.names)
 
 
-def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
-    """Return an empty Split for `rows` images of `shape`."""
+def room(rows: int, shape: tuple[int, ...], label_shape: tuple[int, ...], pinned: bool) -> Split:
+    """Return an empty Split for `rows` images of `shape`, each with a label of `label_shape`."""
     return Split(
         torch.empty(rows, *shape, dtype=torch.uint8, pin_memory=pinned),
-        torch.empty(rows, dtype=torch.int64, pin_memory=pinned),
+        torch.empty(rows, *label_shape, dtype=torch.int64, pin_memory=pinned),
         torch.empty(rows, pin_memory=pinned),
     )
 
@@ -134,7 +135,7 @@ class EncodedSplit:
     """The images of a split as their files have them, each read and decoded when it is needed.
 
     content: all of them, one after the other; spans: int64 (N, 2), where each begins there and
-    ends; labels: int64 (N,); shapes: int32 (N, 2), height and width.
+    ends; labels: int64 (N,), or (N, K) as of a Split; shapes: int32 (N, 2), height and width.
     """
 
     content: Bytes
@@ -172,7 +173,7 @@ class EncodedSplit:
 
     def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
         assert cut is not None
-        return room(rows, (cut.size, cut.size, self.channels), pinned)
+        return room(rows, (cut.size, cut.size, self.channels), self.labels.shape[1:], pinned)
 
     def gather(self, rows: Tensor, cut: Cut | None, out: Split, map_calls: MapCalls) -> None:
         """Decode and cut some images into `out`, in the order of `rows`, as `Split.gather` copies
@@ -283,6 +284,7 @@ class Cached:
     encoded: int | None = None  # channels to decode to, where these are the files' own bytes
     masks: Data | None = None  # what their levels mean, where labels are masks
     captions: bool = False  # class names are captions; else a name may be followed by synonyms
+    label_sets: list[list[int]] | None = None  # classes of each label, where it stands for several
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -362,7 +364,7 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     if not is_complete:
         return None
     source.check_class_names(data, meta["class_names"])
-    if meta["top_label"] >= data.classes:
+    if "label_sets" not in meta and meta["top_label"] >= data.classes:
         raise UserError(
             f"data.classes: {data.classes}, but data={data.name} has labels up to "
             f"{meta['top_label']}"
@@ -377,4 +379,5 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
         encoded=data.channels if cache_form == "encoded" else None,
         masks=data if data.labels == "masks" else None,
         captions=data.text is not None,
+        label_sets=meta.get("label_sets"),
     )

@@ -68,11 +68,16 @@ def part_of(items: Sequence[Item], example: Callable[[Item], Example]) -> Part:
 
 @dataclass(frozen=True)
 class Source:
-    """A set as it is stored: the splits that `data` names, and its class names where it has any."""
+    """A set as it is stored: the splits that `data` names, and its class names where it has any.
+
+    label_sets: for a set whose images have several classes, the different sets of them; a label is
+    the number of one.
+    """
 
     parts: dict[str, Part]
     class_names: list[str] | None
     by_class: bool = False  # in the order of the classes?
+    label_sets: list[tuple[int, ...]] | None = None
 
 
 def few(names: Sequence[str], limit: int = 10) -> str:

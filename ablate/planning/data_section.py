@@ -78,19 +78,15 @@ def complete(
         listing = list_local(Path(data["path"]), name, texts, corruptions)
     if listing is not None:
         listing.check_table(data["label"])
+        if _has_class_folders(data, listing) and listing.label_table is not None:
+            _check_label_sets(data, listing, tested)
+            data["label"] = (
+                listing.label_table
+            )  # a folder without a name is known by its file alone
     if tested and listing is not None and _has_class_folders(data, listing):
         data["classes"] = None  # of those that are learnt it may have some only
     if data["classes"] is None and not texts:
-        folder = _folder(data, listing, "classes").path
-        names = class_folders(folder)
-        if len(names) < 2:
-            raise UserError(
-                f"data.path: {folder}: expected a folder for each of at least two classes, found "
-                f"{', '.join(names) or 'no folder'}"
-            )
-        data["classes"] = len(names)
-        if listing is not None and (classes_by_file := listing.classes_by_file()) is not None:
-            data["classes"] = len(set(classes_by_file.values()))
+        data["classes"] = _folder_class_count(_folder(data, listing, "classes"))
     present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
     is_missing = allow_missing and lacks and bool(data.get("rows"))
@@ -162,6 +158,29 @@ def _folder_settings(
 
 def _has_class_folders(data: Mapping[str, Any], listing: Listing) -> bool:
     return listing.kind == "folder" and data.get("labels", "classes") == "classes"
+
+
+def _folder_class_count(listing: Listing) -> int:
+    """Return the number of classes of an image folder. Raises UserError for fewer than two."""
+    classes_by_file = listing.classes_by_file()
+    names = [*{*classes_by_file.values()}] if classes_by_file else class_folders(listing.path)
+    if len(names) < 2:
+        raise UserError(
+            f"data.path: {listing.path}: expected a folder for each of at least two classes, found "
+            f"{', '.join(names) or 'no folder'}"
+        )
+    return len(names)
+
+
+def _check_label_sets(data: Mapping[str, Any], listing: Listing, tested: bool) -> None:
+    """Raise UserError for a set whose images have several classes where it is learnt from, and
+    where its table is not one of ReaL."""
+    if not tested:
+        raise UserError(
+            f"data.path: {data['path']}: {listing.label_table} gives images several classes, so "
+            f"they can only be tested on; name the folder in eval.also, or move the table out of it"
+        )
+    listing.label_sets()
 
 
 def _with_classes(

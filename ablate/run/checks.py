@@ -19,6 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ablate.run.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
+from ablate.run.dataset import REAL
 from ablate.run.metrics import DEFAULT_TASK, TASKS, tasks_for_labels
 from ablate.run.parts import FIELD_KINDS, is_plugin
 from ablate.run.run import Run
@@ -160,6 +161,11 @@ def _also(run: Run) -> None:
             raise UserError(
                 f"{place}: has {test_set.classes} classes, data={data.name} has {data.classes}: "
                 f"its labels must be among the classes that are learnt"
+            )
+        if test_set.label == REAL and not TASKS[run.task].label_sets:
+            raise UserError(
+                f"{place}: its images have several classes each, and task={run.task} compares a "
+                f"prediction with one; leave the set out"
             )
         if test_set.among == "own" and run.task != DEFAULT_TASK:
             raise UserError(

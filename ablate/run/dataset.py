@@ -90,9 +90,16 @@ class Listing:
     def tables(self) -> list[str]:
         """List the files besides the images that say which classes these have."""
         tables = list(self.annotations().values())
-        if self.kind == "folder" and (self.path / REAL).is_file():
-            tables.append(self.path / REAL)
+        if self.label_table is not None:
+            tables.append(self.path / self.label_table)
         return list(map(str, tables))
+
+    @property
+    def label_table(self) -> str | None:
+        """The name of the table of ReaL, by which an image may have several classes; None for a set
+        without it."""
+        is_plain = self.kind == "folder" and not self.has_corruptions
+        return REAL if is_plain and (self.path / REAL).is_file() else None
 
     def check_table(self, label: str | None) -> None:
         """Raise UserError where `label`, the value of `data.label`, is the table of ReaL, and the
@@ -101,22 +108,25 @@ class Listing:
             raise UserError(f"data.label: {self.path}: has no {REAL}; put it there")
 
     def classes_by_file(self) -> dict[str, str] | None:
-        """Return the class of each image by the file's path, where it isn't the folder below
-        `path`: in ImageNet-C, and in ReaL, whose images have the classes of its table, "NAME+NAME"
-        in name order, or none, and are then left out. None for any other set. Raise UserError for a
-        table that is none of ReaL's, and for an image that has no place in it."""
-        if self.has_corruptions:
-            start = len(os.path.join(self.path, ""))
-            return {file: file[start:].split(os.sep)[2] for file in self.files}
-        table = self.path / REAL
-        if self.kind != "folder" or not table.is_file():
+        """Return the class of each image of ImageNet-C by the file's path; None for any other set,
+        where it is the folder below `path`, or has a table."""
+        if not self.has_corruptions:
             return None
-        names = dict(enumerate(class_folders(self.path)))  # a list takes -1, too
+        start = len(os.path.join(self.path, ""))
+        return {file: file[start:].split(os.sep)[2] for file in self.files}
+
+    def label_sets(self) -> dict[str, tuple[int, ...]] | None:
+        """Return the classes of each image of ReaL by the file's path: numbers of `class_folders`,
+        ascending. Images to which the table gives none are left out. None for any other set. Raise
+        UserError for a table that is none of ReaL's, and for an image that has no place in it."""
+        if self.label_table is None:
+            return None
+        table, numbers = self.path / REAL, range(len(class_folders(self.path)))
         try:
-            rows = [[names[number] for number in row] for row in json.loads(table.read_text())]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            rows = [sorted(map(numbers.index, {*row})) for row in json.loads(table.read_text())]
+        except (OSError, ValueError, TypeError) as error:
             raise UserError(
-                f"data.path: {table}: expected a list of lists of numbers of the {len(names):,} "
+                f"data.path: {table}: expected a list of lists of numbers of the {len(numbers):,} "
                 f"classes: {error}"
             ) from error
         sets = {}
@@ -128,7 +138,7 @@ class Listing:
                     f"ILSVRC2012_val_NUMBER, up to {len(rows)}"
                 )
             if row := rows[int(place[1]) - 1]:
-                sets[file] = "+".join(sorted(row))
+                sets[file] = tuple(row)
         return sets
 
     def annotated_classes(self, split: str) -> dict[str, str] | None:

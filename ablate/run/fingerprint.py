@@ -44,6 +44,7 @@ _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
 WITHIN_CLASSES = "within classes"  # how `data.order=keyed` cuts class folders
 CORRUPTED = "corrupted"  # the classes are folders in CORRUPTION/SEVERITY
+LABEL_SETS = "label sets"  # an image has the classes of a table
 
 
 def data_fingerprint(
@@ -83,6 +84,8 @@ def data_fingerprint(
     if listing.has_corruptions:
         return _digest([CORRUPTED, content], data)
     is_by_class = listing.kind == "folder" and data.get("labels", "classes") == "classes"
+    if is_by_class and listing.label_table is not None:
+        return _digest([LABEL_SETS, content], data)
     if is_by_class and data.get("order", "stored") == "keyed":
         return _digest([WITHIN_CLASSES, content], data)
     return _digest(content, data)

@@ -33,7 +33,7 @@ from ablate.data import (
     class_names,
     count_examples,
     inspect_data,
-    match_classes,
+    match_labels,
     prepare_cache,
     shared_images,
 )
@@ -256,7 +256,7 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
     if question["texts"]:
         line = " ".join(check_names(test_set, cached.class_names))
     else:
-        _, line = match_classes(test_set, cached, train_set, learnt)
+        _, line = match_labels(test_set, cached, train_set, learnt)
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 

@@ -21,7 +21,7 @@ from ablate.data import (
     ImageView,
     check_names,
     fraction_rows,
-    match_classes,
+    match_labels,
     prepare_cache,
     resident_split,
     shake_once,
@@ -241,7 +241,7 @@ def _also(
         cached = prepare_cache(test_set, machine.cache, lambda count, _: machine.beat(images=count))
         split = cached.split("test")
         if run.text is None:
-            numbers, _ = match_classes(test_set, cached, run.data, learnt)
+            numbers, _ = match_labels(test_set, cached, run.data, learnt)
             split = relabel(split, numbers)
         else:  # texts ask for the classes of any set that names them
             check_names(test_set, cached.class_names)
@@ -256,6 +256,6 @@ def _also(
 
 
 def relabel(split: AnySplit, numbers: list[int] | list[list[int]]) -> AnySplit:
-    """Return the split with its own class numbers replaced by those of `match_classes`: labels
+    """Return the split with its own class numbers replaced by those of `match_labels`: labels
     (N,), or (N, K) where an image has up to K classes."""
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])

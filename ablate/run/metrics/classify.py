@@ -70,5 +70,6 @@ CLASSIFY = TaskChoice(
     keeps="class (predicted), rank (of the true class), loss, label (the true class), confidence "
     "(the probability of the predicted class)",
     probed=PROBE_METRICS,
+    label_sets=True,
     excerpt=Excerpt(_excerpt, _recount, ("top1",), "class (-1: a tie, so wrong) and label"),
 )

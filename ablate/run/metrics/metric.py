@@ -151,9 +151,9 @@ class TaskChoice:
     class of the ViT; `unlike_timm`: what this class has and timm's lacks. `says`: keys of `model`
     that a run sets itself where it starts from another. `views`: about how many images of
     `data.size` the model is shown for each image evaluated. `reads_text`: whether its model has a
-    text tower and reads the targets, too; its loss is then one of the whole batch. `excerpt`: the
-    part of its predictions that a lean bundle keeps; None: all of them. `source`: a citation ("-":
-    none).
+    text tower and reads the targets, too; its loss is then one of the whole batch. `label_sets`:
+    whether it measures images that have several classes each. `excerpt`: the part of its
+    predictions that a lean bundle keeps; None: all of them. `source`: a citation ("-": none).
     """
 
     line: str
@@ -177,6 +177,7 @@ class TaskChoice:
     says: tuple[str, ...] = ("dropout", "drop_path")
     views: int = 1
     reads_text: bool = False
+    label_sets: bool = False
     excerpt: Excerpt | None = None
     source: str = "-"
 
