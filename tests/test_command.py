@@ -169,6 +169,44 @@ def test_a_metric_with_a_column_of_validation_is_that_of_training(toy, shell, fi
     assert logged == [(1, 0.9), (2, 0.8)]
 
 
+LIGHTNING = """\ufeffepoch, step, self, train_loss, val_loss, test_loss
+1, 10, 1, , 0.9,
+1, 10, 1, 0.8, ,
+2, 20, 1, 0.7, , 0.75
+2, 20, 1, , 0.6,
+"""
+
+
+@pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
+@pytest.mark.parametrize("parts", [1, 5], ids=["at once", "line by line"])
+def test_rows_of_one_step_are_one_line_as_lightning_writes_them(toy, shell, file, parts):
+    """Training and validation have a row each; the columns step, self and test_loss are no values
+    of the curves; blanks and a byte order mark are no part of a name."""
+    lines = LIGHTNING.splitlines()
+    if file == "log.jsonl":
+        names, *cells = [line.removeprefix("\ufeff").split(", ") for line in lines]
+        rows = [zip(names, [c.strip(" ,") for c in row], strict=False) for row in cells]
+        objects = [{name: float(cell) for name, cell in row if cell} for row in rows]
+        lines = ["\ufeff" + json.dumps(objects[0]), *map(json.dumps, objects[1:])]
+    (toy / "train.py").write_text(
+        "import json, sys, time\n"
+        f"lines, parts = {lines!r}, {parts}\n"
+        f"with open(f'{{sys.argv[1]}}/{file}', 'w', encoding='utf-8') as log:\n"
+        "    for line in lines:\n"
+        "        print(line, file=log, flush=True)\n"
+        "        time.sleep(1.2 if parts > 1 else 0)\n"
+        "json.dump({'loss': 0.5}, open(f'{sys.argv[1]}/result.json', 'w'))"
+    )
+    curves = {"file": file, "step": "epoch"}
+    declare(toy, "keys", command=["python", "train.py", "{folder}"], curves=curves)
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    assert [{k: v for k, v in line.items() if k != "seconds"} for line in curve(log)][:2] == [
+        {"step": 1, "val_loss": 0.9, "train_loss": 0.8},
+        {"step": 2, "val_loss": 0.6, "train_loss": 0.7},
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "columns", "expected"),
     [

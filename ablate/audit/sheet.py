@@ -215,7 +215,14 @@ def _read_folder(folder: Path, keys: SheetKeys) -> tuple[list[Line], str, str]:
 
 
 def read_frame(frame: Any, keys: SheetKeys) -> Sheet:
-    """Read a pandas frame. The sheet's hash is that of the frame written as csv."""
+    """Read a pandas frame. The sheet's hash is that of the frame written as csv.
+
+    Raises UserError for anything else.
+    """
+    if not (hasattr(frame, "columns") and hasattr(frame, "set_axis")):
+        raise UserError(
+            f"expected {FRAME}, got {type(frame).__name__}; `ablate import FILE` reads a file"
+        )
     columns = [str(name) for name in frame.columns]
     check_columns(columns, FRAME)
     renamed_frame = frame.set_axis(columns, axis=1)
@@ -383,12 +390,10 @@ def check_sheets(
             reason = "was imported by another store, so it is not read"
         else:
             try:
-                sheet = _same_sheet(source)
-            except UserError as error:
-                reason = str(error).removeprefix(f"{source.file}: ")
-            else:
-                findings += _differing(sheet, ids, results)
+                findings += [*_differing(_same_sheet(source), ids, results)]
                 continue
+            except UserError as error:  # also of a file of predictions that was moved
+                reason = str(error).removeprefix(f"{source.file}: ")
         notes.append(f"{source.file}: {reason}: its numbers are those that the ledger sealed")
     return findings, notes
 

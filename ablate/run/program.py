@@ -277,11 +277,17 @@ def resume_words(
     if program.resume is None:
         return []
     words = split_command(program.resume, "resume")
-    full = fill_command(words, settings, places)
-    folder_words = [
-        new for word, new in zip(words, full, strict=True) if takes([word], FOLDER_PLACE)
-    ]
-    return full if all(os.path.exists(word.rpartition("=")[2]) for word in folder_words) else []
+    folder_words = [_path_word(word) for word in words if takes([word], FOLDER_PLACE)]
+    paths = fill_command(folder_words, settings, places)
+    return fill_command(words, settings, places) if all(map(os.path.exists, paths)) else []
+
+
+def _path_word(word: str) -> str:
+    """Return the part of a command's word that names a file in the run's folder: that of
+    `--resume={folder}/last.pt` begins after the equals sign. The filled word may have others, in
+    the folder's own name."""
+    option, _, file = word.partition(f"{{{FOLDER_PLACE}}}")
+    return f"{option.rpartition('=')[2]}{{{FOLDER_PLACE}}}{file}"
 
 
 def argument_text(value: Any) -> str:
@@ -390,5 +396,5 @@ def _by_git(folder: Path) -> Iterator[str]:
             if (path := folder / name).is_file():
                 if options[0] == "--cached" or not name.endswith(LOGS):
                     yield name
-            elif path.is_dir():  # a repository within this one
+            elif path.is_dir() and not path.is_symlink():  # a repository within this one
                 yield from (f"{name.rstrip('/')}/{below}" for below in _by_git(path))

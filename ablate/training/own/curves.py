@@ -18,7 +18,7 @@ from typing import Any
 
 from ablate.run import Program
 from ablate.shared import NotRegular, UserError, open_file
-from ablate.training.own.handle import Handle
+from ablate.training.own.handle import TEST, Handle
 from ablate.training.own.result_table import to_number, value_at
 
 PART = 1 << 16  # bytes that are read and logged before the program is looked at again
@@ -41,6 +41,12 @@ class ProgramCurves:
         self._columns = validation_columns(program.result.keys(metrics))
         self._owners = {column: key for key, names in self._columns.items() for column in names}
         self._present: set[str] = set()  # columns of metrics that the table has had
+        # Columns that `Handle.log` can't take: its own arguments, and names under which it keeps
+        # the values of metrics, such as those on the test set.
+        kept = {f"{prefix}{key}" for key in self._columns for prefix in ("val_", TEST)}
+        self._left_out = {"step", "self"} | kept - self._owners.keys()
+        self._step, self._values = -1, dict[str, float]()  # of the newest step
+        self._is_logged = True
 
     def log_new_lines(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
@@ -95,12 +101,16 @@ class ProgramCurves:
             raise UserError(f"{place}: a line has more than {LONGEST:,} bytes; write shorter ones")
         if not ended:
             new = new[:lines_end]
+        text = new.decode(errors="replace")
+        if self._offset == 0:
+            text = text.removeprefix("\ufeff")  # of an editor, or of pandas as utf-8-sig
         self._offset += len(new)
-        return new.decode(errors="replace"), bool(new) and self._offset < size
+        return text, bool(new) and self._offset < size
 
     def _log_all(self, lines: str) -> None:
         for row in self._rows(lines):
-            self._log(row)
+            self._take(row)
+        self._log()
 
     def _rows(self, text: str) -> Iterator[Mapping[str, Any]]:
         assert self._file is not None or not text
@@ -116,13 +126,16 @@ class ProgramCurves:
                     yield row
             return
         csv.field_size_limit(LONGEST)  # a line is bounded already
-        for cells in csv.reader(text.splitlines()):
+        for record in csv.reader(text.splitlines()):
+            cells = [cell.strip() for cell in record]
             if self._curves is not None and self._curves.step in cells:
                 self._names = cells  # once more, where a program that began again appends
             elif self._names:
                 yield dict(zip(self._names, cells, strict=False))
 
-    def _log(self, row: Mapping[str, Any]) -> None:
+    def _take(self, row: Mapping[str, Any]) -> None:
+        """Take the values of a row. Rows of one step are one line of the run's curves, as where a
+        program writes training and validation each in a row: a later value of a column counts."""
         assert self._curves is not None
         for column in self._owners.keys() - row.keys():
             if (cell := value_at(row, column)) is not None:
@@ -139,11 +152,25 @@ class ProgramCurves:
         values = {}
         for column, number in numbers.items():
             key = self._owners.get(column, column)
-            if key.isidentifier() and (math.isfinite(number) or self._handle.judges(key)):
+            is_finite = math.isfinite(number) or self._handle.judges(key)
+            if key.isidentifier() and key not in self._left_out and is_finite:
                 values[key] = number
-        if step <= self._handle.step:
-            self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
-        self._handle.log(int(step), **values)
+        if int(step) != self._step:
+            self._log()
+            self._step, self._values = int(step), {}
+        elif self._values | values == self._values:
+            return
+        self._values |= values
+        self._is_logged = False
+
+    def _log(self) -> None:
+        """Log the values of the newest step, unless they are logged already."""
+        if self._is_logged:
+            return
+        if self._step <= self._handle.step:
+            self._handle.rewind(self._step - 1)  # it began again, or goes on from before
+        self._handle.log(self._step, **self._values)
+        self._is_logged = True
 
     def _validated_by(self, column: str) -> str | None:
         """Return the metric whose values on validation a column has; None for other columns.
