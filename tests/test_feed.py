@@ -83,6 +83,23 @@ def test_every_batch_arrives_whole_however_late_it_is_copied(threads):
             assert told.index(f"sent {number}") < told.index(f"send {number + RING}")
 
 
+def test_labels_leave_the_memory_that_a_link_takes_again():
+    """A link's stream takes the memory of its batches again as soon as the stream that received
+    them is done, while a step on another stream may still read labels."""
+    sent_batches = []
+
+    class Link(Slow):
+        def receive(self, batch: Split, event: Any) -> None:
+            super().receive(batch, event)
+            sent_batches.append(batch)
+
+    fed = Feed(lambda n: (numbered(20), rows_of(n), None), CPU, 2, 1, Link())
+    labels = fed.fetch(0).labels
+    [sent] = sent_batches
+    sent.labels.zero_()
+    assert torch.equal(labels, rows_of(0))
+
+
 def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it():
     split, asked = numbered(12), []
 

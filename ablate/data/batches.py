@@ -59,7 +59,8 @@ class CudaLink:
     def send(self, batch: Split) -> tuple[Split, torch.cuda.Event]:
         """Start the copy of a batch to the device. Returns, without waiting, the batch on the
         device and an event that marks the end of the copy."""
-        with torch.cuda.stream(self._stream):
+        # A thread begins on GPU 0, where leaving the stream would open a context for another GPU.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             device_batch, event = batch.to(self._device), torch.cuda.Event(blocking=True)
             event.record(self._stream)
         return device_batch, event
@@ -113,6 +114,11 @@ class Feed:
         batch, event = self._coming.pop(number).result()
         if self._link is not None:
             self._link.receive(batch, event)
+            # A step reads labels as they are, perhaps on another stream than this one. The link
+            # takes their memory again once this stream is done with them: so they are copied into
+            # memory of this stream, which is that of all inputs (see training/inputs_ahead.py).
+            if not has_masks(batch):
+                batch = replace(batch, labels=batch.labels.clone())
         return batch
 
     def close(self) -> None:

@@ -102,7 +102,9 @@ class Group(Ranks):
             timeout=LONGEST,
         )
         # Words go between hosts' processes: no device waits for them.
-        self._hosts = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
+        self._hosts = dist.group.WORLD
+        if backend != "gloo":
+            self._hosts = dist.new_group(backend="gloo", timeout=LONGEST)
 
     def gather(self, part: Tensor) -> Tensor:
         all_parts = part.new_empty(self.world * len(part), *part.shape[1:])
