@@ -31,6 +31,7 @@ from support.programs import (
 from yaml import safe_load
 
 from ablate.planning import expand
+from ablate.run import program
 from ablate.run.rundir import RunDir
 from ablate.running.launchers.local import Inline
 from ablate.shared import UserError, system
@@ -433,6 +434,8 @@ def test_the_same_content_is_the_same_run(toy, shell):
     shell("sweep", *words, INLINE)
     (toy / "sweeps" / "other.yaml").write_text("seeds: 3")  # ours, no code
     (toy / "out.txt").write_text("ignored")
+    (toy.parent / "images").mkdir()
+    (toy / "images").symlink_to(toy.parent / "images")  # data, and no repository of code
     os.rename("conf/trainer/toy.yaml", "conf/trainer/toy2.yaml")  # called otherwise
     assert ids("trainer=toy2", *words[1:]) == first
     os.rename("conf/trainer/toy2.yaml", "conf/trainer/toy.yaml")
@@ -449,6 +452,22 @@ def test_the_same_content_is_the_same_run(toy, shell):
     assert len(attempts(toy)) == 4  # nothing was left to train
     declare(toy, "code", data=["corpus.bin"], command=COMMAND + " ")
     assert not {*ids(*words)} & {*first}
+
+
+@pytest.mark.parametrize(
+    ("resume", "file"),
+    [("--resume {folder}/last.pt", "last.pt"), ("--resume={folder}/step=9.pt", "step=9.pt")],
+)
+def test_a_checkpoint_is_found_in_a_folder_with_an_equals_sign(tmp_path, resume, file):
+    declaration = program.read_program(
+        {k: v for k, v in YAML.items() if k in program.FIELDS} | {"resume": resume}
+    )
+    folder = tmp_path / "lr=0.1"
+    folder.mkdir()
+    places = {"folder": str(folder), "seed": 0}
+    assert program.resume_words(declaration, {}, places) == []
+    (folder / file).touch()
+    assert program.resume_words(declaration, {}, places) == resume.format(folder=folder).split(" ")
 
 
 @pytest.mark.faults

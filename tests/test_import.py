@@ -271,6 +271,8 @@ def test_predictions_are_kept_and_equal_ones_are_said(run, bring, tmp_path):
         line["acc"] = 90 + line["seed"] / 10 + (line["method"] == "dpn")
     bring(some, "--seed", "seed", "--predictions", "file", of=NAMED)
     assert entries(table(run, "paper2"))["", "wd"]["verdict"] == "did nothing"
+    (tmp_path / some[0]["file"]).rename(tmp_path / "moved.npy")
+    assert "nothing wrong" in run("verify", "paper2")  # the store has its copies
     next(Path("runs/runs").glob("*/predictions.npy")).write_bytes(b"else")
     assert "predictions.npy: differs" in run("verify", "paper2", code=1)
 
