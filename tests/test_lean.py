@@ -195,7 +195,7 @@ def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(ex
 
 # --- From a lean bundle back to a store -----------------------------------------------------------
 
-TABLES = (("csv",), ("tidy",), ("md", "--show", "gain,verdict"))
+TABLES = (("csv",), ("tidy",), ("md", "--show", "gain,verdict", "--notes", "full"))
 
 
 def brought(shell: Shell, *words: str) -> list[int]:
@@ -243,7 +243,7 @@ def test_a_store_of_it_is_exported_lean_alone_to_the_same_files(back):
 
 def test_whole_runs_replace_thinned_ones_and_are_never_replaced(exported, back):
     for source in (exported.folder / "whole", exported.folder / "runs"):
-        assert brought(back, str(source), "--store", "back") == [6]
+        assert brought(back, str(source), "--store", "back")[0] >= 6  # and other sweeps' runs
         assert not list((back.folder / "back").rglob("thinned.json"))
         verified = back("verify", "tiny", "--store", "back").out
         assert "lean" not in verified

@@ -268,17 +268,18 @@ def _copy(
         names = ("result", "run", "env", "metrics")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
-        also = [dataset["name"] for dataset in run.cell.spec.also]
-        probes = run.cell.spec.probes
-        measured = {
-            source.predictions: target.predictions,
-            **{source.predictions_on(name): target.predictions_on(name) for name in also},
-            **{source.probe(name): target.probe(name) for name in probes},
-        }
-        for file, copy in measured.items():
+        copies = {source.predictions: target.predictions}
+        for dataset in run.cell.spec.also:
+            name = dataset["name"]
+            copies[source.predictions_on(name)] = target.predictions_on(name)
+        for probe in run.cell.spec.probes:
+            copies[source.probe(probe)] = target.probe(probe)
+        whole_hashes = {}
+        for file, copy in copies.items():
             _copy_file(file, copy)
+            whole_hashes[copy.name] = source.whole_hash(file)
         if source.thinned.exists():
-            note_thinned(target, {b.name: source.whole_hash(a) for a, b in measured.items()})
+            note_thinned(target, whole_hashes)
         if anonymous:
             _forget_places(target)
             continue

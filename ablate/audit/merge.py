@@ -131,7 +131,7 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
         rows = (row for column in look["columns"].values() for row in column["rows"].values())
         end = max(end, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
         looks.append((end, look))
-    marked = {run: [_bundled(*event) for event in history] for run, history in histories.items()}
+    marked = {run: [_bundled(event) for event in history] for run, history in histories.items()}
     last_time = max(
         (timestamp for history in histories.values() for timestamp, _, _ in history), default=0.0
     )
@@ -139,9 +139,12 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
 
 
 def _bundled(
-    timestamp: float, kind: str, detail: dict[str, Any], mark: Literal[True] | str = True
+    event: tuple[float, str, dict[str, Any]], mark: Literal[True] | str = True
 ) -> tuple[float, str, dict[str, Any]]:
-    return timestamp, kind, {**detail, FROM_BUNDLE: mark} if kind in FINAL_STATUSES else detail
+    timestamp, kind, detail = event
+    if kind in FINAL_STATUSES:
+        detail = {**detail, FROM_BUNDLE: mark}
+    return timestamp, kind, detail
 
 
 # What two trainings of a run have alike where their bits are the same; times may differ.
@@ -242,13 +245,18 @@ class _Move:
     @functools.cached_property
     def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
         """The content of the run's `thinned.json`; {} where all of its files are whole."""
-        here = RunDir(Path(self.run.id))  # for the names that files have in a store
-        pairs = zip(_files(self, self.folder, None), _files(self, here, None), strict=True)
-        return {
-            target.name: {"whole": whole, "kept": sha256_of(file) if file.exists() else None}
-            for (file, sha256), (target, _) in pairs
-            if sha256 is not None and (whole := self.folder.whole_hash(file)) is not None
-        }
+        hashes: dict[str, Mapping[str, str | None]] = {}
+        store_folder = RunDir(Path(self.run.id))  # for the names that files have in a store
+        pairs = zip(_files(self, self.folder, None), _files(self, store_folder, None), strict=True)
+        for (file, sha256), (target, _) in pairs:
+            whole_hash = self.folder.whole_hash(file)
+            if sha256 is None or whole_hash is None:
+                continue
+            kept_hash = None
+            if file.exists():
+                kept_hash = sha256_of(file)
+            hashes[target.name] = {"whole": whole_hash, "kept": kept_hash}
+        return hashes
 
 
 class _Merge:
@@ -303,7 +311,7 @@ class _Merge:
         history = move.source.histories[move.run.id]
         if move.thinned:
             thinned_hash = hashlib.sha256(to_json(move.thinned)).hexdigest()
-            history = [_bundled(*event, thinned_hash) for event in history]
+            history = [_bundled(event, thinned_hash) for event in history]
         self._queue_history(move.run.id, history)
 
     def _take_half(
@@ -401,8 +409,9 @@ class _Merge:
     def _is_fuller(self, move: _Move, path: Path) -> bool:
         """Return whether a run, whose folder here or in an earlier source is `path`, has thinned
         files there and whole ones in this source."""
-        chosen = self.moves.get(move.run.id)
-        is_thinned = bool(chosen.thinned) if chosen is not None else RunDir(path).thinned.exists()
+        is_thinned = RunDir(path).thinned.exists()
+        if move.run.id in self.moves:
+            is_thinned = bool(self.moves[move.run.id].thinned)
         loses_weights = RunDir(path).weights.exists() and not move.folder.weights.exists()
         return is_thinned and not move.thinned and not loses_weights
 

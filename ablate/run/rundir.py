@@ -293,10 +293,17 @@ class RunDir:
 
         None for a whole file, and for a thinned one that was changed since.
         """
-        content = read_json(self.thinned)
-        match content.get(path.name) if isinstance(content, dict) else None:
-            case {"whole": str(whole), "kept": kept}:
-                return whole if kept == (sha256_of(path) if path.exists() else None) else None
+        match read_json(self.thinned):
+            case dict(content):
+                hashes = content.get(path.name)
+            case _:
+                return None
+        present_hash = None
+        if path.exists():
+            present_hash = sha256_of(path)
+        match hashes:
+            case {"whole": str(whole_hash), "kept": kept_hash} if kept_hash == present_hash:
+                return whole_hash
         return None
 
     def read_table(self, path: Path) -> Any:

@@ -75,9 +75,9 @@ def repair_ledger(store: Store) -> Repaired:
                 f"{store.plan_path(sweep)}: taken from its file, since no seal of it could be read"
             )
         if runs:
-            files, them = ("its file", "it") if len(runs) == 1 else ("their files", "them")
+            files, pronoun = ("its file", "it") if len(runs) == 1 else ("their files", "them")
             report.lines.append(
-                f"{count_text(len(runs), 'result')} taken from {files}, since no hash of {them} "
+                f"{count_text(len(runs), 'result')} taken from {files}, since no hash of {pronoun} "
                 f"could be read"
             )
         report.backup = _put_aside(store)

@@ -80,8 +80,8 @@ def collapsed(
 ) -> str:
     """`end`: how a collapsed run of the task ends, "": with the loss of `prior`."""
     end = end or f"ended with a training loss no lower than the loss of {prior}"
-    them = "it" if len(seeds) == 1 else "them"
-    text = f"Collapsed: {seed_names(seeds)} {end}; the mean includes {them}"
+    pronoun = "it" if len(seeds) == 1 else "them"
+    text = f"Collapsed: {seed_names(seeds)} {end}; the mean includes {pronoun}"
     return f"{text}{_own_interval_clause(own_interval)}." + _fisher_clause(fisher)
 
 

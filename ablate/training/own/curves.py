@@ -43,8 +43,9 @@ class ProgramCurves:
         self._present: set[str] = set()  # columns of metrics that the table has had
         # Columns that `Handle.log` can't take: its own arguments, and names under which it keeps
         # the values of metrics, such as those on the test set.
-        kept = {f"{prefix}{key}" for key in self._columns for prefix in ("val_", TEST)}
-        self._left_out = {"step", "self"} | kept - self._owners.keys()
+        self._left_out = {"step", "self"}
+        for key in self._columns:
+            self._left_out |= {f"val_{key}", f"{TEST}{key}"} - self._owners.keys()
         self._step, self._values = -1, dict[str, float]()  # of the newest step
         self._is_logged = True
 
