@@ -8,7 +8,7 @@ file and its functions. page.py draws its own forest with `by_seed` and `limits`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Literal
 
 from matplotlib import rcParams
@@ -225,7 +225,7 @@ def _mark(
     gains_text = ", ".join(
         f"{s}: {table.metric_of().text(gain, sign=True)}" for s, gain in seeds.items()
     )
-    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by seed: {gains_text}")
+    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by {table.repeat}: {gains_text}")
     return point
 
 
@@ -254,12 +254,15 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
 
 
 def by_seed(table: Table, entry: Entry) -> dict[int, float]:
-    """Return the gain of each seed that the baseline has finished, too."""
+    """Return the gain of each seed that the baseline has finished, too. Of a sheet without seeds,
+    whose numbers of runs link no rows, the gain of each run over the mean of the baseline's."""
     column = next(column for column in table.columns if column.label == entry.column)
     base = next(
         column_entry.values for column_entry in column.entries if column_entry.row == table.baseline
     )
     sign = table.metric_of().sign
+    if table.repeats == "runs":
+        return {s: sign * (value - fmean(base.values())) for s, value in entry.values.items()}
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
 
 
@@ -377,7 +380,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     bars = _interval_lines(plan, table, entries, form)
     warnings = table.unmarked_notes("warning")
     lines = [
-        f"{better}{' '.join(bars)} Dots: single seeds.",
+        f"{better}{' '.join(bars)} Dots: single {table.repeats}.",
         # Averages and contrasts, which that one is about, are not drawn here.
         *(note.text for note in warnings if note.key != "looks.below"),
     ]
