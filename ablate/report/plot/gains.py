@@ -7,6 +7,7 @@ file and its functions. page.py draws its own forest with `by_seed` and `limits`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, median_low
 from typing import Literal
@@ -285,9 +286,12 @@ def limits_of(
     means: Sequence[float], reaches: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
     """Return the range over which means are drawn. It contains zero, every mean, and every reach
-    (interval and seeds) except those more than FAR times as wide as the median one, with a margin
-    of 5 % at each end."""
-    width_limit = FAR * median_low([high - low for low, high in reaches] or [0.0])
+    (interval and seeds) except those more than FAR times as wide as the median one of those that
+    have a width, with a margin of 5 % at each end."""
+    # Differences of equal gains may be off by their last digits.
+    wide = [(low, high) for low, high in reaches if not math.isclose(low, high, abs_tol=1e-9)]
+    widths = [high - low for low, high in wide]
+    width_limit = FAR * median_low(widths or [0.0])
     ends = [end for low, high in reaches if high - low <= width_limit for end in (low, high)]
     ends += [0.0, *means]
     low, high = min(ends), max(ends)
