@@ -18,6 +18,7 @@ from support.tables import finished, make_plan, plant, tabulate
 from ablate.analysis import stats
 from ablate.analysis.effects import TOGETHER
 from ablate.planning import expand
+from ablate.report.page import render_page
 from ablate.report.plot import FIGURE_KINDS, FigureForm
 from ablate.report.plot.changes import EXPECTED, FADED, changes, pairs
 from ablate.report.plot.curves import curves
@@ -413,3 +414,17 @@ def test_curves_are_in_a_grid_that_fills_its_sheet(columns, grid):
     shown = [axes for parts in sheet.panels for axes in parts]
     assert not [axes for axes in shown if axes.bbox.overlaps(box)]
     assert (not sheet.figure.legends) == (columns == 5)  # in the empty place, where there is one
+
+
+def test_a_report_of_changes_says_nothing_of_rows_without_intervals():
+    """Its changes have them; where rows should have them, the report says that none has."""
+
+    def first_element(plan, table):
+        page = render_page(plan, table, [], (), {})
+        return page.partition('id="gains"')[2].partition("</h2>")[2].split()[:2]
+
+    plan, table = designed()
+    assert any(line.verdict for line in table.blocks[0].lines)
+    remark = ["<p", 'class="quiet">No']
+    assert first_element(plan, table) != remark
+    assert first_element(replace(plan, changes=None), table) == remark

@@ -34,7 +34,7 @@ from ablate.report.plot import (
     probes,
 )
 from ablate.report.plot.form import cell_name
-from ablate.report.plot.gains import limits
+from ablate.report.plot.gains import limits, limits_of
 from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, Subject, styled
 from ablate.run.metrics import TASKS
@@ -171,6 +171,16 @@ def test_an_interval_that_would_flatten_all_others_is_cut_and_told(plan, table, 
         assert "Cut at the arrows: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
         assert "Cut at" not in figure(plan, table, kind, store.rundir)
     assert limits(cut, []) == (-1, 1)
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-14])
+def test_rows_without_a_width_cut_no_interval(width):
+    """Gains that are equal in all seeds have none, but for the last digits of their differences."""
+    low, high = limits_of([0.5, 0.5, 0.5, 0.9], [(0.5, 0.5 + width)] * 3 + [(0.2, 1.6)])
+    assert low < 0
+    assert high > 1.6
+    low, high = limits_of([0.5, 0.9, 0.9], [(0.5, 0.5 + width), (0.2, 1.6), (-90.0, 90.0)])
+    assert -90 < low < high < 90
 
 
 def test_the_forest_prints_the_verdicts(drawn, table):

@@ -336,6 +336,15 @@ def test_an_unstable_baseline_voids_its_column(scored, fate):
         assert counts.text in text
 
 
+def test_a_void_column_without_results_of_variants_counts_the_baselines_runs_alone():
+    plan = make_plan(["base", "better"])
+    results = {f"base@#{seed}": DIVERGED for seed in range(3)}
+    [counts] = notes_of(tabulate(plan, results), "void.rows")
+    assert counts.values["variants"] == []
+    assert "3 of 3 runs of base" in counts.text
+    assert "variants" not in counts.text
+
+
 def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     plan = make_plan(list(PLANTED))
     cells = [with_sections(cell, optim={"lr": 0.003}) for cell in plan.cells]

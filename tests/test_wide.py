@@ -14,11 +14,12 @@ from conftest import records
 from support.plans import with_sections
 from support.planted_sweeps import GAINS, GROUPS, grouped_sweep
 from support.published_tables import LAID_OUT, PRINTED, THEIRS, against_table_3, planted, published
-from support.tables import SPEC, finished, grids, tabulate, text_of
+from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
 
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
+from ablate.planning.design import Imported
 from ablate.planning.expand import plan_from_words as make_real
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
@@ -352,3 +353,33 @@ paper: {table: T3, rows: {a: base, b: dpn}}
     assert differs() == {"optim.lr not as in recipe=quick data=digits data.size=32"}
     assert differs(chosen=(TuningWinner({"optim.lr": 0.5}, 1, 3, 0.9),)) == {""}
     assert differs(chosen=(TuningWinner({"optim.wd": 0.5}, 1, 3, 0.9),)) == differs()
+
+
+def test_an_average_is_over_two_columns_whose_baseline_has_every_seed_or_is_none():
+    """A sheet in which one data set was trained with fewer seeds than the others."""
+    labels = ("cifar", "svhn", "pets")
+    plan = make_plan(["base", "dpn"], labels, 5)
+    results = {
+        run: finished(0.7 + 0.01 * GAINS["pets, S/4"][seed % 3] * (cell.row == "dpn"))
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+
+    def without(*lacking: str) -> list:
+        cells = tuple(
+            replace(cell, ids={s: run for s, run in cell.ids.items() if s < 3})
+            if cell.column in lacking
+            else cell
+            for cell in plan.cells
+        )
+        sheet = Imported(seeded=True, sources=())
+        table = tabulate(replace(plan, cells=cells, design=sheet), results)
+        return [block for block in table.blocks if block.kind == "average"]
+
+    [average] = without("svhn")
+    assert {line.columns for line in average.lines} == {("cifar", "pets")}
+    assert re.findall(r"\d+", average.title) == ["2"]
+    assert "svhn" in average.note
+    assert without("svhn", "pets") == []
+    [whole] = without()
+    assert (re.findall(r"\d+", whole.title), whole.note) == (["3"], "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ablate.analysis import stats
@@ -66,11 +67,12 @@ class Arrays:
         """True if the blocks give the verdicts of looks."""
         return self.detail is Detail.VERDICTS and self.by_looks
 
-    @property
-    def void(self) -> tuple[str, ...]:
-        """List the columns whose baseline is unstable: no block uses them."""
-        pairs = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
-        return tuple(column.heading for column, unstable in pairs if unstable)
+    @cached_property
+    def incomplete(self) -> stats.Bools:
+        """The columns (C,) whose baseline lacks a replicate."""
+        import numpy as np
+
+        return np.asarray(np.isnan(self.y[:, self.baseline]).any(axis=-1))
 
     def images(self, columns: Iterable[int]) -> list[stats.Bools] | None:
         """Return which images the runs get right, an array (R, replicates, N) for each of these
@@ -204,10 +206,11 @@ def averages(arrays: Arrays) -> tuple[Summary, ...]:
     rows, everywhere = len(plan.rows) - 1, range(len(plan.columns))
     method = arrays.method(rows)
     lines, note, noise = _averages(arrays, everywhere, method, "")
+    usable = len(plan.columns) - sum(map(len, _unusable(arrays, everywhere).values()))
     average = Summary(
         kind="average",
         name="average",
-        title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
+        title=f"Average over the {usable} columns",
         note=note,
         contrasts=method.contrasts,
         lines=lines,
@@ -247,14 +250,28 @@ def _with_mean(average: stats.AverageGain) -> stats.Estimate:
     return dataclasses.replace(average.sampled, mean=average.gain.gain.mean)
 
 
+def _unusable(arrays: Arrays, column_indices: Iterable[int]) -> dict[str, list[str]]:
+    """Return which of the columns with these indices no row is averaged over: why -> headings."""
+    headings: dict[str, list[str]] = {}
+    for c in column_indices:
+        if arrays.unstable[c, arrays.baseline]:
+            reason = "its baseline is unstable"
+        elif arrays.incomplete[c]:
+            reason = "its baseline lacks a seed"
+        else:
+            continue
+        headings.setdefault(reason, []).append(arrays.plan.columns[c].heading)
+    return headings
+
+
 def _averages(
     arrays: Arrays, column_indices: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], str, str]:
     """Return a line for each row, with its average over the columns with these indices; which
     columns are left out; and whose baselines are noisy."""
     plan, columns = arrays.plan, list(column_indices)
-    void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
-    if len(columns) - len(void) < FEWEST:
+    unusable = _unusable(arrays, columns)
+    if len(columns) - sum(map(len, unusable.values())) < FEWEST:
         return (), "", ""
     y, unstable = arrays.y[columns], arrays.unstable[columns]
     right = arrays.images(columns)
@@ -276,7 +293,9 @@ def _averages(
                     columns=tuple(plan.columns[c].label for c in averaged_columns),
                 )
             )
-    left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""
+    left_out = joined_note(
+        *(f"without {', '.join(headings)}: {reason}" for reason, headings in unusable.items())
+    )
     noise = noisy(ratios.values(), by_images=right is not None)
     noise = f"{group}: {noise}" if group and noise else noise
     return tuple(lines), left_out, noise

@@ -178,9 +178,12 @@ def _few_beside_more(row: JudgedRow) -> bool:
 
 
 def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> Sentence:
-    """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it."""
+    """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it. Without
+    seeds, whose runs have no pairs, by each run's gain over the mean of the baseline's."""
     metric = plan.metric
     ours, theirs = scores.main.by_seed, base.main.by_seed
+    if not plan.design.blocks:
+        theirs = dict.fromkeys(ours, statistics.fmean(theirs.values()))
     gains = {seed: metric.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
     middle = statistics.median(gains.values())
     worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
@@ -188,7 +191,7 @@ def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> 
         "verdict.unstable",
         metric={"change": metric.change, "points": metric.points, "decimals": metric.decimals},
         ratio=gain.ratio,
-        seed=worst,
+        seed=worst if plan.design.blocks else None,
         gain=gains[worst],
         needed_seeds=gain.decides,
         most_seeds=stats.MOST_SEEDS,

@@ -208,6 +208,11 @@ class Table:
     target: float | None = None  # that means are judged against, in the place of gains
 
     @property
+    def repeat(self) -> str:
+        """One of those that n counts: "seed" or "run"."""
+        return self.repeats.removesuffix("s")
+
+    @property
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
         return title_line(self.title or self.sweep, self.trained_on)

@@ -119,8 +119,11 @@ class Fixed:
         return plan
 
     def compared(self, plan: Plan) -> Plan:
-        """Return the plan with the seeds that are compared over all cells."""
-        return plan
+        """Return the plan with the seeds that are compared over all cells: without those that the
+        user has skipped in every cell, of which no cell has a result."""
+        if plan.tune is not None and plan.tune.repeats is not None and len(plan.replicates) > 1:
+            return plan  # searches are dealt to seeds by their places, so that all must stay
+        return replace(plan, seeds=plan.counted_seeds)
 
     def needed_runs(self, plan: Plan) -> dict[str, str]:
         """Return the runs that can't be skipped: id -> what needs the run, such as "its search"."""

@@ -58,6 +58,7 @@ def render_page(
         table=table,
         sheet=_sheet(table),
         forests=forests(plan, table),
+        has_changes=plan.changes is not None,  # which have the verdicts, and not rows
         axis=f"{table.metric_of().contrast_with(table.baseline_words)}, {table.metric_of().points}",
         figures=figures,
         counted=by_status,

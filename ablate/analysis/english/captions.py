@@ -534,16 +534,18 @@ def void_rows(
     column: str, baseline: str, unstable: int, runs: int, variants: Sequence[Values]
 ) -> str:
     """`variants`: of `rows` with equal counts, the number of `unstable` runs and of all `runs`, and
-    Fisher's exact `p` against the baseline, None where it isn't shown."""
+    Fisher's exact `p` against the baseline, None where it isn't shown. There is none where no
+    variant has a result."""
     parts = [
         f"{group['unstable']} of {group['runs']} of {first_few(group['rows'])}"
         + (f", Fisher's exact p = {group['p']:.2g}" if group["p"] is not None else "")
         for group in variants
     ]
+    of_variants = f"; of the variants, {'; '.join(parts)}" if parts else ""
     return prefixed(
         column,
-        f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed; of the "
-        f"variants, {'; '.join(parts)}.",
+        f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed"
+        f"{of_variants}.",
     )
 
 

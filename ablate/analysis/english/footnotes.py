@@ -245,23 +245,25 @@ def spread_hardly_any_image() -> str:
 def verdict_unstable(
     metric: Values,
     ratio: float | None,
-    seed: int,
+    seed: int | None,
     gain: float,
     needed_seeds: int | None,
     most_seeds: int,
 ) -> str:
-    """`seed`, `gain`: those that lie farthest from the median; `needed_seeds`: those
-    that would resolve such a gain, None for more than `most_seeds`."""
+    """`seed`, `gain`: those that lie farthest from the median, None for the seed of a run of a
+    sheet without seeds; `needed_seeds`: those that would resolve such a gain, None for more than
+    `most_seeds`."""
     change = metric["change"]
+    noun, farthest = ("run", "One run") if seed is None else ("seed", f"Seed {seed}")
     resolution = (
-        f"about {needed_seeds} such seeds would resolve a {change} as large"
+        f"about {needed_seeds} such {noun}s would resolve a {change} as large"
         if needed_seeds is not None
-        else f"even {most_seeds} such seeds would not resolve a {change} as large"
+        else f"even {most_seeds} such {noun}s would not resolve a {change} as large"
     )
     times = f"{ratio:.1f} times" if ratio is not None else "many times"
     return (
-        f"Unstable: this row varies {times} as much between seeds as the others; without that its "
-        f"{change} would stand out. Seed {seed} is farthest from the median "
+        f"Unstable: this row varies {times} as much between {noun}s as the others; without that "
+        f"its {change} would stand out. {farthest} is farthest from the median "
         f"({gain:+.{metric['decimals']}f} {metric['points']}); {resolution}."
     )
 

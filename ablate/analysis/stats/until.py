@@ -136,6 +136,7 @@ def take_look(
     if method.margin is not None:
         error = look_fit.sd / math.sqrt(n)
         futile = np.abs(look_fit.gain) + stdtrit(look_fit.df, FUTILITY) * error < method.margin
+        futile &= look_fit.sd > 0
         decided = np.where(active & ~excludes_zero & futile, Decision.FUTILE, decided)
     return look_fit, LookState(active & (decided == Decision.UNDECIDED), decided)
 

@@ -7,8 +7,9 @@ file and its functions. page.py draws its own forest with `by_seed` and `limits`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Literal
 
 from matplotlib import rcParams
@@ -225,7 +226,7 @@ def _mark(
     gains_text = ", ".join(
         f"{s}: {table.metric_of().text(gain, sign=True)}" for s, gain in seeds.items()
     )
-    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by seed: {gains_text}")
+    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by {table.repeat}: {gains_text}")
     return point
 
 
@@ -254,12 +255,15 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
 
 
 def by_seed(table: Table, entry: Entry) -> dict[int, float]:
-    """Return the gain of each seed that the baseline has finished, too."""
+    """Return the gain of each seed that the baseline has finished, too. Of a sheet without seeds,
+    whose numbers of runs link no rows, the gain of each run over the mean of the baseline's."""
     column = next(column for column in table.columns if column.label == entry.column)
     base = next(
         column_entry.values for column_entry in column.entries if column_entry.row == table.baseline
     )
     sign = table.metric_of().sign
+    if table.repeats == "runs":
+        return {s: sign * (value - fmean(base.values())) for s, value in entry.values.items()}
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
 
 
@@ -282,9 +286,12 @@ def limits_of(
     means: Sequence[float], reaches: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
     """Return the range over which means are drawn. It contains zero, every mean, and every reach
-    (interval and seeds) except those more than FAR times as wide as the median one, with a margin
-    of 5 % at each end."""
-    width_limit = FAR * median_low([high - low for low, high in reaches] or [0.0])
+    (interval and seeds) except those more than FAR times as wide as the median one of those that
+    have a width, with a margin of 5 % at each end."""
+    # Differences of equal gains may be off by their last digits.
+    wide = [(low, high) for low, high in reaches if not math.isclose(low, high, abs_tol=1e-9)]
+    widths = [high - low for low, high in wide]
+    width_limit = FAR * median_low(widths or [0.0])
     ends = [end for low, high in reaches if high - low <= width_limit for end in (low, high)]
     ends += [0.0, *means]
     low, high = min(ends), max(ends)
@@ -377,7 +384,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     bars = _interval_lines(plan, table, entries, form)
     warnings = table.unmarked_notes("warning")
     lines = [
-        f"{better}{' '.join(bars)} Dots: single seeds.",
+        f"{better}{' '.join(bars)} Dots: single {table.repeats}.",
         # Averages and contrasts, which that one is about, are not drawn here.
         *(note.text for note in warnings if note.key != "looks.below"),
     ]
