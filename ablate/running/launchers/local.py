@@ -15,6 +15,7 @@ import os
 import select
 import signal
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,15 @@ class Local(Here):
     """A launcher of workers on this host: one for each GPU (`runs_per_gpu` for more); without a
     GPU, one with a single thread for each core."""
 
-    def __init__(self, settings: Tree, cache: Path, tied: bool = False) -> None:
-        """`tied`: the workers stop when this process dies."""
+    def __init__(
+        self, settings: Tree, cache: Path, tied: bool = False, most_gpus: int | None = None
+    ) -> None:
+        """`tied`: the workers stop when this process dies; `most_gpus`: the number of GPUs that are
+        used of those that are seen, the first ones; None: all."""
         self._settings, self._cache = settings, cache
-        self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        devices = "cpu" if most_gpus == 0 else settings["devices"]
+        found = find(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.devices = replace(found, gpus=found.gpus[:most_gpus])
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
         self.slots = slots(self.devices.gpus, fixed_runs(settings["runs_per_gpu"]), *per_run)
         self._server = ForkServer(worker_environment(self.slots), self._died, tied)
