@@ -2,6 +2,7 @@
 file. What a site's programs print is as they print it."""
 
 import contextlib
+import itertools
 import os
 import platform
 import signal
@@ -120,6 +121,12 @@ def test_a_limit_without_time_to_train_is_refused(tmp_path):
         engine("slurm", tmp_path, time="1")
     assert str(refused.value).startswith("launcher.time: 1 ")
     assert "launcher.grace_s=90" in str(refused.value)
+
+
+def test_a_job_of_lsf_has_its_gpus_alone(tmp_path):
+    for gpus, options in ((2, {"num=2:j_exclusive=yes"}), (0, set())):
+        words = engine("lsf", tmp_path, gpus=gpus).request(1).words
+        assert {after for word, after in itertools.pairwise(words) if word == "-gpu"} == options
 
 
 SRUN = """
