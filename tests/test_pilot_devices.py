@@ -8,6 +8,7 @@ import nvidia
 import pytest
 from launcher_contract import settings
 
+from ablate.run.rundir import RunDir
 from ablate.running.launchers import pilot
 from ablate.running.launchers.local import Local
 from ablate.store import write_proof
@@ -46,3 +47,12 @@ def facts(root: Path, **own: Any) -> dict[str, Any]:
 def test_a_pilot_takes_as_many_gpus_as_its_job_asked_for(tmp_path, machine, own, places):
     seen = facts(tmp_path / "runs", **own)
     assert (seen["slots"], seen["remarks"]) == ([f"desk/{place}" for place in places], [])
+
+
+def test_a_worker_knows_how_many_gpus_share_its_cores(tmp_path, machine, monkeypatch):
+    for most_gpus, gpus in ((None, 4), (2, 2), (0, 1)):
+        made = Local(settings("local"), tmp_path / "cache", most_gpus=most_gpus)
+        requests: list[dict[str, Any]] = []
+        monkeypatch.setattr(made._server, "tell", requests.append)
+        made.start(RunDir(tmp_path / "run"), made.slots[0])
+        assert requests[0]["options"]["gpus"] == gpus

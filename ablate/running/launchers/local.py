@@ -93,7 +93,10 @@ class Local(Here):
             "run": str(run.path),
             "log": str(run.log),
             "environment": slot.environment,
-            "options": worker_options(slot, self._settings, self._cache, settled),
+            "options": {
+                **worker_options(slot, self._settings, self._cache, settled),
+                "gpus": max(len(self.devices.gpus), 1),
+            },
         }
         try:
             self._server.tell(request)
