@@ -160,7 +160,8 @@ def slots(
     cores_per_run: int | str = 1,
 ) -> list[Slot]:
     """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores;
-    "auto": on the groups of every size.
+    "auto": on the groups of every size. CUDA shows a process one slice (MIG) at most, so slices
+    have no groups.
 
     There are never more threads than cores, except for one run with more ranks than that. Raises
     UserError for numbers that can't be had here.
@@ -170,6 +171,13 @@ def slots(
     verb = "is" if len(gpus) == 1 else "are"
     supply = f"{count_text(len(gpus), 'GPU')} {verb} used here"
     check_groups(runs_per_gpu, gpus_per_run, len(gpus), supply)
+    if slices := [gpu for gpu in gpus if gpu.uuid.startswith("MIG-")]:
+        if gpus_per_run not in ("auto", 1):
+            raise UserError(
+                f"launcher.gpus_per_run: {gpus_per_run}, and gpu:{slices[0].index} is a slice "
+                f"(MIG), of which CUDA shows a process one; give 1"
+            )
+        gpus_per_run = 1
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
     cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
