@@ -198,7 +198,7 @@ def test_slices_have_no_groups(made):
         every = made("local", gpus_per_run="auto", devices=devices)
         assert every.worlds == [1]
         assert len(every.slots) == len(every.devices.gpus)
-        with pytest.raises(UserError, match=r"^launcher.gpus_per_run: 2, and gpu:6:0 .* give 1$"):
+        with pytest.raises(UserError, match=r"^launcher.gpus_per_run: 2, and gpu:6:0 .* give 1, "):
             made("local", gpus_per_run=2, devices=devices)
 
 

@@ -175,7 +175,7 @@ def slots(
         if gpus_per_run not in ("auto", 1):
             raise UserError(
                 f"launcher.gpus_per_run: {gpus_per_run}, and gpu:{slices[0].index} is a slice "
-                f"(MIG), of which CUDA shows a process one; give 1"
+                f"(MIG), of which CUDA shows a process one; give 1, or GPUs in launcher.devices"
             )
         gpus_per_run = 1
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
