@@ -166,7 +166,7 @@ def test_a_refusal_for_the_hosts_that_are_left_out_says_why_they_are():
     jobs.meet("1", "n1", ["n1/gpu:0: not used: a fault"], False)
     jobs.submit(1, ())
     jobs._submitted.exception(5)
-    with pytest.raises(Failure, match="n1/gpu:0: not used: a fault; too many jobs$"):
+    with pytest.raises(Failure, match=r"n1/gpu:0: not used: a fault; too many jobs$"):
         jobs.hear((), False, 0.0)
 
 
