@@ -2,6 +2,7 @@
 file. What a site's programs print is as they print it."""
 
 import contextlib
+import itertools
 import os
 import platform
 import signal
@@ -122,7 +123,14 @@ def test_a_limit_without_time_to_train_is_refused(tmp_path):
     assert "launcher.grace_s=90" in str(refused.value)
 
 
+def test_a_job_of_lsf_has_its_gpus_alone(tmp_path):
+    for gpus, options in ((2, {"num=2:j_exclusive=yes"}), (0, set())):
+        words = engine("lsf", tmp_path, gpus=gpus).request(1).words
+        assert {after for word, after in itertools.pairwise(words) if word == "-gpu"} == options
+
+
 SRUN = """
+[ "$SRUN_CPUS_PER_TASK" = "$SLURM_CPUS_PER_TASK" ] || exit 98
 [ "$1 $2 $4" = "--unbuffered --output --error" ] || exit 99
 shift 5
 exec "$@"
@@ -140,6 +148,7 @@ def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
     path = site(tmp_path, srun=SRUN, squeue="echo 1:00")
     (tmp_path / "job").write_text(request.script)
     environment = {"PATH": f"{path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    environment["SLURM_CPUS_PER_TASK"] = "16"
     done = subprocess.run(
         ["bash", tmp_path / "job"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
@@ -148,7 +157,7 @@ def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
     line = f"ablate: {platform.node()} does not see the driver's store in {tmp_path}/a store"
     assert done.stderr.startswith(line), done.stderr
     assert done.stderr.count("\n") == 1
-    del environment["SLURM_JOB_ID"]
+    del environment["SLURM_JOB_ID"], environment["SLURM_CPUS_PER_TASK"]  # as with --cpus-per-gpu
     done = subprocess.run(
         ["bash", tmp_path / "job"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )

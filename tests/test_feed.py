@@ -139,6 +139,30 @@ def test_threads_that_gather_start_no_others():
     assert done.stdout == "0\n"
 
 
+@pytest.mark.parametrize(
+    ("cores", "share", "launcher_gpus", "threads"),
+    [
+        (16, 1.0, 1, 15),  # a job has 16 of the cores, and one GPU
+        (32, 1.0, 4, 7),  # or four, each with a run
+        (32, 0.5, 4, 3),
+        (64, 1.0, 1, 7),  # all cores: the host's other GPUs may be used, too
+        (2, 1.0, 4, 1),
+    ],
+)
+def test_the_gpus_of_a_job_share_its_cores(
+    monkeypatch, tmp_path, cores, share, launcher_gpus, threads
+):
+    """On a host of 64 cores and 8 GPUs."""
+    for gpu in range(8):
+        (tmp_path / str(gpu)).mkdir()
+    for name, value in (("HOST_GPUS", tmp_path), ("_gpu_share", 1.0), ("_launcher_gpus", 1)):
+        monkeypatch.setattr(batches, name, value)
+    monkeypatch.setattr(batches.os, "sched_getaffinity", lambda pid: range(cores))
+    monkeypatch.setattr(batches.os, "cpu_count", lambda: 64)
+    Batches.share_gpu(share, launcher_gpus)
+    assert batches.gathering_threads(torch.device("cuda")) == threads
+
+
 THREADS_OF_A_RUN = """
 import os, sys, time
 from contextlib import nullcontext

@@ -193,6 +193,15 @@ def test_a_run_on_several_gpus_has_a_group_of_them(made, tmp_path):
     assert (every.worlds, every.most) == ([1, 2], 3)
 
 
+def test_slices_have_no_groups(made):
+    for devices in ("6,7", "0,1,6:0"):  # CUDA shows a process one slice, even among GPUs
+        every = made("local", gpus_per_run="auto", devices=devices)
+        assert every.worlds == [1]
+        assert len(every.slots) == len(every.devices.gpus)
+        with pytest.raises(UserError, match=r"^launcher.gpus_per_run: 2, and gpu:6:0 .* give 1, "):
+            made("local", gpus_per_run=2, devices=devices)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ablate.running.launchers.jobs import AGAIN_S, JobEnd, Jobs
+from ablate.running.launchers.jobs import AGAIN_S, MOST_UNSEEN, JobEnd, Jobs
 from ablate.shared.errors import Failure
 
 
@@ -133,6 +133,41 @@ def test_a_job_that_is_listed_late_has_not_ended():
     assert jobs.unseen == {}
     assert len(jobs.lines) == 1
     jobs.end(cancel=False)
+
+
+def test_a_job_without_a_slot_is_one_failure_and_its_host_is_left_out():
+    """Whatever its pilots say of how many GPUs. Three such jobs in a row are too many."""
+    full = Full()
+    jobs = Jobs("slurm", full)  # type: ignore[arg-type]
+
+    def drive() -> None:
+        for now in (0, 6):  # asked, and answered
+            jobs.hear({"1"}, False, now)
+            jobs._states_answer.result(5)
+
+    for job, host in (("2", "n2"), ("3", "n3")):
+        jobs.meet(job, host, [f"{host}/gpu:{n}: not used: a fault" for n in range(4)], False)
+        jobs.meet(job, host, [], False)  # later beats
+    assert (len(jobs.lines), [*jobs.failures], jobs.unfit_hosts) == (8, ["2", "3"], {"n2", "n3"})
+    drive()
+    jobs.meet("4", "n4", ["n4/gpu:0: not used: a fault"], True)  # it has others
+    assert (jobs.failures, jobs.unfit_hosts) == ({}, {"n2", "n3"})
+    for number in range(MOST_UNSEEN):
+        jobs.meet(f"1{number}", "n5", ["n5/gpu:0: not used: a fault"], False)
+    with pytest.raises(Failure, match=r"^no node can be used: n5/gpu:0: "):
+        drive()
+    jobs.end(cancel=False)
+
+
+def test_a_refusal_for_the_hosts_that_are_left_out_says_why_they_are():
+    full = Full()
+    full.listed = {}
+    jobs = Jobs("slurm", full)  # type: ignore[arg-type]
+    jobs.meet("1", "n1", ["n1/gpu:0: not used: a fault"], False)
+    jobs.submit(1, ())
+    jobs._submitted.exception(5)
+    with pytest.raises(Failure, match=r"n1/gpu:0: not used: a fault; too many jobs$"):
+        jobs.hear((), False, 0.0)
 
 
 class Queue:

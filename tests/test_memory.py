@@ -128,10 +128,13 @@ def test_who_shares_a_gpu_takes_its_share(monkeypatch):
     calibrate.limit(torch.device("cpu"), 0.5)
     calibrate.limit(device_of("cuda"), 1.0)
     assert card.share == 1.0
-    monkeypatch.setattr(batches, "_gpu_share", 1.0)
-    calibrate.limit(device_of("cuda"), 0.25)
+    for name in ("_gpu_share", "_launcher_gpus"):
+        monkeypatch.setattr(batches, name, 1)
+    calibrate.limit(device_of("cuda"), 0.25, 4)
     assert 0.2 < card.share < 0.25
-    assert batches._gpu_share == 0.25
+    assert (batches._gpu_share, batches._launcher_gpus) == (0.25, 4)
+    calibrate.limit(device_of("cuda"), 1.0, 2)
+    assert (batches._gpu_share, batches._launcher_gpus) == (1.0, 2)
 
 
 def test_a_batch_takes_what_was_decided_for_its_column():

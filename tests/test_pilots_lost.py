@@ -216,6 +216,17 @@ def test_jobs_that_end_unseen_end_the_sweep_unless_they_were_taken_away(tmp_path
     made.free()
 
 
+def test_the_host_of_a_pilot_without_a_slot_gets_no_further_job(shared):
+    store, pilot = shared
+    engine, excluded = Silent(), []
+    engine.submit = lambda count, excluded_hosts: excluded.append({*excluded_hosts}) or []
+    wrote(pilot, 1, {}, slots=[], open=False, host="n1", remarks=["n1/gpu:0: not used: a fault"])
+    made = PilotLauncher(CPUS, store.cache, engine)
+    until(lambda: (made.poll(0.02), made.offer(1, ["n2/gpu:0"])) and excluded)
+    assert excluded[0] == {"n1", "n2"}
+    made.free()
+
+
 def test_a_slow_answer_on_a_jobs_end_holds_nobody_up(shared):
     store, _ = shared
     answered, engine = threading.Event(), Silent()

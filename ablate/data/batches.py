@@ -168,16 +168,22 @@ def _threads(prefix: str, number: int, process: int) -> ThreadPoolExecutor:
 
 
 _gpu_share = 1.0  # of a GPU and its cores, which other processes use, too
+_launcher_gpus = 1  # GPUs of the launcher, whose workers share its cores
+HOST_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
 
 
 def gathering_threads(device: torch.device) -> int:
     """Return how many threads gather batches: on a CPU as many as train; else this process's share
-    of the GPU's cores, less one, which launches kernels."""
+    of the GPU's cores, less one, which launches kernels.
+
+    Where a job has part of the host's cores, its GPUs share them; else all GPUs of the host do.
+    """
     if device.type == "cpu":
         return torch.get_num_threads()
-    gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")]) or 1
-    cores = len(os.sched_getaffinity(0)) // gpus
-    return max(1, int(cores * _gpu_share) - 1)
+    cores, gpus = len(os.sched_getaffinity(0)), _launcher_gpus
+    if cores == os.cpu_count():
+        gpus = max(gpus, len([*HOST_GPUS.glob("*")]))
+    return max(1, int(cores // gpus * _gpu_share) - 1)
 
 
 Extra = Callable[[Tensor, Draws, int], Tensor]
@@ -247,11 +253,12 @@ class Batches:
     """
 
     @staticmethod
-    def share_gpu(share: float) -> None:
+    def share_gpu(share: float, launcher_gpus: int = 1) -> None:
         """Gather batches for a GPU by this share of its cores from now on, in this process: other
-        runs on it use the rest."""
-        global _gpu_share
-        _gpu_share = share
+        runs on it use the rest. `launcher_gpus`: the number of GPUs that share the cores of this
+        process, its own included."""
+        global _gpu_share, _launcher_gpus
+        _gpu_share, _launcher_gpus = share, launcher_gpus
 
     def __init__(
         self,

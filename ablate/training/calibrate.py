@@ -39,11 +39,13 @@ SAVED = 1e9  # bytes kept for a backward pass, beyond which a CPU is no faster
 Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
-def limit(device: torch.device, share: float) -> None:
+def limit(device: torch.device, share: float, launcher_gpus: int = 1) -> None:
     """Take at most this share of a GPU's memory and cores from now on; other processes use the
-    rest."""
-    if device.type == "cuda" and share < 1:
-        Batches.share_gpu(share)
+    rest. `launcher_gpus`: see `Batches.share_gpu`."""
+    if device.type != "cuda":
+        return
+    Batches.share_gpu(share, launcher_gpus)
+    if share < 1:
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
 
 

@@ -112,7 +112,7 @@ def _train(
 
     def follow(ranks: Ranks) -> None:
         device = _device(options, ranks.rank)
-        calibrate.limit(device, options.get("share", 1.0))
+        calibrate.limit(device, options.get("share", 1.0), options.get("gpus", 1))
         train(run, rundir, machine.follower(ranks, device))
 
     def explain(error: Exception) -> Loss:
@@ -160,7 +160,7 @@ def _lead(
     device, settled, world = machine.device, machine.settled, machine.ranks.world
     if rundir.distrust.exists():
         rundir.drop_checkpoints()
-    calibrate.limit(device, options.get("share", 1.0))
+    calibrate.limit(device, options.get("share", 1.0), options.get("gpus", 1))
     numerics = asdict(choose(run, device, settled))
     attempt.begin(
         options,

@@ -10,7 +10,7 @@ those that are files.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,7 +66,8 @@ class Jobs:
     def __init__(self, name: str, engine: Engine) -> None:
         self.running: Mapping[str, bool] | None = None  # job -> does it run? The engine's last word
         self.unseen: dict[str, float] = {}  # jobs without a pilot so far, and since when
-        self.failures: list[str] = []  # why jobs in a row were of no use
+        self.failures: dict[str, str] = {}  # jobs in a row that were of no use, and why
+        self.unfit_hosts: set[str] = set()  # those whose pilots offered no slot
         self.lines: list[str] = []  # to be said
         self.not_before = -math.inf  # no job is requested until then
         self._name, self._engine = name, engine
@@ -119,6 +120,8 @@ class Jobs:
             except Failure as error:
                 # A silent host may be back: its jobs are no longer listed.
                 if not (piloted or self.unseen or self._engine.silence):
+                    if self.failures:  # the hosts that are left out may be why
+                        raise Failure(f"{self._no_node}; {error}") from error
                     raise
                 if str(error) != self._refusal:
                     self.lines.append(f"{error}; the sweep goes on, and asks again later")
@@ -143,21 +146,30 @@ class Jobs:
             if job not in self._left_at and ending.kind != "lost":
                 words = ending.words or "nobody knows how"
                 report = f"ended before its pilot was seen ({words})"
-                self.failures.append(f"job {job} {report}: see {self._engine.log(job)}")
-                self.lines.append(self.failures[-1])
+                self.failures[job] = f"job {job} {report}: see {self._engine.log(job)}"
+                self.lines.append(self.failures[job])
         for job, runs in running.items():
             ends = runs and now - self._left_at.get(job, -math.inf) < LEAVES_S
             if job not in piloted and not ends:  # one that was requeued comes again
                 self.unseen.setdefault(job, now)
         if len(self.failures) >= MOST_UNSEEN and not used:
-            raise Failure(f"no node can be used: {self.failures[-1]}")
+            raise Failure(self._no_node)
 
-    def meet(self, job: str, remarks: Collection[str], is_of_use: bool) -> None:
-        """Note that a pilot of this job is seen. `remarks`: what it says of its host at first;
-        `is_of_use`: it offers slots, so that earlier failures no longer count."""
+    @property
+    def _no_node(self) -> str:
+        return f"no node can be used: {[*self.failures.values()][-1]}"
+
+    def meet(self, job: str, host: str, remarks: Sequence[str], is_of_use: bool) -> None:
+        """Note that a pilot of this job is seen on a host. `remarks`: what it says of the host at
+        first; `is_of_use`: it offers slots, so that earlier failures no longer count. With remarks
+        and no slot it is a failure, and no further job is requested there."""
         self.unseen.pop(job, None)
         self.lines += remarks
-        self.failures = [] if is_of_use else [*self.failures, *remarks]
+        if is_of_use:
+            self.failures = {}
+        elif remarks:
+            self.failures[job] = remarks[0]
+            self.unfit_hosts.add(host)
 
     def leave(self, job: str, now: float) -> None:
         """Note that a pilot of this job is gone."""
@@ -175,7 +187,8 @@ class Jobs:
         return self.running is not None and self._submitted is None and now > self.not_before
 
     def submit(self, count: int, excluded_hosts: Collection[str]) -> None:
-        self._submitted = self._thread.submit(self._engine.submit, count, excluded_hosts)
+        hosts = {*excluded_hosts, *self.unfit_hosts}
+        self._submitted = self._thread.submit(self._engine.submit, count, hosts)
 
     def cancel(self, jobs: Collection[str]) -> Future[None]:
         return self._thread.submit(self._engine.cancel, jobs)

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,15 @@ class Local(Here):
     """A launcher of workers on this host: one for each GPU (`runs_per_gpu` for more); without a
     GPU, one with a single thread for each core."""
 
-    def __init__(self, settings: Tree, cache: Path, tied: bool = False) -> None:
-        """`tied`: the workers stop when this process dies."""
+    def __init__(
+        self, settings: Tree, cache: Path, tied: bool = False, most_gpus: int | None = None
+    ) -> None:
+        """`tied`: the workers stop when this process dies; `most_gpus`: the number of GPUs that are
+        used of those that are seen, the first ones; None: all."""
         self._settings, self._cache = settings, cache
-        self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        devices = "cpu" if most_gpus == 0 else settings["devices"]
+        found = find(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.devices = replace(found, gpus=found.gpus[:most_gpus])
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
         self.slots = slots(self.devices.gpus, fixed_runs(settings["runs_per_gpu"]), *per_run)
         self._server = ForkServer(worker_environment(self.slots), self._died, tied)
@@ -87,7 +93,10 @@ class Local(Here):
             "run": str(run.path),
             "log": str(run.log),
             "environment": slot.environment,
-            "options": worker_options(slot, self._settings, self._cache, settled),
+            "options": {
+                **worker_options(slot, self._settings, self._cache, settled),
+                "gpus": max(len(self.devices.gpus), 1),
+            },
         }
         try:
             self._server.tell(request)
@@ -151,7 +160,8 @@ def slots(
     cores_per_run: int | str = 1,
 ) -> list[Slot]:
     """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores;
-    "auto": on the groups of every size.
+    "auto": on the groups of every size. CUDA shows a process one slice (MIG) at most, so slices
+    have no groups.
 
     There are never more threads than cores, except for one run with more ranks than that. Raises
     UserError for numbers that can't be had here.
@@ -161,6 +171,13 @@ def slots(
     verb = "is" if len(gpus) == 1 else "are"
     supply = f"{count_text(len(gpus), 'GPU')} {verb} used here"
     check_groups(runs_per_gpu, gpus_per_run, len(gpus), supply)
+    if slices := [gpu for gpu in gpus if gpu.uuid.startswith("MIG-")]:
+        if gpus_per_run not in ("auto", 1):
+            raise UserError(
+                f"launcher.gpus_per_run: {gpus_per_run}, and gpu:{slices[0].index} is a slice "
+                f"(MIG), of which CUDA shows a process one; give 1, or GPUs in launcher.devices"
+            )
+        gpus_per_run = 1
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
     cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]

@@ -146,12 +146,18 @@ class _Pilot:
             self.local.free()
 
     def _local(self) -> Local:
-        """Return the launcher of this host. A node with fewer GPUs than a run needs is not used."""
+        """Return the launcher of this host. A node with fewer GPUs than a run needs is not used.
+
+        Where the engine isolates no devices, a pilot sees all GPUs of its host and takes those that
+        its job asked for.
+        """
+        settings, most_gpus = self.settings, self.settings["gpus"]
         try:
-            return Local(self.settings, self.cache.path, tied=True)
+            return Local(settings, self.cache.path, tied=True, most_gpus=most_gpus)
         except UserError as error:
             self.remarks = [f"{self.host}: not used: {error}"]
-            return Local({**self.settings, "gpus_per_run": 1}, self.cache.path, tied=True)
+            settings = {**settings, "gpus_per_run": 1}
+            return Local(settings, self.cache.path, tied=True, most_gpus=most_gpus)
 
     def _find_slots(self) -> None:
         host, name = self.host, self.folder.id

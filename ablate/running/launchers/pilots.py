@@ -192,7 +192,8 @@ class PilotLauncher:
         newer = pilot.hear(beat, not is_first or folder.is_fresh(), now)
         if newer is not pilot:
             remarks = beat.get("remarks", ()) if is_first else ()
-            self._jobs.meet(newer.job, remarks, is_first and bool(newer.slots))
+            is_of_use = is_first and bool(newer.slots)
+            self._jobs.meet(newer.job, str(beat.get("host", "")), remarks, is_of_use)
             self._fleet = self._fleet.put(newer)
         return newer
 
