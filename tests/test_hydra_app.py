@@ -246,6 +246,26 @@ def test_experiments_that_the_defaults_lack_are_swept(of_files):
 
 
 @pytest.mark.whole
+def test_values_of_another_type_than_the_default_reach_the_application(of_files):
+    """Where Hydra takes them: only a text in the place of a number is a mistake."""
+    for layers in (18, 50):
+        configure(of_files, f"depth/{layers}", f"layers: {layers}\n")
+    text = CONFIGS["config"].replace("[{server", "[{depth: '18'}, {server")
+    configure(of_files, "config", text + "dropout: 0\nlimit: 8\nprecision: 16-mixed\n")
+    changes = {"dropout": 0.5, "limit": None, "precision": 32}
+    words = ["trainer.dropout=0.5", "trainer.limit=null", "trainer.precision=32"]
+    of_files("sweep", "trainer=app", *words, "trainer.depth=50", "seeds=1", INLINE)
+    [tree] = configurations(of_files)
+    assert {key: tree[key] for key in changes} == changes
+    assert tree["depth"] == {"layers": 50}
+    assert settings(of_files, "trainer.depth=18") == settings(of_files)
+    zero = settings(of_files, "trainer.dropout=0.0")["dropout"]
+    assert (zero, type(zero)) == (0, float)
+    refused = of_files("config", "trainer=app", "trainer.limit=a", code=2).err
+    assert refused.startswith("ablate: trainer.keys.limit")
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "start",
     [
