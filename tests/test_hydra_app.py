@@ -5,6 +5,7 @@ experiments."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -243,6 +244,32 @@ def test_experiments_that_the_defaults_lack_are_swept(of_files):
     assert had["nginx"]["server"]["port"] == 8080
     assert {tree["db"]["name"] for tree in had.values()} == {"sqlite"}
     assert "server_db" not in had["nginx"]
+
+
+@pytest.mark.whole
+def test_odd_keys_and_endless_numbers_refuse_no_application(of_files):
+    """They stay in what its runs are known by. A number that JSON lacks is the text of the YAML."""
+    configure(of_files, "data-module/a-1", "size: 1\n")
+    odd = (
+        "id2label: {0: cat, 1: dog}\noptimizer: {weight-decay: 0.1, an odd key: 2}\n"
+        "clip: .inf\nbounds: [-.inf, .nan, 1]\n"
+    )
+    text = CONFIGS["config"].replace("[{server", "[{data-module: a-1}, {server")
+    configure(of_files, "config", text + odd)
+    expected = {
+        "data-module": "a-1",
+        "data-module.size": 1,
+        "id2label.0": "cat",
+        "id2label.1": "dog",
+        "optimizer.weight-decay": 0.2,
+        "optimizer.an odd key": 2,
+        "clip": ".inf",
+        "bounds": ["-.inf", ".nan", 1],
+    }
+    had = settings(of_files, "trainer.optimizer.weight-decay=0.2")
+    assert {key: had.get(key) for key in expected} == expected
+    of_files("sweep", "trainer=app", "trainer.clip=.inf,1", "seeds=1", INLINE)
+    assert sorted(tree["clip"] for tree in configurations(of_files)) == [1, math.inf]
 
 
 @pytest.mark.whole

@@ -55,6 +55,8 @@ HELP = (f"hydra.help.template='{MARK.join(['', *HELP_PARTS, ''])}'", "--help")
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
 # (type of a default, type of a value): defaults that a value of another type may replace.
 OTHER_TYPES = ((int, float), (str, int), (str, float))
+# Numbers that no JSON holds, as YAML spells them.
+NOT_FINITE = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
 # Variables that decide which program a word is, and which modules it imports.
 SEARCH_VARIABLES = ("PATH", "PYTHONPATH")
 INSTALLED = ("hydra.", "hydra_plugins.")  # packages of configuration next to an interpreter
@@ -290,7 +292,7 @@ def _parsed(text: str, location: str) -> tuple[dict[str, Any], list[dict[str, An
             options[group] = names.split(", ")
     with hydra_errors(f"{location}: its configuration can't be read"):
         tree = OmegaConf.to_container(OmegaConf.create(config_text), resolve=False)
-    config = json.loads(json.dumps(tree, default=str))
+    config = json.loads(json.dumps(tree, default=str), parse_constant=NOT_FINITE.__getitem__)
     answer = {"choices": ast.literal_eval(choices_text), "options": options, "config": config}
     return answer, ast.literal_eval(sources_text)
 
