@@ -128,6 +128,24 @@ def equal_lines(sheet: Sheet) -> list[str]:
     return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []
 
 
+def errors_as_shares(
+    runs: Sequence[SheetRun], metrics: Sequence[Mapping[str, Any]], declared: Sequence[str]
+) -> list[str]:
+    """Return a sentence on each error in % whose values are read as shares: errors of less than a
+    percent look the same. declared: the text of `--metric` for each of the metrics."""
+    lines = []
+    for metric, text in zip(metrics, declared, strict=True):
+        key = metric["key"]
+        largest = max((abs(run.values[key]) for run in runs if not run.diverged), default=0)
+        is_error = metric["direction"] == "less" and metric["unit"] == "%"
+        if is_error and metric["scale"] != 1 and largest:
+            lines.append(
+                f"all values of {key} lie within 1, so they are read as shares: {largest:g} is "
+                f"{100 * largest:g} %; for percents, give --metric {text.removesuffix('%')}percent"
+            )
+    return lines
+
+
 def is_same_sheet(source: SheetSource, path: str, keys: SheetKeys) -> bool:
     """Return whether a sheet is that of a source, perhaps with other lines: it is the same file or
     folder, read in the same layout, or has the files of the source among others of their folder."""
