@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ablate.audit.sheet import FRAME, Sheet, SheetRun
 from ablate.audit.sheet_values import UNNAMED
