@@ -35,7 +35,7 @@ from ablate.run import program
 from ablate.run.rundir import RunDir
 from ablate.running.launchers.local import Inline
 from ablate.shared import UserError, system
-from ablate.training.own import processes
+from ablate.training.own import outcome, processes
 from ablate.training.own.curves import validation_columns
 
 INLINE = "launcher=inline"
@@ -135,6 +135,37 @@ def test_the_last_match_on_the_output_is_the_result(toy, shell):
     declare(toy, "keys", "curves", **said, result={"lines": r"^acc= (?P<acc>\d)$"})
     shell("sweep", "one", INLINE)
     assert [each["test"] for each in results(toy).values()] == [{"acc": 2.0}]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends well", "fails"])
+def test_no_value_on_validation_data_is_matched_as_the_result(toy, shell, fails):
+    """Our line on a step of the curves stands in the log, here within a line of the program."""
+    (toy / "train.py").write_text(
+        "import pathlib, sys, time\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "print('test acc 0.', end='')\n"
+        "(folder / 'log.csv').write_text('step,val_acc\\n1,0.9\\n')\n"
+        "while 'val_acc 0.9' not in (folder.parent / 'log.txt').read_text(): time.sleep(0.05)\n"
+        f"print('5')\nsys.exit({fails:d})"
+    )
+    metrics = {"acc": {"direction": "more"}}
+    result = {"lines": r"acc (?P<acc>[\d.]+)"}
+    command = ["python", "train.py", "{folder}"]
+    declare(toy, "keys", command=command, metrics=metrics, result=result)
+    shell("sweep", "one", INLINE, "seeds=1", code=int(fails))
+    if fails:
+        assert "test acc 0.5" in shell("status").out
+    else:
+        assert [each["test"] for each in results(toy).values()] == [{"acc": 0.5}]
+
+
+def test_a_long_output_begins_within_one_of_our_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(outcome, "TAIL", 8)
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"before\nour line\nlost\n")
+    assert outcome.read_output(log, 7, [(0, 7), (7, 16)]) == "lost\n"
+    monkeypatch.setattr(outcome, "TAIL", 100)
+    assert outcome.read_output(log, 0, [(7, 16)]) == "before\nlost\n"
 
 
 def test_a_step_that_is_written_again_counts_as_it_was_last(toy, shell):

@@ -5,6 +5,7 @@ experiments."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -243,6 +244,52 @@ def test_experiments_that_the_defaults_lack_are_swept(of_files):
     assert had["nginx"]["server"]["port"] == 8080
     assert {tree["db"]["name"] for tree in had.values()} == {"sqlite"}
     assert "server_db" not in had["nginx"]
+
+
+@pytest.mark.whole
+def test_odd_keys_and_endless_numbers_refuse_no_application(of_files):
+    """They stay in what its runs are known by. A number that JSON lacks is the text of the YAML."""
+    configure(of_files, "data-module/a-1", "size: 1\n")
+    odd = (
+        "id2label: {0: cat, 1: dog}\noptimizer: {weight-decay: 0.1, an odd key: 2}\n"
+        "clip: .inf\nbounds: [-.inf, .nan, 1]\n"
+    )
+    text = CONFIGS["config"].replace("[{server", "[{data-module: a-1}, {server")
+    configure(of_files, "config", text + odd)
+    expected = {
+        "data-module": "a-1",
+        "data-module.size": 1,
+        "id2label.0": "cat",
+        "id2label.1": "dog",
+        "optimizer.weight-decay": 0.2,
+        "optimizer.an odd key": 2,
+        "clip": ".inf",
+        "bounds": ["-.inf", ".nan", 1],
+    }
+    had = settings(of_files, "trainer.optimizer.weight-decay=0.2")
+    assert {key: had.get(key) for key in expected} == expected
+    of_files("sweep", "trainer=app", "trainer.clip=.inf,1", "seeds=1", INLINE)
+    assert sorted(tree["clip"] for tree in configurations(of_files)) == [1, math.inf]
+
+
+@pytest.mark.whole
+def test_values_of_another_type_than_the_default_reach_the_application(of_files):
+    """Where Hydra takes them: only a text in the place of a number is a mistake."""
+    for layers in (18, 50):
+        configure(of_files, f"depth/{layers}", f"layers: {layers}\n")
+    text = CONFIGS["config"].replace("[{server", "[{depth: '18'}, {server")
+    configure(of_files, "config", text + "dropout: 0\nlimit: 8\nprecision: 16-mixed\n")
+    changes = {"dropout": 0.5, "limit": None, "precision": 32}
+    words = ["trainer.dropout=0.5", "trainer.limit=null", "trainer.precision=32"]
+    of_files("sweep", "trainer=app", *words, "trainer.depth=50", "seeds=1", INLINE)
+    [tree] = configurations(of_files)
+    assert {key: tree[key] for key in changes} == changes
+    assert tree["depth"] == {"layers": 50}
+    assert settings(of_files, "trainer.depth=18") == settings(of_files)
+    zero = settings(of_files, "trainer.dropout=0.0")["dropout"]
+    assert (zero, type(zero)) == (0, float)
+    refused = of_files("config", "trainer=app", "trainer.limit=a", code=2).err
+    assert refused.startswith("ablate: trainer.keys.limit")
 
 
 @pytest.mark.whole

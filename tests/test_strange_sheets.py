@@ -203,6 +203,24 @@ def test_a_sheet_that_mixes_shares_and_percents_is_refused_by_line(run, values, 
     refused(run, file, f"sheet.csv: line {line}: acc: {value}", "write all values as shares")
 
 
+def test_small_errors_in_percents_are_said_to_be_shares(run):
+    """0.3 % looks like a share. The remedy that the note names keeps the values as they are."""
+    rows = [(row, seed, 0.25 + 0.01 * n) for n, (row, seed, _) in enumerate(ROWS)]
+    file = write_csv([*rows, ("x", 3, 0.0), ("x", 4, "nan")], header="m,seed,err")
+    words = ("import", file, *OF[:4], "--metric")
+    [note] = [line for line in run(*words, "err:less:%", "--as", "a").splitlines() if "0.3" in line]
+    assert "0.3 is 30 %" in note
+    assert note == run(*words, "err:less:%", "--as", "a").splitlines()[1]  # there already
+    remedy = note.rpartition("--metric ")[2]
+    for name, metric, scale in (("a", None, 100), ("b", remedy, 1), ("c", "err:more:%", 100)):
+        said = "" if metric is None else run(*words, metric, "--as", name)
+        assert "0.3" not in said
+        [declared] = Store(Path("runs")).read_plan(name).cells[0].spec.tree["metrics"]
+        assert declared["scale"] == scale
+    write_csv([(row, seed, 10 * err) for row, seed, err in rows], header="m,seed,err")
+    assert "percent" not in run(*words, "err:less:%", "--as", "d")  # these are no shares
+
+
 # --- Files that a sheet names -------------------------------------------------------------------
 
 WITH = (*OF, "--predictions", "file")

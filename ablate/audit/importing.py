@@ -27,6 +27,7 @@ from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
 from ablate.audit.sheet_notes import (
     equal_lines,
+    errors_as_shares,
     is_same_sheet,
     removed_runs,
     undeclared_differences,
@@ -454,6 +455,7 @@ def import_sheet(
     source = plan.design.sources[-1]
     ledger.plan(plan, sheet=[source.file, source.sha256])
     diverged = sum(run.diverged for run in runs)
+    shares = errors_as_shares(runs, plan.cells[0].spec.tree["metrics"], declaration.metrics)
     return Imports(
         sweep=plan.name,
         rows=len(plan.rows),
@@ -461,7 +463,7 @@ def import_sheet(
         brought=len(lacking),
         there=len(runs) - len(lacking),
         diverged=diverged,
-        notes=source.hides,
+        notes=(*shares, *source.hides),
     )
 
 

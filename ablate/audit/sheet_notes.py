@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ablate.audit.sheet import FRAME, Sheet, SheetRun
 from ablate.audit.sheet_values import UNNAMED
@@ -126,6 +127,24 @@ def equal_lines(sheet: Sheet) -> list[str]:
         places.setdefault(repr(values), []).append(place)
     copies = [", ".join(some) for some in places.values() if len(some) > 1]
     return [f"the same in every column: {'; '.join(copies[:MOST_LISTED])}"] if copies else []
+
+
+def errors_as_shares(
+    runs: Sequence[SheetRun], metrics: Sequence[Mapping[str, Any]], declared: Sequence[str]
+) -> list[str]:
+    """Return a sentence on each error in % whose values are read as shares: errors of less than a
+    percent look the same. declared: the text of `--metric` for each of the metrics."""
+    lines = []
+    for metric, text in zip(metrics, declared, strict=True):
+        key = metric["key"]
+        largest = max((abs(run.values[key]) for run in runs if not run.diverged), default=0)
+        is_error = metric["direction"] == "less" and metric["unit"] == "%"
+        if is_error and metric["scale"] != 1 and largest:
+            lines.append(
+                f"all values of {key} lie within 1, so they are read as shares: {largest:g} is "
+                f"{100 * largest:g} %; for percents, give --metric {text.removesuffix('%')}percent"
+            )
+    return lines
 
 
 def is_same_sheet(source: SheetSource, path: str, keys: SheetKeys) -> bool:

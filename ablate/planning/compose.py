@@ -249,7 +249,7 @@ class Composer:
         if keys == "hydra" and "command" in section:
             declares, overrides = hydra_app.keys_of(self._hydra_app(name, section), settings)
             section = {**section, "keys": declares}
-        tree = trainer.declared_tree(name, section, settings)
+        tree = trainer.declared_tree(name, section, settings, of_hydra=overrides is not None)
         if overrides is not None:
             tree["code"]["overrides"] = overrides
         tree["seed"] = merged.values.get("seed", 0)

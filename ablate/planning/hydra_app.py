@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.conf import hydra_errors
-from ablate.planning.settings import leaves
+from ablate.planning.settings import leaves, value_text
 from ablate.run import TRAINER, code_file_hash, hydra_override
 from ablate.shared import (
     UserError,
@@ -53,6 +53,10 @@ HELP_PARTS = (
 )
 HELP = (f"hydra.help.template='{MARK.join(['', *HELP_PARTS, ''])}'", "--help")
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
+# (type of a default, type of a value): defaults that a value of another type may replace.
+OTHER_TYPES = ((int, float), (str, int), (str, float))
+# Numbers that no JSON holds, as YAML spells them.
+NOT_FINITE = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
 # Variables that decide which program a word is, and which modules it imports.
 SEARCH_VARIABLES = ("PATH", "PYTHONPATH")
 INSTALLED = ("hydra.", "hydra_plugins.")  # packages of configuration next to an interpreter
@@ -288,7 +292,7 @@ def _parsed(text: str, location: str) -> tuple[dict[str, Any], list[dict[str, An
             options[group] = names.split(", ")
     with hydra_errors(f"{location}: its configuration can't be read"):
         tree = OmegaConf.to_container(OmegaConf.create(config_text), resolve=False)
-    config = json.loads(json.dumps(tree, default=str))
+    config = json.loads(json.dumps(tree, default=str), parse_constant=NOT_FINITE.__getitem__)
     answer = {"choices": ast.literal_eval(choices_text), "options": options, "config": config}
     return answer, ast.literal_eval(sources_text)
 
@@ -331,16 +335,18 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     key that the application does not have, and for a value that it refuses.
     """
     default = app.compose([])
-    group_choices = {key: value for key, value in run_settings.items() if key in default.options}
+    group_choices = {  # 18 is the option "18"
+        key: value_text(value) for key, value in run_settings.items() if key in default.options
+    }
     for key, value in group_choices.items():
         if value not in default.options[key]:
             raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
     groups = []
     for key, value in group_choices.items():
         if key not in default.choices:
-            groups.append(f"+{key}={value}")
+            groups.append(hydra_override(f"+{key}", value))
         elif default.choices[key] != value:
-            groups.append(f"{key}={value}")
+            groups.append(hydra_override(key, value))
     composed = app.compose(groups)
     settings = {key: value for key, value in run_settings.items() if key not in group_choices}
     keys = [*composed.values, *composed.derived, *composed.missing]
@@ -357,7 +363,9 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
     changed_values = {
         key: value
         for key, value in settings.items()
-        if key not in composed.values or composed.values[key] != value
+        if key not in composed.values
+        or composed.values[key] != value
+        or _is_of_other_type(value, composed.values[key])
     }
     overrides = groups + [hydra_override(key, value) for key, value in changed_values.items()]
     if changed_values:
@@ -369,6 +377,15 @@ def keys_of(app: HydraApp, run_settings: Mapping[str, Any]) -> tuple[dict[str, A
             declares[key] = {"default": choice, "choices": default.options[key]}
     for key, value in (composed.values | changed_values).items():
         default_value = composed.values.get(key)
-        kind = KINDS.get(type(value if default_value is None else default_value), "str")
-        declares[key] = {"default": value, "type": kind, "nullable": default_value is None}
+        is_own = default_value is None or _is_of_other_type(value, default_value)
+        declares[key] = {
+            "default": value,
+            "type": KINDS.get(type(value if is_own else default_value), "str"),
+            "nullable": default_value is None or value is None,
+        }
     return declares, overrides
+
+
+def _is_of_other_type(value: Any, default_value: Any) -> bool:
+    """Return whether a value has another type than the default that it replaces, and keeps it."""
+    return (type(default_value), type(value)) in OTHER_TYPES

@@ -226,6 +226,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.own_lines: list[tuple[int, int]] = []  # of `say` in the log: (begin, end), in bytes
 
     @functools.cached_property
     def lock(self) -> Lock:
@@ -505,8 +506,11 @@ class RunDir:
     def say(self, text: str) -> None:
         """Append a line to the run's log, where the worker's output goes, too. Errors of the disk
         are ignored: no training ends because of the log."""
-        with contextlib.suppress(OSError), open(self.log, "a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace")
+        with contextlib.suppress(OSError), open(self.log, "ab", buffering=0) as file:
+            size = file.write(line)
+            end = file.tell()  # others append to it, too
+            self.own_lines.append((end - size, end))
 
     def metrics_size(self) -> int:
         """Return the size of `metrics.jsonl` in bytes, 0 where it is missing. Whoever watches the

@@ -82,10 +82,12 @@ def _checked(value: Any, declaration: Mapping[str, Any], place: str) -> Any:
 # --- What a yaml declares -----------------------------------------------------------------------
 
 
-def declared_tree(name: str, section: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def declared_tree(
+    name: str, section: Any, settings: Mapping[str, Any], of_hydra: bool = False
+) -> dict[str, Any]:
     """Return the tree of a run, without its code's hashes and its seed, from the section that
-    `conf/trainer/NAME.yaml` makes and the given settings (`trainer.KEY`). Raise UserError, one
-    line."""
+    `conf/trainer/NAME.yaml` makes and the given settings (`trainer.KEY`). of_hydra: whether its
+    keys are those that a Hydra application has. Raise UserError, one line."""
     if not isinstance(section, Mapping):
         raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
     is_program = "command" in section
@@ -99,7 +101,7 @@ def declared_tree(name: str, section: Any, settings: Mapping[str, Any]) -> dict[
         )
     keys, defaults = {}, {}
     for key, declaration in _mapping(section.get("keys", {}), "keys").items():
-        if not (isinstance(key, str) and _KEY.fullmatch(key)) or key == "name":
+        if not (of_hydra or (isinstance(key, str) and _KEY.fullmatch(key))) or key == "name":
             raise UserError(f"{TRAINER}.keys.{key}: expected a name such as width, got {key!r}")
         keys[key], defaults[key] = _key(key, declaration)
     metrics = _mapping(section.get("metrics", {}), "metrics")

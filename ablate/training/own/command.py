@@ -122,7 +122,7 @@ class Command:
         code = self._watch(words, program, environment, curves)
         if self.stopping():
             self._interrupt(program, folder)
-        output = read_output(self.rundir.log, begin)
+        output = read_output(self.rundir.log, begin, self.rundir.own_lines)
         if -code in KILLS and self.options.get("forked"):
             self._die(-code)
         if code:

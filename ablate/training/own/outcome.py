@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,11 +50,22 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory")
 
 
-def read_output(log: Path, begin: int) -> str:
-    """Read what this attempt printed, only the end of a long output."""
+def read_output(log: Path, begin: int, own_lines: Iterable[tuple[int, int]] = ()) -> str:
+    """Read what this attempt printed, only the end of a long output.
+
+    own_lines: where (begin, end) lines of the worker lie in the log, in bytes and in order. They
+    are left out: a pattern would match a value on validation data, and a program may have printed
+    half a line before one.
+    """
     with open(log, "rb") as file:
-        file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
-        return file.read().decode(errors="replace").replace("\r", "\n")
+        start = file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
+        content = file.read()
+    parts, place = [], 0
+    for line_begin, line_end in own_lines:
+        parts.append(content[place : max(place, line_begin - start)])
+        place = max(place, line_end - start)
+    parts.append(content[place:])
+    return b"".join(parts).decode(errors="replace").replace("\r", "\n")
 
 
 def fail(code: int, output: str) -> NoReturn:
