@@ -198,8 +198,9 @@ def test_slices_have_no_groups(made):
         every = made("local", gpus_per_run="auto", devices=devices)
         assert every.worlds == [1]
         assert len(every.slots) == len(every.devices.gpus)
-        with pytest.raises(UserError, match=r"^launcher.gpus_per_run: 2, and gpu:6:0 .* give 1, "):
+        with pytest.raises(UserError) as refused:
             made("local", gpus_per_run=2, devices=devices)
+        assert "gpu:6:0" in str(refused.value)
 
 
 @pytest.mark.parametrize(

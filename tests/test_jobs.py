@@ -154,8 +154,9 @@ def test_a_job_without_a_slot_is_one_failure_and_its_host_is_left_out():
     assert (jobs.failures, jobs.unfit_hosts) == ({}, {"n2", "n3"})
     for number in range(MOST_UNSEEN):
         jobs.meet(f"1{number}", "n5", ["n5/gpu:0: not used: a fault"], False)
-    with pytest.raises(Failure, match=r"^no node can be used: n5/gpu:0: "):
+    with pytest.raises(Failure) as ended:
         drive()
+    assert "n5/gpu:0" in str(ended.value)
     jobs.end(cancel=False)
 
 
@@ -166,8 +167,10 @@ def test_a_refusal_for_the_hosts_that_are_left_out_says_why_they_are():
     jobs.meet("1", "n1", ["n1/gpu:0: not used: a fault"], False)
     jobs.submit(1, ())
     jobs._submitted.exception(5)
-    with pytest.raises(Failure, match=r"n1/gpu:0: not used: a fault; too many jobs$"):
+    with pytest.raises(Failure) as refused:
         jobs.hear((), False, 0.0)
+    for reason in ("n1/gpu:0", full.reason):
+        assert reason in str(refused.value)
 
 
 class Queue:

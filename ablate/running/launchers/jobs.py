@@ -157,7 +157,7 @@ class Jobs:
 
     @property
     def _no_node(self) -> str:
-        return f"no node can be used: {[*self.failures.values()][-1]}"
+        return f"no node can be used: {list(self.failures.values())[-1]}"
 
     def meet(self, job: str, host: str, remarks: Sequence[str], is_of_use: bool) -> None:
         """Note that a pilot of this job is seen on a host. `remarks`: what it says of the host at
@@ -187,7 +187,7 @@ class Jobs:
         return self.running is not None and self._submitted is None and now > self.not_before
 
     def submit(self, count: int, excluded_hosts: Collection[str]) -> None:
-        hosts = {*excluded_hosts, *self.unfit_hosts}
+        hosts = self.unfit_hosts.union(excluded_hosts)
         self._submitted = self._thread.submit(self._engine.submit, count, hosts)
 
     def cancel(self, jobs: Collection[str]) -> Future[None]:

@@ -69,9 +69,11 @@ class Local(Here):
         """`tied`: the workers stop when this process dies; `most_gpus`: the number of GPUs that are
         used of those that are seen, the first ones; None: all."""
         self._settings, self._cache = settings, cache
-        devices = "cpu" if most_gpus == 0 else settings["devices"]
-        found = find(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.devices = replace(found, gpus=found.gpus[:most_gpus])
+        devices = settings["devices"]
+        if most_gpus == 0:
+            devices = "cpu"
+        visible = find(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.devices = replace(visible, gpus=visible.gpus[:most_gpus])
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
         self.slots = slots(self.devices.gpus, fixed_runs(settings["runs_per_gpu"]), *per_run)
         self._server = ForkServer(worker_environment(self.slots), self._died, tied)
@@ -89,14 +91,13 @@ class Local(Here):
         return self._server.unfit(slots)
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
+        options = worker_options(slot, self._settings, self._cache, settled)
+        options["gpus"] = max(len(self.devices.gpus), 1)
         request = {
             "run": str(run.path),
             "log": str(run.log),
             "environment": slot.environment,
-            "options": {
-                **worker_options(slot, self._settings, self._cache, settled),
-                "gpus": max(len(self.devices.gpus), 1),
-            },
+            "options": options,
         }
         try:
             self._server.tell(request)
@@ -171,7 +172,8 @@ def slots(
     verb = "is" if len(gpus) == 1 else "are"
     supply = f"{count_text(len(gpus), 'GPU')} {verb} used here"
     check_groups(runs_per_gpu, gpus_per_run, len(gpus), supply)
-    if slices := [gpu for gpu in gpus if gpu.uuid.startswith("MIG-")]:
+    slices = [gpu for gpu in gpus if gpu.uuid.startswith("MIG-")]
+    if slices:
         if gpus_per_run not in ("auto", 1):
             raise UserError(
                 f"launcher.gpus_per_run: {gpus_per_run}, and gpu:{slices[0].index} is a slice "
