@@ -463,7 +463,7 @@ def import_sheet(
         brought=len(lacking),
         there=len(runs) - len(lacking),
         diverged=diverged,
-        notes=(*shares, *source.hides),
+        notes=tuple(shares) + source.hides,
     )
 
 

@@ -130,14 +130,17 @@ def equal_lines(sheet: Sheet) -> list[str]:
 
 
 def errors_as_shares(
-    runs: Sequence[SheetRun], metrics: Sequence[Mapping[str, Any]], declared: Sequence[str]
+    runs: Sequence[SheetRun], metrics: Sequence[Mapping[str, Any]], options: Sequence[str]
 ) -> list[str]:
     """Return a sentence on each error in % whose values are read as shares: errors of less than a
-    percent look the same. declared: the text of `--metric` for each of the metrics."""
+    percent look the same. options: the text of `--metric` for each of the metrics."""
     lines = []
-    for metric, text in zip(metrics, declared, strict=True):
+    for metric, text in zip(metrics, options, strict=True):
         key = metric["key"]
-        largest = max((abs(run.values[key]) for run in runs if not run.diverged), default=0)
+        largest = 0.0
+        for run in runs:
+            if not run.diverged:
+                largest = max(largest, abs(run.values[key]))
         is_error = metric["direction"] == "less" and metric["unit"] == "%"
         if is_error and metric["scale"] != 1 and largest:
             lines.append(
