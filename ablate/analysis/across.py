@@ -293,8 +293,8 @@ def _averages(
                     columns=tuple(plan.columns[c].label for c in averaged_columns),
                 )
             )
-    left_out = joined_note(
-        *(f"without {', '.join(headings)}: {reason}" for reason, headings in unusable.items())
+    left_out = "; ".join(
+        f"without {', '.join(headings)}: {reason}" for reason, headings in unusable.items()
     )
     noise = noisy(ratios.values(), by_images=right is not None)
     noise = f"{group}: {noise}" if group and noise else noise

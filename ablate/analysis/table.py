@@ -209,7 +209,7 @@ class Table:
 
     @property
     def repeat(self) -> str:
-        """One of those that n counts: "seed" or "run"."""
+        """The noun for what n counts, in the singular: "seed" or "run"."""
         return self.repeats.removesuffix("s")
 
     @property

@@ -445,8 +445,8 @@ class Plan:
     @property
     def n(self) -> int:
         """The number of trainings, or of searches, that are behind every row's gain."""
-        counted = set(self.counted_seeds)
-        return sum(not counted.isdisjoint(seeds) for seeds in self.replicates)
+        seeds = set(self.counted_seeds)
+        return sum(not seeds.isdisjoint(replicate) for replicate in self.replicates)
 
     @property
     def seeds_said(self) -> str:

@@ -541,12 +541,10 @@ def void_rows(
         + (f", Fisher's exact p = {group['p']:.2g}" if group["p"] is not None else "")
         for group in variants
     ]
-    of_variants = f"; of the variants, {'; '.join(parts)}" if parts else ""
-    return prefixed(
-        column,
-        f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed"
-        f"{of_variants}.",
-    )
+    text = f"{unstable} of {count_text(runs, 'run')} of {baseline} diverged or collapsed"
+    if parts:
+        text += f"; of the variants, {'; '.join(parts)}"
+    return prefixed(column, f"{text}.")
 
 
 @writes("void.compares-rates")

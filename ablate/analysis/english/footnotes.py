@@ -254,7 +254,9 @@ def verdict_unstable(
     sheet without seeds; `needed_seeds`: those that would resolve such a gain, None for more than
     `most_seeds`."""
     change = metric["change"]
-    noun, farthest = ("run", "One run") if seed is None else ("seed", f"Seed {seed}")
+    noun, farthest = "seed", f"Seed {seed}"
+    if seed is None:
+        noun, farthest = "run", "One run"
     resolution = (
         f"about {needed_seeds} such {noun}s would resolve a {change} as large"
         if needed_seeds is not None

@@ -263,7 +263,7 @@ def by_seed(table: Table, entry: Entry) -> dict[int, float]:
     )
     sign = table.metric_of().sign
     if table.repeats == "runs":
-        return {s: sign * (value - fmean(base.values())) for s, value in entry.values.items()}
+        base = dict.fromkeys(entry.values, fmean(base.values()))
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
 
 
@@ -289,8 +289,7 @@ def limits_of(
     (interval and seeds) except those more than FAR times as wide as the median one of those that
     have a width, with a margin of 5 % at each end."""
     # Differences of equal gains may be off by their last digits.
-    wide = [(low, high) for low, high in reaches if not math.isclose(low, high, abs_tol=1e-9)]
-    widths = [high - low for low, high in wide]
+    widths = [high - low for low, high in reaches if not math.isclose(low, high, abs_tol=1e-9)]
     width_limit = FAR * median_low(widths or [0.0])
     ends = [end for low, high in reaches if high - low <= width_limit for end in (low, high)]
     ends += [0.0, *means]
