@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from ablate.data import batches
-from ablate.data.batches import RING, Batches, Delivery, Feed
+from ablate.data.batches import RING, Batches, CudaLink, Delivery, Feed
 from ablate.data.draws import Draws
 from ablate.data.splits import Split
 from ablate.run.sections import Augment
@@ -83,21 +84,17 @@ def test_every_batch_arrives_whole_however_late_it_is_copied(threads):
             assert told.index(f"sent {number}") < told.index(f"send {number + RING}")
 
 
-def test_labels_leave_the_memory_that_a_link_takes_again():
-    """A link's stream takes the memory of its batches again as soon as the stream that received
-    them is done, while a step on another stream may still read labels."""
-    sent_batches = []
-
-    class Link(Slow):
-        def receive(self, batch: Split, event: Any) -> None:
-            super().receive(batch, event)
-            sent_batches.append(batch)
-
-    fed = Feed(lambda n: (numbered(20), rows_of(n), None), CPU, 2, 1, Link())
-    labels = fed.fetch(0).labels
-    [sent] = sent_batches
-    sent.labels.zero_()
-    assert torch.equal(labels, rows_of(0))
+def test_a_link_keeps_labels_for_the_stream_of_the_steps(monkeypatch):
+    """Steps read labels as they are, on the default stream, while all else of a batch is read on
+    the stream that computes inputs."""
+    streams: dict[str, list[Any]] = {"images": [], "labels": [], "aspects": []}
+    parts = {name: SimpleNamespace(record_stream=streams[name].append) for name in streams}
+    inputs = SimpleNamespace(wait_event=lambda event: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: inputs)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "steps")
+    CudaLink(torch.device("cuda")).receive(SimpleNamespace(**parts), None)
+    assert streams == {"images": [inputs], "labels": [inputs, "steps"], "aspects": [inputs]}
 
 
 def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it():

@@ -341,7 +341,7 @@ def test_a_void_column_without_results_of_variants_counts_the_baselines_runs_alo
     results = {f"base@#{seed}": DIVERGED for seed in range(3)}
     [counts] = notes_of(tabulate(plan, results), "void.rows")
     assert counts.values["variants"] == []
-    assert "3 of 3 runs of base" in counts.text
+    assert counts.text.count("3 of 3") == 1
     assert "variants" not in counts.text
 
 

@@ -75,6 +75,9 @@ class CudaLink:
         stream.wait_event(event)
         for part in (batch.images, batch.labels, batch.aspects):
             part.record_stream(stream)  # its memory was taken by the other stream
+        # A step reads labels as they are, on the default stream, and `stream` may be that of
+        # training/inputs_ahead.py.
+        batch.labels.record_stream(torch.cuda.default_stream(self._device))
 
 
 class Feed:
@@ -114,11 +117,6 @@ class Feed:
         batch, event = self._coming.pop(number).result()
         if self._link is not None:
             self._link.receive(batch, event)
-            # A step reads labels as they are, perhaps on another stream than this one. The link
-            # takes their memory again once this stream is done with them: so they are copied into
-            # memory of this stream, which is that of all inputs (see training/inputs_ahead.py).
-            if not has_masks(batch):
-                batch = replace(batch, labels=batch.labels.clone())
         return batch
 
     def close(self) -> None:
