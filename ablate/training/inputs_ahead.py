@@ -5,8 +5,8 @@ To crop, mix and normalise images takes a GPU up to a quarter of a step (S/16 wi
 while the current step trains. They are the same operations in the same order: no bit changes.
 Where inputs are large, as the 4,096 pictures of `augreg` are for 24 GB, they are computed in turn.
 
-Two rules keep the streams apart, and no tensor that is computed here has to be recorded for a stream
-(labels that a link has sent are in its memory: `CudaLink` of data/batches.py records them):
+Two rules keep the streams apart, and no tensor that is computed here has to be recorded for a
+stream. (Labels that a link has sent are in its memory: `CudaLink` of data/batches.py records them.)
 
 1. A step waits, on the device, for its own inputs.
 2. The inputs of step k + 1 wait for all that came before step k. The memory of inputs is the
