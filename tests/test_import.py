@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -276,6 +277,19 @@ def test_predictions_are_kept_and_equal_ones_are_said(run, bring, tmp_path):
     assert "nothing wrong" in run("verify", "paper2")  # the store has its copies
     next(Path("runs/runs").glob("*/predictions.npy")).write_bytes(b"else")
     assert "predictions.npy: differs" in run("verify", "paper2", code=1)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_report_has_seeds_where_there_are_some_and_no_cost(run, seeded):
+    Path("few.csv").write_text("model,acc,s\na,71,0\na,72,1\na,74,2\nb,73,0\nb,74,1\nb,77,2\n")
+    words = ("--row", "model", "--metric", "acc:more:%", "--seed" if seeded else "--ignore", "s")
+    run("import", "few.csv", "--as", "few", *words)
+    run("report", "few", "--out", "few.html")
+    facts = re.findall("<dt>(.*?)</dt>\n<dd>(.*?)</dd>", Path("few.html").read_text())
+    made = {name: re.sub("<.*?>", "", text).strip() for name, text in facts}
+    assert ("seeds" in made, "cost" in made) == (seeded, False)
+    assert made["verdicts read at"] == ("3 seeds" if seeded else "3 runs")
+    assert "metric=," not in made["analysis"]
 
 
 # --- What a sheet hides -------------------------------------------------------------------------

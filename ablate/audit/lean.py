@@ -79,6 +79,25 @@ def note_thinned(folder: RunDir, hashes: Mapping[str, str | None]) -> None:
     (folder.path / WHOLE_HASHES).write_bytes(to_json(content))
 
 
+def thinned_hashes(folder: RunDir, files: Mapping[str, Path]) -> dict[str, dict[str, str | None]]:
+    """Return what the `thinned.json` of a run in a store has: by name, the sha256 that a thinned
+    file had (`whole`) and the one that it has now (`kept`; None: there is no file).
+
+    `files`: those of the run of which a result has hashes, by their names in a store. Files that
+    are whole are left out.
+    """
+    hashes: dict[str, dict[str, str | None]] = {}
+    for name, file in files.items():
+        whole_hash = folder.whole_hash(file)
+        if whole_hash is None:
+            continue
+        kept_hash = None
+        if file.exists():
+            kept_hash = sha256_of(file)
+        hashes[name] = {"whole": whole_hash, "kept": kept_hash}
+    return hashes
+
+
 def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:
     """Yield each file of a run that may be large, with the function that takes an excerpt of it.
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
+from ablate.audit.lean import thinned_hashes
 from ablate.audit.streams import bring_streams, stream_conflicts
 from ablate.audit.verify import faults
 from ablate.planning import Plan, PlannedRun, Search, before_searches, unite_plans
@@ -242,21 +243,22 @@ class _Move:
     def folder(self) -> RunDir:
         return self.source.store.rundir(self.run.id)
 
+    @property
+    def history(self) -> History:
+        """The run's events in the source; that of its result has the hash of `thinned.json`."""
+        events = self.source.histories[self.run.id]
+        if not self.thinned:
+            return events
+        thinned_hash = hashlib.sha256(to_json(self.thinned)).hexdigest()
+        return [_bundled(event, thinned_hash) for event in events]
+
     @functools.cached_property
     def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
         """The content of the run's `thinned.json`; {} where all of its files are whole."""
-        hashes: dict[str, Mapping[str, str | None]] = {}
         store_folder = RunDir(Path(self.run.id))  # for the names that files have in a store
-        pairs = zip(_files(self, self.folder, None), _files(self, store_folder, None), strict=True)
-        for (file, sha256), (target, _) in pairs:
-            whole_hash = self.folder.whole_hash(file)
-            if sha256 is None or whole_hash is None:
-                continue
-            kept_hash = None
-            if file.exists():
-                kept_hash = sha256_of(file)
-            hashes[target.name] = {"whole": whole_hash, "kept": kept_hash}
-        return hashes
+        names = [file.name for file, _ in _files(self, store_folder, None)]
+        pairs = zip(names, _files(self, self.folder, None), strict=True)
+        return thinned_hashes(self.folder, {name: file for name, (file, sha256) in pairs if sha256})
 
 
 class _Merge:
@@ -308,11 +310,7 @@ class _Merge:
     def _bring(self, move: _Move) -> None:
         self.moves[move.run.id] = move
         self.claimed[move.run.id] = move.folder.path, move.result
-        history = move.source.histories[move.run.id]
-        if move.thinned:
-            thinned_hash = hashlib.sha256(to_json(move.thinned)).hexdigest()
-            history = [_bundled(event, thinned_hash) for event in history]
-        self._queue_history(move.run.id, history)
+        self._queue_history(move.run.id, move.history)
 
     def _take_half(
         self, run: PlannedRun, source: MergeSource, history: History, report: MergeReport
@@ -394,17 +392,18 @@ class _Merge:
             )
         state = self.states.get(run.id, RunState())
         crashed = path == self.store.rundir(run.id).path and state.status not in FINAL_STATUSES
-        if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
-            self._queue_history(run.id, source.histories[run.id])
-            report.brought += 1
-        elif self._is_fuller(_Move(run, source, theirs), path):
-            self._bring(_Move(run, source, theirs))
+        move = _Move(run, source, theirs)
+        if self._is_fuller(move, path):
+            self._bring(move)
             report.brought += 1
             return
+        if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
+            self._queue_history(run.id, move.history)
+            report.brought += 1
         else:
             report.there += 1
         if folder.weights.exists() and not RunDir(path).weights.exists():
-            self.weights.append(_Move(run, source, theirs))
+            self.weights.append(move)
 
     def _is_fuller(self, move: _Move, path: Path) -> bool:
         """Return whether a run, whose folder here or in an earlier source is `path`, has thinned

@@ -80,9 +80,8 @@ def complete(
         listing.check_table(data["label"])
         if _has_class_folders(data, listing) and listing.label_table is not None:
             _check_label_sets(data, listing, tested)
-            data["label"] = (
-                listing.label_table
-            )  # a folder without a name is known by its file alone
+            # A folder without a name is known by its file alone.
+            data["label"] = listing.label_table
     if tested and listing is not None and _has_class_folders(data, listing):
         data["classes"] = None  # of those that are learnt it may have some only
     if data["classes"] is None and not texts:

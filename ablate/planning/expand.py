@@ -113,7 +113,8 @@ def _plan_line(
         for field in ("across", "each", "change"):
             if getattr(line_options, field):
                 raise UserError(
-                    f"--{field}: declares a sweep without a file, and {place} is one; leave it out"
+                    f"--{field}: is for a sweep without a file; leave it out, since {place} "
+                    f"declares the rows"
                 )
         sweep = from_file(place, content, line, composer.groups)
         check_crossed(

@@ -228,14 +228,14 @@ def _provenance(
     columns = plan.columns if len(plan.columns) > 1 else ()
     data = (part for cell in plan.cells for part in cell.spec.datasets[:1])
     of_sweep = {
-        "seeds": ", ".join(map(str, plan.counted_seeds)),
+        "seeds": ", ".join(map(str, plan.counted_seeds)) if plan.design.blocks else "",
         "columns": "; ".join(f"{column.label}: {_settings(column.settings)}" for column in columns),
-        "analysis": _settings({k: v for k, v in keys.items() if v not in (None, (), {})}),
+        "analysis": _settings({k: v for k, v in keys.items() if v not in (None, (), {}, "")}),
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen_settings(plan)),
         "verdicts read at": "; ".join(look_texts),
         **recipe_caveats(plan.cells),
-        "cost": _cost(runs),
+        "cost": _cost(runs) if plan.design.trains else "",
         "trained": _training_period(runs),
         "data": ", ".join(dict.fromkeys(f"{d['name']} ({d['fingerprint']})" for d in data)),
     }
@@ -247,7 +247,8 @@ def _provenance(
 
 def _look_words(plan: Plan, look: InterimLook) -> str:
     """Write a look in words: "3 seeds (in corr)"."""
-    return count_text(look.n, "seed") + f" (in {look.sweep})" * (look.sweep != plan.name)
+    noun = "seed" if plan.design.blocks else "run"
+    return count_text(look.n, noun) + f" (in {look.sweep})" * (look.sweep != plan.name)
 
 
 WORDS = {

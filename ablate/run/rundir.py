@@ -226,7 +226,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.own_lines: list[tuple[int, int]] = []  # of `say` in the log: (begin, end), in bytes
+        self.own_lines: list[tuple[int, int]] = []  # in the log, of `say`: (begin, end) in bytes
 
     @functools.cached_property
     def lock(self) -> Lock:
@@ -510,7 +510,10 @@ class RunDir:
         with contextlib.suppress(OSError), open(self.log, "ab", buffering=0) as file:
             size = file.write(line)
             end = file.tell()  # others append to it, too
-            self.own_lines.append((end - size, end))
+            begin = end - size
+            if self.own_lines and self.own_lines[-1][1] == begin:  # nothing in between
+                begin, _ = self.own_lines.pop()
+            self.own_lines.append((begin, end))
 
     def metrics_size(self) -> int:
         """Return the size of `metrics.jsonl` in bytes, 0 where it is missing. Whoever watches the

@@ -105,7 +105,7 @@ def _interval_lines(
     lines = []
     if len(single) + len(equal) < len(means_here):
         level = confidence_level(table.alpha)
-        lines.append(f"Bars: {level} intervals of each mean, over training seeds.")
+        lines.append(f"Bars: {level} intervals of each mean, over training {table.repeats}.")
     for reason, cells in (("a single seed has none", single), ("its seeds are equal", equal)):
         if len(cells) == len(means_here):
             return [f"No mean has an interval: {reason}."]

@@ -353,7 +353,7 @@ def _interval_lines(
         together = joint_words(plan, table.columns)
         if together and form.rows:
             together += " of the whole sweep, whichever rows are shown"
-        bars = f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds"
+        bars = f"Bars: {confidence_level(table.gain_alpha)} intervals over training {table.repeats}"
         lines.append(f"{bars}, {together}." if together else f"{bars}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:

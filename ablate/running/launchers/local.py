@@ -176,8 +176,9 @@ def slots(
     if slices:
         if gpus_per_run not in ("auto", 1):
             raise UserError(
-                f"launcher.gpus_per_run: {gpus_per_run}, and gpu:{slices[0].index} is a slice "
-                f"(MIG), of which CUDA shows a process one; give 1, or GPUs in launcher.devices"
+                f"launcher.gpus_per_run: got {gpus_per_run}, but gpu:{slices[0].index} is a MIG "
+                f"slice, and CUDA shows a process only one; give 1, or choose whole GPUs by "
+                f"launcher.devices"
             )
         gpus_per_run = 1
     kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
