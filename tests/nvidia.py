@@ -42,6 +42,7 @@ import importlib.util, json, os, sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+owners = []
 
 def touch(what):
     import torch
@@ -52,6 +53,16 @@ def touch(what):
     if fault == "hang":
         import time
         time.sleep(1000)
+    if fault == "exclusive":  # as CUDA's compute mode: one process at a time
+        import fcntl
+        owner = open(HERE / f"owner of {gpu}", "a")
+        owners.append(owner)
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fault = "CUDA error: all CUDA-capable devices are busy or unavailable"
+        else:
+            return
     if fault == "crash":
         os.abort()
     if fault:
@@ -131,7 +142,7 @@ class Machine:
 
     def breaks(self, faults: dict[str, str]) -> None:
         """{"kernel UUID" or "run UUID": message of the AcceleratorError that it raises}; "hang" and
-        "crash" are what they say."""
+        "crash" are what they say; "exclusive": one process at a time gets the GPU."""
         (self.folder / "faults").write_text(json.dumps(faults))
 
     def asked(self) -> list[str]:

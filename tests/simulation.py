@@ -37,7 +37,7 @@ def searched(rng, trials, searches, sharpness, draws=DRAWS):
 
 def family(rows, **settings):
     """The method of a column of so many rows, the baseline included."""
-    return stats.Method(contrasts=rows - 1, comparisons=rows - 1, **settings)
+    return stats.Method(contrasts=rows - 1, variants=rows - 1, **settings)
 
 
 def family_wise_error(y, method):
@@ -248,7 +248,7 @@ def forecast_power(case, changes, n, tables, seed=15):
     made = [*design_tables(case, np.random.default_rng(seed), changes, n, tables)]
     spreads = [stats.residual_spread(table.y) for table in made]
     sd = math.sqrt(np.mean([0.0 if spread is None else spread.sd**2 for spread in spreads]))
-    method = stats.Method("images", contrasts=changes, comparisons=changes)
+    method = stats.Method("images", contrasts=changes, variants=changes)
     gains = [
         stats.detected_effect(sd, len(levels), n, method, part) for part in (0.0, stats.SHARED_PART)
     ]

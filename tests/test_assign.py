@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ablate.running.board import blame, gives_up
+from ablate.running.board import PlaceRecord, blame, gives_up
 from ablate.running.launchers import Slot, usable
 from ablate.running.next_step import assign
 from ablate.store.events import RunState
@@ -16,12 +16,16 @@ OOM, AGAIN = RunState("oom", oom=1), RunState("started", oom=1)  # waiting, and 
 NOTHING = None
 
 
-def assigned(pending="", slots=SLOTS, lost=(), retired=(), states=(), **working):
+def record(lost, retired, undivided=()):
+    return PlaceRecord(lost, dict.fromkeys(retired), {*undivided})
+
+
+def assigned(pending="", slots=SLOTS, lost=(), retired=(), undivided=(), states=(), **working):
     """`pending`: a run a letter; `working`: run=slot, with _ for the dot of its name."""
     at = {run: name and BY_NAME[name.replace("_", ".")] for run, name in working.items()}
     known = {run: RunState() for run in (*pending, *at)} | dict(states)
     lost = {place: frozenset(runs) for place, runs in dict(lost).items()}
-    found = assign([*pending], at, slots, known, lost, retired)
+    found = assign([*pending], at, slots, known, record(lost, retired, undivided))
     return found and (found[0], found[1].name)
 
 
@@ -54,6 +58,11 @@ TABLE = [
     # a place that was given up takes nobody
     (dict(pending="a", retired=["g0"]), ("a", "g1.0")),
     (dict(pending="a", retired=["g0", "g1"]), NOTHING),
+    # a place whose device takes one process has one run at a time
+    (dict(pending="a", undivided=["g0"]), ("a", "g0.0")),
+    (dict(pending="b", a="g0_0", undivided=["g0"]), ("b", "g1.0")),
+    (dict(pending="c", a="g0_1", b="g1_0", undivided=["g0"]), ("c", "g1.1")),
+    (dict(pending="c", a="g0_1", b="g1_0", undivided=["g0", "g1"]), NOTHING),
 ]
 
 
@@ -104,8 +113,8 @@ def test_groups(pending, working, expected, more):
     worlds = {word[0]: int(word[1]) for word in pending.split()}
     at = {run: GROUPS[name] for run, name in working.items()}
     states = {run: RunState() for run in (*worlds, *at)}
-    given = {"lost": {}, "retired": [], **more}
-    found = assign([*worlds], at, [*GROUPS.values()], states, worlds=worlds, **given)
+    places = record(**{"lost": {}, "retired": [], **more})
+    found = assign([*worlds], at, [*GROUPS.values()], states, places, worlds)
     assert (found and (found[0], found[1].name)) == expected
 
 
@@ -133,7 +142,7 @@ def test_groups_never_share_a_device_and_the_largest_waits_for_no_smaller_one():
         states = {run: RunState() for run in worlds}
         while left or working:
             at = {run: slot for run, (slot, _) in working.items()}
-            found = assign([*left], at, [*GROUPS.values()], states, {}, [], worlds=worlds)
+            found = assign([*left], at, [*GROUPS.values()], states, PlaceRecord(), worlds)
             if found is None:
                 assert working, "no run is at work, and none is started"
                 working = {run: (slot, t - 1) for run, (slot, t) in working.items() if t > 1}
@@ -158,7 +167,7 @@ def test_whatever_is_given_only_a_pending_run_goes_and_only_on_a_slot_that_is_fr
         states |= {run: draw.choice(kinds) for run in pending}
         lost = {place: frozenset(p for p in pending if draw.random() < 0.3) for place in places}
         retired = [place for place in places if draw.random() < 0.2]
-        found = assign(pending, working, slots, states, lost, retired)
+        found = assign(pending, working, slots, states, record(lost, retired))
         if found is None:
             continue
         run, slot = found

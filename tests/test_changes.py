@@ -196,7 +196,7 @@ def test_plan_says_which_spread_its_designs_assume(shell):
         in shell("plan", *given, "--spread", "0.7").out
     )
     by_design = designs_of(shell, *given)
-    method = stats.Method("images", contrasts=3, comparisons=3)
+    method = stats.Method("images", contrasts=3, variants=3)
     ends = [stats.detected_effect(0.5, 8, 3, method, part) for part in (0.0, 0.3)]
     full = by_design["factorial"]
     assert [full["smallest"][""], full["largest"][""]] == pytest.approx(ends)

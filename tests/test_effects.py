@@ -314,7 +314,7 @@ def test_a_design_detects_about_what_plan_says(case, changes, n):
 def test_the_forecast_of_a_design_is_that_of_the_noncentral_t():
     """1.3 sd sqrt(4 / (C n)), 5 (n - 1) degrees of freedom, alpha over the contrasts; the upper end
     has the variance of cells that share .3 of what a seed does."""
-    method = Method("images", contrasts=10, comparisons=4)
+    method = Method("images", contrasts=10, variants=4)
     for count, n, shared in ((8, 3, 0.0), (16, 5, 0.0), (16, 3, 0.3)):
         gain = stats.detected_effect(0.5, count, n, method, shared)
         error = 1.3 * 0.5 * math.sqrt(4 / (count * n) * (1 + shared * (count / 2 - 1)))

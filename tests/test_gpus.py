@@ -401,6 +401,20 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
 
 
 @pytest.mark.faults
+def test_a_gpu_that_takes_one_process_trains_one_run_at_a_time(shell, nvidia):
+    """Both slots of the GPU start a run, and one of the two gets no context on it."""
+    nvidia.breaks({f"run {UUID['0']}": "exclusive"})
+    words = ("sweep", *WORDS, "launcher.devices=0", "launcher.runs_per_gpu=2")
+    done = shell.process(*words, **nvidia.stand_in)
+    assert "is given up" not in done.out
+    assert done.out.count("gpu:0 trains one") == 1
+    assert record(shell)[0] == {"finished": 10}
+    refused = sum(detail.get("reason") == "no device" for *_, detail in events(shell))
+    assert len(nvidia.touched()) == 10 + refused + 1  # and the kernel that was tried first
+    assert refused in (1, 2)  # the other slot may have begun another one by then
+
+
+@pytest.mark.faults
 def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, nvidia):
     """One GPU is gone with the first run on it; on the other two runs lose it."""
     devices = f"launcher.devices=0,{UUID['6:1']}"

@@ -461,7 +461,7 @@ def test_a_sheet_of_other_metrics_seeds_or_of_a_trained_sweep_is_refused(run, br
 
 
 def apart(rows, **settings):
-    return stats.Method(contrasts=rows - 1, comparisons=rows - 1, blocks=False, **settings)
+    return stats.Method(contrasts=rows - 1, variants=rows - 1, blocks=False, **settings)
 
 
 def drawn(counts, spreads, tables, seed=7):

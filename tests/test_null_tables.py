@@ -115,7 +115,7 @@ def test_mixed_rows_are_judged_by_the_images_of_a_table():
     right = rng.random((3, 12, 200)) < np.where(rng.random(200) < 0.8, 1.0, 0.5 + shift)
     y = 100 * right.mean(-1)
     found = mixed_error(y, right, stats.Method(spread="images", alpha=0.5), 3, tables=150)
-    method = stats.Method(spread="images", alpha=0.5, contrasts=2, comparisons=2)
+    method = stats.Method(spread="images", alpha=0.5, contrasts=2, variants=2)
     draw, told = np.random.default_rng(0), []  # as the function is seeded
     for base in range(3):
         order = [base, *(row for row in range(3) if row != base)]
@@ -142,7 +142,7 @@ def test_images_are_judged_as_a_table_of_them_is():
     told = []
     draw = np.random.default_rng(0)  # as the function is seeded
     for row in range(2):
-        method = stats.Method(spread="images", alpha=0.5, contrasts=3, comparisons=3)
+        method = stats.Method(spread="images", alpha=0.5, contrasts=3, variants=3)
         for seeds in draw.permuted(np.tile(np.arange(12), (200, 1)), axis=1).reshape(-1, 4, 3):
             fit = stats.fit(y[row][seeds], method, stats.ImageFlips.from_right(right[row][seeds]))
             told.append((abs(fit.gain) > fit.half)[1:].any())

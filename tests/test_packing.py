@@ -10,6 +10,7 @@ import torch
 
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running import preflight
+from ablate.running.board import PlaceRecord
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot, packed
 from ablate.running.next_step import assign
@@ -171,10 +172,10 @@ def test_the_largest_run_is_timed_at_its_micro_batch(tmp_path, monkeypatch):
 def test_a_run_without_memory_gets_all_of_it_alone():
     slots = packed([Slot("gpu:0", "gpu:0", "cuda")], 2)
     states = {"a": RunState("oom", oom=1), "b": RunState()}
-    assert assign(["b"], {}, slots, states, {}, ())[1].share == 0.5
-    run, slot = assign(["a"], {}, slots, states, {}, ())
+    assert assign(["b"], {}, slots, states, PlaceRecord())[1].share == 0.5
+    run, slot = assign(["a"], {}, slots, states, PlaceRecord())
     assert (run, slot) == ("a", replace(slots[0], share=1.0))
-    assert assign(["b"], {"a": slot}, slots, states, {}, ()) is None  # nobody joins it
+    assert assign(["b"], {"a": slot}, slots, states, PlaceRecord()) is None  # nobody joins it
 
 
 def test_a_gpu_on_which_an_earlier_drivers_runs_train_is_not_tried(tmp_path):

@@ -279,7 +279,7 @@ def forecast_lines(plan, gain, assumed, costs, results):
 def test_the_forecast_is_that_of_the_tables_own_function():
     plan = make_plan(["base", "a", "b", "c"], seeds=3)
     lines = forecast_lines(plan, 0.5, 0.4, cost_of(plan), {})
-    found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
+    found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, variants=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
     assert lines[1] == "  spread 0.4 points between seeds, given by --spread"
     n = found.seeds.expected
@@ -288,6 +288,17 @@ def test_the_forecast_is_that_of_the_tables_own_function():
     power, smallest = found.power.expected, found.smallest.expected
     assert f"with the 3 seeds planned: power {100 * power:.0f} %" in lines[3]
     assert f"detects gains from {smallest:.2g} points" in lines[3]
+
+
+def test_contrasts_between_rows_share_alpha_and_add_no_rows():
+    """Their rows are in the column already: the spread is estimated from no more of them."""
+    plan = make_plan(["base", "a", "b", "c"], seeds=3).with_contrasts(["a - b", "b - c"], "x")
+    spreads = seed_spreads(plan, 0.4, {}, lambda run: [])
+    (column,) = forecast_seeds(plan, 0.5, cost_of(plan), spreads).columns
+    method = stats.Method(contrasts=5, variants=3)
+    assert column.power_forecast == stats.detect(0.5, 3, stats.Spread(0.4), method)
+    more_rows = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=5, variants=5))
+    assert more_rows.smallest.expected < 0.97 * column.power_forecast.smallest.expected
 
 
 def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():

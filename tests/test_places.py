@@ -10,6 +10,7 @@ from ablate.running.board import (
     ALIKE_ANYWAY,
     AT_ONCE_S,
     ActiveRun,
+    Board,
     Ending,
     PlaceHealth,
     failure_kind,
@@ -95,9 +96,9 @@ def test_places_are_apart():
     for place, run in zip(
         ("gpu:0", "gpu:1", "gpu:2", "gpu:0"), ("a1", "b1", "c1", "b2"), strict=True
     ):
-        health.judge(failed(runs[run], place), "failed", died=False, has_attempts=False)
+        health.judge(failed(runs[run], cuda(place)), "failed", died=False, has_attempts=False)
         assert health.stopped is None
-    health.judge(failed(runs["c2"], "gpu:0"), "failed", died=False, has_attempts=False)
+    health.judge(failed(runs["c2"], cuda("gpu:0")), "failed", died=False, has_attempts=False)
     assert health.stopped == "3 runs in a row failed at once on gpu:0, all alike (!)"
 
 
@@ -109,19 +110,52 @@ def test_ranks_that_were_killed_end_no_sweep_whose_runs_have_attempts_left(exit,
     states = dict.fromkeys(runs, RunState())
     health = PlaceHealth(print, SimpleNamespace(runs=runs, states=states, active={}))
     for run in runs.values():
-        health.judge(failed(run, "cpu"), exit, died=True, has_attempts=more)
+        health.judge(failed(run, cuda("cpu")), exit, died=True, has_attempts=more)
     assert (health.stopped is not None) is stops
+
+
+@pytest.mark.parametrize(
+    ("place", "undivided"),
+    [
+        ("gpu:0", {"gpu:0"}),  # a run that leaves its GPU, say, while its data is checked
+        ("gpu:0+1", {"gpu:0", "gpu:0+1"}),
+        ("gpu:1", set()),
+    ],
+)
+def test_a_place_without_a_device_is_given_up_unless_another_run_has_it(place, undivided):
+    """CUDA's compute mode may let one process use a GPU."""
+    runs = {f"{v}1": planned(v, 1) for v in "ab"}
+    group = ["gpu:0", "gpu:1"] if "+" in place else ()
+    other = failed(runs["a1"], Slot(place, place, "cuda", group=group))
+    board = Board(None, None, ())
+    board.active["a1"] = other
+    health = PlaceHealth(print, board)
+    slot = cuda("gpu:0")
+    health.note_no_device(failed(runs["b1"], slot), slot, "busy")
+    assert health.undivided == undivided
+    assert [*health.retired] == ([] if undivided else ["gpu:0"])
+    board.active.clear()
+    health.note_no_device(failed(runs["b1"], slot), slot, "busy")  # alone
+    assert [*health.retired] == ["gpu:0"]
+    ended = failed(runs["b1"], slot)
+    ended.neighbours = {"gpu:0"}  # that has ended since
+    health.note_no_device(ended, slot, "busy")
+    assert "gpu:0" in health.undivided
 
 
 def planned(variant, seed):
     return SimpleNamespace(id=f"{variant}{seed}", cell=SimpleNamespace(row=variant, column=""))
 
 
-def failed(run, place):
+def cuda(place):
+    return Slot(place, place, "cuda")
+
+
+def failed(run, slot):
     """A worker that left no result, and an error."""
     notes = SimpleNamespace(notes=lambda folder: Notes(error="!"))
     folder = SimpleNamespace(has_result=lambda: False)
-    return ActiveRun(run, folder, Slot(place, place, "cuda"), notes, child=True)
+    return ActiveRun(run, folder, slot, notes, child=True)
 
 
 def test_the_same_way_is_the_same_but_for_numbers():

@@ -31,6 +31,8 @@ from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
+from ablate.report.power import seed_spreads, simulate_looks
+from ablate.running import Costs
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
@@ -492,6 +494,27 @@ def test_a_plan_says_the_expected_and_the_greatest_number_of_runs(calm):
     method = stats.Sequential(LOOKS, 2.0, contrasts=2)
     runs = [case["runs"] for case in tree["expected"]]
     assert runs == [pytest.approx(2 * stats.runs_until(method, 2, gain)) for gain in (0, 2, 4)]
+
+
+class Reread:
+    """Looks before, at nine comparisons of every column."""
+
+    def contrasts(self, column):
+        return 9
+
+    gains = contrasts
+
+
+def test_the_forecast_counts_the_comparisons_that_were_read_before(planned):
+    """A look with more comparisons decides less, so that more runs follow."""
+    plan = planned()
+    costs = Costs({}, {}, "", 0.0, seed_s=dict.fromkeys([c.label for c in plan.columns], 36.0))
+    spreads = seed_spreads(plan, 1.0, {}, lambda run: [])
+    runs = {
+        name: [runs for _, runs, _ in simulate_looks(plan, costs, spreads, past).expected]
+        for name, past in (("new", None), ("reread", Reread()))
+    }
+    assert runs["reread"][-1] > 1.02 * runs["new"][-1]
 
 
 def test_what_looks_under_another_analysis_decided_is_not_told(planned):

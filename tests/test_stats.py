@@ -95,7 +95,7 @@ def test_a_row_with_missing_seeds_is_fitted_on_those_it_shares():
     alone = stats.column_gains(y[:, [0, 2, 3]], 0, family(5))
     assert found.rows[3] == alone.rows[3]
     assert found.rows[3].gain.n == 3
-    others = stats.column_gains(y[[0, 1, 2, 4]], 0, Method(contrasts=4, comparisons=4))
+    others = stats.column_gains(y[[0, 1, 2, 4]], 0, Method(contrasts=4, variants=4))
     assert [found.rows[r] for r in (1, 2, 4)] == list(others.rows[1:])
     assert (found.spreads, found.df, found.kept_rows) == (others.spreads, others.df, 4)
 

@@ -16,7 +16,7 @@ from ablate.analysis.stats import Method
 def test_an_average_is_over_columns_a_seed_first_then_over_seeds():
     rng = np.random.default_rng(50)
     y = rng.normal(90, 1, (4, 3, 5)) + rng.normal(0, 5, (4, 1, 1)) + rng.normal(0, 2, 5)
-    found = stats.average_gains(y, 1, Method("paired", contrasts=2, comparisons=2))
+    found = stats.average_gains(y, 1, Method("paired", contrasts=2, variants=2))
     assert found[1] is None
     for row in (0, 2):
         differences = y[:, row] - y[:, 1]  # by column and seed
@@ -46,9 +46,9 @@ def test_a_column_without_all_its_seeds_is_not_averaged():
     found = stats.average_gains(y, 0, family(4))
     assert [average and average.columns for average in found] == [None, (0, 1, 2), (0, 2), None]
     # Row 2 is fitted beside the rows that have its columns; row 1 beside those that have all.
-    two = stats.average_gains(y[[0, 2], :3], 0, Method(contrasts=3, comparisons=3))
+    two = stats.average_gains(y[[0, 2], :3], 0, Method(contrasts=3, variants=3))
     assert found[2].gain == two[2].gain
-    three = stats.average_gains(y[:, :2], 0, Method(contrasts=3, comparisons=3))
+    three = stats.average_gains(y[:, :2], 0, Method(contrasts=3, variants=3))
     assert found[1].gain == three[1].gain
     y[:, 0, 2] = np.nan  # the baseline
     assert stats.average_gains(y, 0, family(4)) == (None, None, None, None)
@@ -122,7 +122,7 @@ def test_an_average_covers_what_it_says():
 def test_a_change_of_gain_is_a_paired_t_of_differences_of_differences():
     rng = np.random.default_rng(56)
     before, after = rng.normal(90, 1, (2, 3, 6)) + rng.normal(0, 5, (2, 1, 6))
-    found = stats.changes(before, after, 0, Method("paired", contrasts=2, comparisons=2)).rows
+    found = stats.changes(before, after, 0, Method("paired", contrasts=2, variants=2)).rows
     assert found[0] is None
     for row in (1, 2):
         test = oracle.ttest_rel(after[row] - after[0], before[row] - before[0])

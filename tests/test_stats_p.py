@@ -32,7 +32,7 @@ def test_p_is_at_most_alpha_where_the_interval_excludes_0(seed, rows, n, spread,
     rng = np.random.default_rng(seed)
     right = rng.random((rows, n, 50)) < np.linspace(0.5, 0.9, rows)[:, None, None]
     y, flips = 100 * right.mean(-1), stats.Flips((right,))
-    method = Method(spread, contrasts=columns * (rows - 1), comparisons=rows - 1)
+    method = Method(spread, contrasts=columns * (rows - 1), variants=rows - 1)
     for row in stats.column_gains(y, 0, method, None, flips).rows[1:]:
         if row.p is None:
             assert not row.gain.sd
@@ -44,7 +44,7 @@ def test_p_is_at_most_alpha_where_the_interval_excludes_0(seed, rows, n, spread,
 
 def test_p_is_students_times_the_contrasts():
     y = np.random.default_rng(20).normal(0, 1, (4, 5)) + np.array([[0], [1], [2], [0.1]])
-    found = stats.column_gains(y, 0, Method(contrasts=6, comparisons=3))
+    found = stats.column_gains(y, 0, Method(contrasts=6, variants=3))
     assert (found.kept_rows, found.df) == (4, 16)
     for row in found.rows[1:]:
         t = row.gain.mean / math.sqrt(2 * y.var(1, ddof=1).mean() / 5)
@@ -86,7 +86,7 @@ def test_a_row_judged_by_its_own_spread_has_holms_p_and_its_neighbours_that_of_t
 
 def test_what_has_no_spread_or_one_seed_has_no_p():
     y = np.array([[90.0, 90.0], [91.0, 91.0], [92.0, np.nan]])
-    for row in stats.column_gains(y, 0, Method("paired", contrasts=2, comparisons=2)).rows[1:]:
+    for row in stats.column_gains(y, 0, Method("paired", contrasts=2, variants=2)).rows[1:]:
         assert (row.raw_p, row.p, row.sign_flip) == (None, None, None)
 
 

@@ -74,7 +74,7 @@ FORECASTS = [
     (family(9, spread="paired"), 6, 2.5, 0.3),
     (family(9), 5, 2.0, 0.5),
     (family(2), 3, 3.0, 0.2),
-    (Method(contrasts=12, comparisons=3, alpha=0.025), 4, 2.0, 0.0),
+    (Method(contrasts=12, variants=3, alpha=0.025), 4, 2.0, 0.0),
 ]
 
 

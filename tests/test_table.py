@@ -100,7 +100,7 @@ def test_planted_gains_get_the_planted_verdicts():
 
 def test_the_numbers_are_those_of_stats():
     found = entries(planted(margin=0.3))
-    method = stats.Method(contrasts=5, comparisons=5)
+    method = stats.Method(contrasts=5, variants=5)
     gains = stats.column_gains(np.array([*PLANTED.values()]), 0, method)
     for (row, values), gain in zip(PLANTED.items(), gains.rows, strict=True):
         expected = [(found[row].accuracy, stats.mean_interval(values))]

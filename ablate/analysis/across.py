@@ -93,7 +93,7 @@ class Arrays:
             spread=self.plan.spread,
             alpha=gain_alpha(analysis),
             contrasts=max(size, self.read_count) * (family if analysis.family == "table" else 1),
-            comparisons=size,
+            variants=size,
         )
 
     def line(

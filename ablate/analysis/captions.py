@@ -491,7 +491,7 @@ def _read_at(
 
 def _widened_method(method: stats.Method) -> stats.Method:
     """Return the method for a column that has all variants that were read."""
-    return dataclasses.replace(method, comparisons=max(method.contrasts, method.comparisons))
+    return dataclasses.replace(method, variants=max(method.contrasts, method.variants))
 
 
 def _what_was_read(n: int) -> str:

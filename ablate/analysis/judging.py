@@ -41,11 +41,11 @@ def method_of(
     gains = Counter(cell.column for cell in plan.cells if plan.is_judged(cell.row))
     if (changes := plan.changes) is not None:  # cells have no verdicts
         gains = Counter(dict.fromkeys(gains, changes.contrasts))
+    variants = max(1, gains[column])
     contrasts = Counter(gains)  # with those between rows
     for label in gains:
         rows = [cell.row for cell in plan.cells if cell.column == label]
         contrasts[label] += len(plan.contrasts_in(rows))
-    comparisons = max(1, (gains if is_on_other_set else contrasts)[column])
     if past is not None:
         for label in gains:
             gains[label] = max(gains[label], past.gains(label))
@@ -60,7 +60,7 @@ def method_of(
         spread=plan.spread,
         alpha=gain_alpha(analysis),
         contrasts=max(1, family),
-        comparisons=comparisons,
+        variants=variants,
         blocks=plan.design.blocks,
     )
 

@@ -281,7 +281,7 @@ def plan(
         designs = compare_designs(plan, cost, detect, spreads, effects, past)
         if detect is not None and not designs:
             detection = forecast_seeds(plan, detect, cost, spreads, past)
-        ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
+        ahead = simulate_looks(plan, cost, spreads, past) if plan.design.grows else None
     if format == "json":
         print_json(trees.of_plan(forecast, detection, ahead, designs, withheld.values()))
         return

@@ -136,7 +136,7 @@ class _PlanFacts:
             spread=self.plan.spread,
             alpha=gain_alpha(analysis),
             contrasts=max(changes.contrasts, self.read_count) * families,
-            comparisons=changes.contrasts,
+            variants=changes.contrasts,
         )
 
     def by_change(self, changes: Changes, column: str, n: int) -> dict[str, float]:

@@ -288,9 +288,14 @@ class Outlook:
         }
 
 
-def simulate_looks(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Outlook:
-    """Simulate the looks of every column, for rows of equal spread. `spreads`: of
-    `seed_spreads`."""
+def simulate_looks(
+    plan: Plan,
+    costs: Costs,
+    spreads: Mapping[str, SeedSpread],
+    past: PastLooks | None = None,
+) -> Outlook:
+    """Simulate the looks of every column, for rows of equal spread. `spreads`: of `seed_spreads`;
+    `past`: the looks before, whose contrasts count."""
     margin = plan.analysis.margin
     cases: dict[str, float] = {NO_GAIN: 0.0}
     if margin is not None:
@@ -307,7 +312,8 @@ def simulate_looks(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) 
         hours_known = hours_known and seed_hours is not None
         a_run = (seed_hours or 0.0) / (variants + 1)
         method = replace(
-            sequential_of(plan, column.label), margin=None if margin is None else margin / spread.sd
+            sequential_of(plan, column.label, past),
+            margin=None if margin is None else margin / spread.sd,
         )
         first_look, *_, last_look = plan.design.seed_counts
         for case, gain in cases.items():  # the baseline alone is judged by no look

@@ -6,7 +6,7 @@ alike on a place.
 `blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`
 in next_step.py.
 
-Used by `ablate sweep` (running/driver.py); `Lost` also by running/next_step.py.
+Used by `ablate sweep` (running/driver.py); `PlaceRecord` also by running/next_step.py.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class ActiveRun:
     is_stopping: bool = False  # it was asked to stop
     killed: bool = False
     judged_bytes: int = 0  # bytes of its metrics when the search last judged it
+    neighbours: set[str] = field(default_factory=set)  # see Board.neighbours, when it started
 
     def stop(self, now: bool = False) -> None:
         self.is_stopping = True
@@ -156,6 +157,15 @@ class Board:
         if turn_of_child(self.states[parent]) == "later":
             return []
         return self._waiting.pop(parent, [])
+
+    def neighbours(self, slot: Slot) -> set[str]:
+        """Return the places of the runs with a worker that have a device of this slot, too."""
+        return {
+            active.slot.place
+            for active in self.active.values()
+            if active.slot is not None
+            and (active.slot.place == slot.place or active.slot.takes & slot.takes)
+        }
 
     def children(self, parent: str) -> list[str]:
         """Return the runs that start from this one."""
@@ -310,13 +320,23 @@ def _are_enough(endings: Sequence[Ending], runs: int, variants: int) -> bool:
     return len(ended_runs) >= runs and len(ended_variants) >= variants
 
 
-class PlaceHealth:
-    """The record of successes and failures on each place of a drive. It decides which places are
+@dataclass
+class PlaceRecord:
+    """Knowledge of the places of a drive. `lost`: the runs that lost their device on each place;
+    `retired`: the places that are given up, in this order; `undivided`: those whose device one
+    process at a time can use."""
+
+    lost: Lost = field(default_factory=dict)
+    retired: dict[str, None] = field(default_factory=dict)
+    undivided: set[str] = field(default_factory=set)
+
+
+class PlaceHealth(PlaceRecord):
+    """The record of places, and the successes and failures on each. It decides which places are
     given up, and when the sweep must stop."""
 
     def __init__(self, say: Callable[[str], None], board: Board) -> None:
-        self.lost: Lost = {}
-        self.retired: dict[str, None] = {}  # given up
+        super().__init__()
         self.stopped: str | None = None  # why the sweep shall stop
         self._endings: dict[str, list[Ending]] = {}  # by place
         self._say, self._board = say, board
@@ -332,6 +352,17 @@ class PlaceHealth:
         variants = {id: variant(planned) for id, planned in self._board.runs.items()}
         if gives_up(lost, variants):
             self.give_up(place, f"{len(lost)} runs lost their device there")
+
+    def note_no_device(self, ended: ActiveRun, slot: Slot, reason: str) -> None:
+        """Note that a run got no device on its slot. Where another run had one there, the device
+        takes one process only (CUDA's compute mode "exclusive process"): from now on one run at a
+        time trains there. Elsewhere the place is given up."""
+        neighbours = ended.neighbours | self._board.neighbours(slot)
+        if not neighbours:
+            self.give_up(slot.place, reason)
+        elif slot.place not in self.undivided:
+            self.undivided |= {slot.place, *neighbours}
+            self._say(f"{slot.place} trains one run at a time from now on: {reason}")
 
     def give_up(self, place: str, reason: str) -> None:
         if place not in self.retired:

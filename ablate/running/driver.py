@@ -354,7 +354,9 @@ class Drive:
                 return
             # A run that trains in this process would not hear of a signal that has come already.
             starts = not self.signals
-            self.board.active[run] = ActiveRun(planned, folder, slot, self.launcher, child=starts)
+            active = ActiveRun(planned, folder, slot, self.launcher, child=starts)
+            active.neighbours = self.board.neighbours(slot)
+            self.board.active[run] = active
             if starts:
                 self.launcher.start(folder, slot, decision_for(self.decisions, planned))
 
@@ -372,15 +374,19 @@ class Drive:
 
     def _next_start(self) -> tuple[str, Slot] | None:
         board = self.board
-        held_slots = {run: active.slot for run, active in board.active.items() if not active.leaves}
+        undivided = self.places.undivided
+        held_slots = {
+            run: active.slot
+            for run, active in board.active.items()
+            if not active.leaves or (active.slot is not None and active.slot.place in undivided)
+        }
         return assign(
             board.pending,
             held_slots,
             self.launcher.slots,
             board.states,
-            lost=self.places.lost,
-            retired=self.places.retired,
-            worlds=self._worlds() if self.worlds else {},
+            self.places,
+            self._worlds() if self.worlds else {},
         )
 
     def _worlds(self) -> dict[str, int]:
@@ -462,7 +468,8 @@ class Drive:
         if exit_reason == DEVICE_LOST and active.slot is not None:
             self.places.note_lost_device(run, active.slot.place)
         elif exit_reason == NO_DEVICE and active.slot is not None:
-            self.places.give_up(active.slot.place, f"{active.run.label}: {self._error(folder)}")
+            reason = f"{active.run.label}: {self._error(folder)}"
+            self.places.note_no_device(active, active.slot, reason)
         return died
 
     # --- Stopping, and telling ---

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -23,7 +23,7 @@ from ablate.run import (
     WORLD_SIZES,
     WRONG_UNIT,
 )
-from ablate.running.board import Lost
+from ablate.running.board import PlaceRecord
 from ablate.running.launchers import Slot, usable
 from ablate.store import RunState
 
@@ -112,8 +112,7 @@ def assign(
     working: Mapping[str, Slot | None],
     slots: Sequence[Slot],
     states: Mapping[str, RunState],
-    lost: Lost,
-    retired: Collection[str],
+    places: PlaceRecord,
     worlds: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, Slot] | None:
     """Return the first run that fits on a slot, and the slot; None if none fits now.
@@ -121,7 +120,8 @@ def assign(
     `pending`: the runs in their order. But those on more devices come first, and those that were
     out of memory last, each alone on its place. `working`: the slot of every run that has a worker;
     None for a slot that is not in `slots`, which takes the room of one that is. A run that lost its
-    device goes to another place, if there is one; on a place in `retired` nothing starts.
+    device goes to another place, if there is one; on a retired place nothing starts, and on an
+    undivided one nothing while a run is there.
 
     `worlds`: the number of devices of a run, where slots have several numbers. A run gets that
     number, or fewer where there is no such slot. While it waits for a group of devices, the free
@@ -132,8 +132,9 @@ def assign(
     for slot in held_slots:
         taken_devices |= slot.takes
     busy = {slot.place for slot in held_slots}
-    alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
-    usable_slots = usable(slots, retired)
+    alone = busy & places.undivided
+    alone |= {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
+    usable_slots = usable(slots, places.retired)
     free = {
         slot.name: slot
         for slot in usable_slots
@@ -156,7 +157,7 @@ def assign(
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:
                     yield slot
-            elif has_one_place or run not in lost.get(slot.place, ()):
+            elif has_one_place or run not in places.lost.get(slot.place, ()):
                 yield slot
 
     if worlds:  # else they are many, and as they should be

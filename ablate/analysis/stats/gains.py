@@ -122,14 +122,15 @@ class Method:
     """How the gains of a column are judged; fixed before results exist.
 
     `images`: by which images flip between seeds, where they are known, else as `one way`. `alpha`
-    is the error of the whole family of `contrasts`; `comparisons` of them are in this column. They
-    differ where the family is a table of several columns. `repeated`: at each of several looks.
+    is the error of the whole family of `contrasts`, in this column or in all columns of a table,
+    those between two rows included. `variants`: the rows of this column but the baseline, whose
+    spread is estimated together. `repeated`: at each of several looks.
     """
 
     spread: Literal["images", "one way", "paired"] = "one way"
     alpha: float = 0.05
     contrasts: int = 1
-    comparisons: int = 1
+    variants: int = 1
     repeated: bool = False
     blocks: bool = True
 

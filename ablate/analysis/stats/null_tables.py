@@ -61,7 +61,7 @@ def null_error(
     """
     rng = np.random.default_rng(0)
     used, per_row = (k + 1) * n, -(-tables // len(y))
-    family = dataclasses.replace(method, contrasts=k, comparisons=k)
+    family = dataclasses.replace(method, contrasts=k, variants=k)
     wrong: list[Bools] = []
     wrong_without: list[list[Bools]] = []
     for r, values in enumerate(y):
@@ -89,7 +89,7 @@ def mixed_error(
     rng = np.random.default_rng(0)
     rows, size = y.shape
     per_row = -(-tables // rows)
-    family = dataclasses.replace(method, contrasts=rows - 1, comparisons=rows - 1)
+    family = dataclasses.replace(method, contrasts=rows - 1, variants=rows - 1)
     part = 1.0
     if method.spread != "images":
         right = None

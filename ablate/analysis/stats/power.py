@@ -174,10 +174,10 @@ def _threshold_gains(n: int, method: Method, correlation: float) -> Floats:
     A true gain of a row moves its estimate and nothing else that `fit` gives, so a table without
     gains shows how every gain would have been judged, in each of its contrasts.
     """
-    rows = method.comparisons + 1
+    rows = method.variants + 1
     rng = np.random.default_rng(20230204)
     blocks = math.sqrt(correlation / (1 - correlation))
-    tables = min(max(1_000, CONTRASTS // method.comparisons), 10_000)
+    tables = min(max(1_000, CONTRASTS // method.variants), 10_000)
     thresholds = []
     while tables:
         chunk = min(tables, max(1, AT_ONCE // (rows * n)))
@@ -233,11 +233,11 @@ def look_error(looks: tuple[int, ...], method: Method) -> float:
     """Simulate the chance that some variant of a column is wrongly judged better or worse, if the
     column is read at each of these n >= 2 seeds.
 
-    `fit` itself reads tables of `method.comparisons` variants and a baseline without any gain, all
+    `fit` itself reads tables of `method.variants` variants and a baseline without any gain, all
     spreads equal, seeded, judged without images; one wrong reading at any n counts.
     """
     counts = sorted(set(looks))
-    shape = (method.comparisons + 1, counts[-1])
+    shape = (method.variants + 1, counts[-1])
     results = shape[0] * shape[1]
     tables = max(2_000, min(TABLES, RESULTS // results))
     rng = np.random.default_rng(20230202)

@@ -98,9 +98,9 @@ def _of_column(plan: Plan, evidence: ColumnEvidence, command: Callable[..., str]
     enough = sorted(counts[counts >= FEWEST_RUNS].tolist())
     if not enough:
         return
-    k, n = null_shape(enough[(len(enough) - 1) // 2], method.comparisons)
+    k, n = null_shape(enough[(len(enough) - 1) // 2], method.variants)
     paired = dataclasses.replace(method, spread="paired")
-    if method.comparisons == 1:  # as tables judge a single row
+    if method.variants == 1:  # as tables judge a single row
         method = paired
     right, lacking = evidence.images if method.spread == "images" else (None, "")
     rows = np.flatnonzero(counts >= (k + 1) * n)
