@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 from support.declared import split_line
 from support.tables import finished, make_plan, plant, tabulate
 
@@ -361,8 +362,39 @@ def test_long_names_of_changes_leave_the_panels_their_room():
             sheet = draw(kind, plan, table, form)
             share = sheet.figure.bbox.width / len(sheet.axes[0])
             assert all(axes.bbox.width > 0.2 * share for (axes,) in sheet.panels)
-            titles = [axes.title.get_window_extent() for (axes,) in sheet.panels]
-            assert not overlaps([box for box in titles if box.width])
+            assert not overlaps(boxes_of_titles(sheet))
+
+
+def boxes_of_titles(sheet):
+    """Where the titles of panels are, at their left."""
+    boxes = []
+    for parts in sheet.panels:
+        title = parts[0].get_title(loc="left")
+        if not title:
+            continue
+        (text,) = [
+            child
+            for child in parts[0].get_children()
+            if isinstance(child, Text) and child.get_text() == title
+        ]
+        boxes.append(text.get_window_extent())
+    return boxes
+
+
+@pytest.mark.parametrize("form", [FigureForm(), PAPER], ids=["page", "paper"])
+def test_long_headings_of_columns_end_before_the_next_panel(form):
+    """They once ran over one another and out of the figure."""
+    headings = [f"ViT-S/16, {LONG}, after {n} epochs of pre-training" for n in range(3)]
+    sheet = draw(forest, *sown(["row"], headings), form)
+    boxes = boxes_of_titles(sheet)
+    assert len(boxes) == 3
+    assert not overlaps(boxes)
+    assert max(box.x1 for box in boxes) <= sheet.figure.bbox.x1
+    shown = [parts[0].get_title(loc="left").replace("\n", " ") for parts in sheet.panels]
+    assert shown == headings
+    plain = draw(forest, *sown(["row"], ["a", "b", "c"]), form)
+    room, usual = (sheet.panels[0][0].bbox.height for sheet in (sheet, plain))
+    assert room > 0.9 * usual  # the figure grows
 
 
 # --- Curves -------------------------------------------------------------------------------------

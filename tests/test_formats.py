@@ -132,6 +132,18 @@ def test_an_underscore_within_a_word_stays_as_written(label, source):
     assert grid._escape_markdown(label) == source
 
 
+@pytest.mark.parametrize(
+    ("label", "source"),
+    [
+        ("$5", "$5"),
+        ("${lr} of ${a}", "<span>$</span>{lr} of <span>$</span>{a}"),
+    ],
+)
+def test_dollars_are_no_formula(label, source):
+    """As GitHub's page "Writing mathematical expressions" has it."""
+    assert grid._escape_markdown(label) == source
+
+
 # --- Each format --------------------------------------------------------------------------------
 
 

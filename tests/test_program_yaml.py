@@ -118,6 +118,17 @@ def test_a_number_may_be_spelled_as_python_spells_it(shell):
         assert json.loads(out)["configuration"]["trainer"]["lr"] == float(word)
 
 
+@pytest.mark.parametrize(("command", "file"), [("./a.sh", "./a.sh"), ("python b/c.py 3", "b/c.py")])
+def test_a_script_that_is_not_there_is_named(shell, command, file):
+    """A slip of the pen, else, ends in a run that fails."""
+    assert f"no file {file} " in shell("new", "trainer", command).out
+    shell.folder.joinpath("b").mkdir(exist_ok=True)
+    shell.folder.joinpath(file).touch()
+    shell.folder.joinpath("conf/trainer").joinpath(f"{Path(file).stem}.yaml").unlink()
+    assert "no file" not in shell("new", "trainer", command).out
+    assert "no file" not in shell("new", "trainer", "some-program --lr 3").out
+
+
 def test_seeds_and_folders_become_placeholders(shell):
     commands = {
         "python a.py --seed 0": "{seed}",

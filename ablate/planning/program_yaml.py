@@ -73,6 +73,7 @@ NO_FOLDER = (
     "no output folder was found in the command; if the program writes files, put {folder} where it "
     "takes their folder"
 )
+NO_FILE = "no file {file} was found here; correct the path in the command, or write the file"
 CODE = "code: [{files}] # by default every file that git knows; here is no git repository\n"
 
 
@@ -136,6 +137,8 @@ def declare(command: str, folder: Path, name: str | None = None) -> Declaration:
     }
     has_folder = _has(FOLDER_PLACE, options.template)
     notes = []
+    if _SCRIPT.fullmatch(script) and not (folder / script).exists():
+        notes.append(NO_FILE.format(file=script))
     if not _has(SEED_PLACE, [*options.template, *env_template.values()]):
         notes.append(NO_SEED)
         try_it = f"{try_it} seeds=1".strip()

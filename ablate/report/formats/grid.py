@@ -299,6 +299,8 @@ def _escape_markdown(text: str, ends: bool = False) -> str:
     text = re.sub(r"\](?=[(\[:])|(?<=:)/(?=/)|(?<=www)\.|!(?=\[)", r"\\\g<0>", text)
     text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
     text = re.sub(r"(?<![\w`])@(?=\w)", "@<!-- -->", text)
+    if text.count("$") > 1:  # what is between two is a formula, and no backslash prevents it
+        text = text.replace("$", "<span>$</span>")
     return text if ends else text.strip()
 
 

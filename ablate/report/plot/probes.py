@@ -195,7 +195,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             "scales",
             "Learned scale of the norm before the patch embedding",
         ),
-        titles=[form.wrapped_name(title) for title in titles.values()],
+        titles=[*titles.values()],
         most_across=int((WIDEST - EDGE[0]) // width),
         panel=(width, 1.9),
         edge=EDGE,

@@ -86,6 +86,7 @@ class Subject:
     heading: str
 
 
+LETTER = 0.6  # its width, of its size, on average
 PLACES = 6  # decimals of a panel's place, of the figure's size
 
 
@@ -166,12 +167,27 @@ class Drawing:
         for spare in itertools.chain(*columns[len(titles) :]):
             spare.set_axis_off()
         sheet.panels, sheet._spare = columns[: len(titles)], [c[0] for c in columns[len(titles) :]]
-        for n, (parts, title) in enumerate(zip(sheet.panels, titles, strict=True)):
-            parts[0].set_title(title, loc="left")
+        for n, parts in enumerate(sheet.panels):
             parts[-1].set_xlabel(x)
             for axes, name in zip(parts, y if n % across == 0 else (), strict=False):
                 axes.set_ylabel(name)
+        sheet._write_titles(titles, across, 1 - edge[0] / size[0])
         return sheet
+
+    def _write_titles(self, titles: Sequence[str], across: int, share: float) -> None:
+        """Write the title of each panel, in lines that end where the next panel begins. `share`: of
+        the figure's width, which its panels take together."""
+        width = 72 * share * self.figure.get_figwidth() / across
+        labels = [
+            parts[0].set_title(title, loc="left")
+            for parts, title in zip(self.panels, titles, strict=True)
+        ]
+        for label in labels:
+            letters = width / (LETTER * float(label.get_fontsize()))
+            label.set_text(_wrapped([label.get_text()], max(8, letters)))
+        for start in range(0, len(labels), across):
+            line = labels[start : start + across]
+            self._grow(max(line, key=lambda label: label.get_text().count("\n")), 1)
 
     @classmethod
     def of_lines(
@@ -367,7 +383,7 @@ class Drawing:
                 (axes.xaxis.label, width / across),
             ):
                 size = label.get_fontproperties().get_size_in_points()
-                letters = 0.75 * share / (0.6 * size)
+                letters = 0.75 * share / (LETTER * size)
                 label.set_text(_wrapped([label.get_text()], max(8, letters)))
 
     def _fits(self) -> bool:
