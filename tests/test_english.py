@@ -144,7 +144,7 @@ EXAMPLES = [
             **{"missing": 37, "planned": 118, "looks": False},
             "rows": [{"row": r, "missing": n} for r, n in (("a", 13), ("b", 11), ("c", 13))],
         },
-        ["37 of 118 runs", "13 of a, c; 11 of b"],
+        ["37 of 118 runs", "13 each of a, c; 11 of b"],
     ),
     (
         "verdict.unstable",

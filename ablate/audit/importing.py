@@ -419,7 +419,8 @@ def import_sheet(
     runs = runs_of(sheet)
     old = _old_plan(store, ledger, declaration.name)
     if old is not None:
-        sheet = replace(sheet, notes=(*sheet.notes, *removed_runs(sheet, runs, old, ledger)))
+        notes = removed_runs(sheet, runs, old, ledger, store)
+        sheet = replace(sheet, notes=(*sheet.notes, *notes))
     plan = declare_plan(sheet, runs, declaration, old)
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
     runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}

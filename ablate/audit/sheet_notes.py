@@ -18,7 +18,7 @@ from ablate.audit.sheet_values import UNNAMED
 from ablate.planning import Imported, Plan, SheetKeys, SheetSource
 from ablate.run import IMPORT_EVENT
 from ablate.shared import count_text
-from ablate.store import Ledger
+from ablate.store import Ledger, Store
 
 # An undeclared column is taken for an outcome, or for a name of each run, where it varies within
 # more than this share of the rows that have several runs; else for a setting.
@@ -165,7 +165,9 @@ def is_same_sheet(source: SheetSource, path: str, keys: SheetKeys) -> bool:
     return is_same_place and layout(source.read) == layout(keys)
 
 
-def removed_runs(sheet: Sheet, runs: Sequence[SheetRun], old: Plan, ledger: Ledger) -> list[str]:
+def removed_runs(
+    sheet: Sheet, runs: Sequence[SheetRun], old: Plan, ledger: Ledger, store: Store
+) -> list[str]:
     """Return a line on the runs that an earlier version of this sheet had and that it lacks, [] for
     none. They stay in the sweep: a result that was recorded is never taken back in silence."""
     assert isinstance(old.design, Imported)
@@ -183,7 +185,8 @@ def removed_runs(sheet: Sheet, runs: Sequence[SheetRun], old: Plan, ledger: Ledg
     if not labels:
         return []
     verbs = ("is", "counts") if len(labels) == 1 else ("are", "count")
+    command = store.command("gc", old.name)
     return [
         f"{count_text(len(labels), 'run')} that it had earlier ({_listed(labels)}) {verbs[0]} "
-        f"missing, and still {verbs[1]}; `ablate gc {old.name}` forgets all numbers of the sweep"
+        f"missing, and still {verbs[1]}; `{command}` forgets all numbers of the sweep"
     ]

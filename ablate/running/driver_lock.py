@@ -144,7 +144,8 @@ def stop_driver(
     for label, folder in workers.items():
         store.liveness.stop(folder)
         if folder.attempt is None and not _is_here(folder):
-            say(f"{label} trains on {folder.lock.notes().host}: `ablate stop` stops it there")
+            host, command = folder.lock.notes().host, store.command("stop")
+            say(f"{label} trains on {host}: `{command}` stops it there")
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, workers):
         waiting.on(alive)

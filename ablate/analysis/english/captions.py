@@ -440,7 +440,10 @@ def unfinished(missing: int, planned: int, rows: Sequence[Values], looks: bool) 
     by_count: dict[int, list[str]] = {}
     for entry in rows:
         by_count.setdefault(entry["missing"], []).append(entry["row"])
-    parts = [f"{n} of {first_few(labels)}" for n, labels in sorted(by_count.items(), reverse=True)]
+    parts = [
+        f"{n} {'each ' * (len(labels) > 1)}of {first_few(labels)}"
+        for n, labels in sorted(by_count.items(), reverse=True)
+    ]
     consequence = "Gains get intervals and verdicts once every run has a result."
     if looks:
         consequence = "The next look waits until every run of its column has a result."
