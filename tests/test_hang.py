@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import process_engine
@@ -15,7 +16,7 @@ from launcher_contract import settings
 from support.drivers import Quiet
 
 from ablate.planning import expand
-from ablate.running import launchers
+from ablate.running import driver, launchers
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import jobs, pilots
@@ -150,3 +151,34 @@ def test_only_what_is_stuck_is_ended_as_hung(here, monkeypatch, sweep, where):
     assert [kind for kind, _ in times] == ["started", "hung"] * 2
     for (_, started), (_, hung) in zip(times[::2], times[1::2], strict=True):
         assert HANG_S < hung - started < 2.5 * HANG_S
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_sweep_does_not_wait_for_a_process_that_no_signal_ends(here, monkeypatch, device):
+    """As one that waits in the kernel for a GPU which fell off the bus: SIGKILL stays pending. The
+    other runs end, and the sweep says what it left."""
+    monkeypatch.setattr(driver, "UNENDING_S", 2.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})  # slots for all rows
+    store, view = Store(here / "runs"), Quiet()
+    (here / "runs" / "cache").mkdir(parents=True)
+    plan = expand.plan_from_words(["function"], store=store.root)[0]
+    given = settings("local", devices="cpu", hang_s=2 * HANG_S)
+    launcher = launchers.make_launcher(given, here / "runs" / "cache")
+    if device == "cuda":
+        launcher.slots = [replace(slot, place=slot.name, device="cuda") for slot in launcher.slots]
+    stop = launcher.stop
+    monkeypatch.setattr(launcher, "stop", lambda run, now=False: None if now else stop(run))
+    [stuck] = [run for run in plan.runs() if run.cell.row == "stuck"]
+    try:
+        with driver_session(store, "function", Quiet) as ledger:
+            outcome = Drive(plan, store, ledger, launcher, given, view).run()
+            states = {run.cell.row: ledger.states([run.id])[run.id].status for run in plan.runs()}
+        assert store.rundir(stuck.id).lock.is_held()
+    finally:
+        stop(store.rundir(stuck.id), True)
+        launcher.poll(HANG_S)
+        launcher.free()
+    assert states == {**dict.fromkeys(ALIVE["function"], "finished"), "stuck": "started"}
+    assert outcome.stopped is not None
+    assert outcome.stopped.startswith(f"{stuck.label}: ")
+    assert len(outcome.retired) == (device == "cuda")

@@ -445,10 +445,7 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
     retry = store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
     status_command = store.command("status", plan.name)
     if outcome.stopped is not None:
-        raise Failure(
-            f"{plan.name}: {outcome.stopped}: no single variant is the cause; {tally}; mend it, "
-            f"and `{retry}` goes on"
-        )
+        raise Failure(f"{plan.name}: {outcome.stopped}; {tally}; mend it, and `{retry}` goes on")
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})

@@ -54,12 +54,16 @@ class ActiveRun:
     since: float = field(default_factory=time.monotonic)  # its start; 0: adopted, so long ago
     exit_code: int | None = None  # of its process, if the launcher has reported it
     is_stopping: bool = False  # it was asked to stop
-    killed: bool = False
+    killed: bool = False  # it gave no sign of life
+    killed_at: float | None = None  # when it got SIGKILL
+    is_left: bool = False  # SIGKILL does not end it, and nobody waits for it any longer
     judged_bytes: int = 0  # bytes of its metrics when the search last judged it
     neighbours: set[str] = field(default_factory=set)  # see Board.neighbours, when it started
 
     def stop(self, now: bool = False) -> None:
         self.is_stopping = True
+        if now and self.killed_at is None:
+            self.killed_at = time.monotonic()
         self.liveness.stop(self.folder, now)
 
     @property
@@ -404,4 +408,4 @@ class PlaceHealth(PlaceRecord):
         )
         if count:
             reason = f"failed at once on {place}, all alike ({ended.error})"
-            self.stopped = f"{count} runs in a row {reason}"
+            self.stopped = f"{count} runs in a row {reason}: no single variant is the cause"

@@ -69,6 +69,11 @@ UNASKED = (
 )
 DIED = "died"  # in place of the reason that a worker gave, once its end counts as an attempt
 END_S = 10.0  # for killed workers to end
+UNENDING_S = 60.0  # after SIGKILL: the kernel waits for a device or a file system
+UNENDING = (
+    f"its process goes on {UNENDING_S:.0f} s after SIGKILL, as where its GPU or its file system "
+    f"gives no answer"
+)
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,7 @@ class Drive:
                 break
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
+            self._stop_waiting()
             self._grow()
             if self.store.asked_to_stop():
                 self.signals.append(signal.SIGTERM)
@@ -418,6 +424,24 @@ class Drive:
             elif moment - active.noted_at > self.hang_s and not active.killed:
                 active.killed = True
                 active.stop(now=True)
+            killed_at = active.killed_at
+            if killed_at is not None and moment - killed_at > UNENDING_S and not active.is_left:
+                self._leave(run, active)
+
+    def _leave(self, run: str, active: ActiveRun) -> None:
+        """Wait no longer for a worker that SIGKILL does not end: the kernel itself waits for a GPU
+        that fell off the bus, say, or for a file system whose server is gone. Its slot stays taken,
+        and other runs keep off its GPU."""
+        active.is_left = True
+        self._say("not ended", run, UNENDING)
+        if active.slot is not None and active.slot.device != "cpu":
+            self.places.give_up(active.slot.place, f"{active.run.label}: {UNENDING}")
+
+    def _stop_waiting(self) -> None:
+        """Stop the sweep where all workers were left, and no run can start."""
+        left = [active.run.label for active in self.board.active.values() if active.is_left]
+        if left and len(left) == len(self.board.active) and self._next_start() is None:
+            self.places.stopped = f"{left[0]}: {UNENDING}"
 
     def _end(self, run: str, active: ActiveRun) -> None:
         del self.board.active[run]
@@ -478,7 +502,7 @@ class Drive:
         """Stop every worker with a checkpoint after a signal; kill them after a second one."""
         if self.board.active:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
-        while self.board.active:
+        while not all(active.is_left for active in self.board.active.values()):
             self.disk.check_store()
             at_once = len(self.signals) > 1
             for active in self.board.active.values():

@@ -217,15 +217,14 @@ class Children:
         return [*self._pids.values()]
 
     def end(self) -> None:
-        """End the processes, which are needed no more."""
+        """End the processes, which are needed no more. This process must end next: NCCL's groups
+        stay, since their destruction waits for all ranks to take part in it (ncclCommFinalize)."""
         self._is_over = True
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        if self._world > 1:
-            dist.destroy_process_group()
         os.close(self._meeting)
 
     def _watch(self) -> None:
