@@ -53,7 +53,7 @@ def written() -> str:
             "",
             f"{command.short_help} Example: `ablate {example}`",
         ]
-        own = {name: text for name, text in each[name].items() if name not in shared}
+        own = {name: text for name, text in each[name].items() if shared.get(name) != text}
         if own:
             lines += ["", *table(own)]
     own = options(typer.main.get_command(cli.app))

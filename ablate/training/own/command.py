@@ -303,7 +303,7 @@ def check_code(run: OwnRun, cache: Path) -> None:
         if digest != files[name]:
             hint = ""
             if not name.endswith(".py"):
-                hint = "; if it is no code, the yaml's `code: [...]` is to name what is"
+                hint = "; if it is no code, list what is under `code: [...]` in the yaml"
             raise _changed(name, "was edited", hint)
     try:
         hashes = data_hashes(list(run.code["data"]), folder, cache)
