@@ -312,6 +312,37 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     assert runs == ids(ablate.Sweep("odd")._plan)
 
 
+def test_words_of_another_sweep_of_the_name_read_no_table(users):
+    """In a notebook, say, whose words were edited, and the name was not."""
+    users(PARROT)
+    keys = {"seeds": 1, "name": "notes", "launcher": "inline"}
+    ablate.Sweep("trainer=parrot", trainer={"note": ("a", "b")}, **keys).train()
+    other = ablate.Sweep("trainer=parrot", trainer={"note": ("a", "c")}, **keys)
+    for read in (other.table, other.runs, other.to_pandas, other.report):
+        with pytest.raises(UserError, match=r"^notes: is the name of another sweep"):
+            read()
+    assert not other.status().to_numpy()[1].sum() - 1  # its own runs: one, which is planned
+    assert len(ablate.Store().sweep("notes").runs()) == 2
+
+
+TUNED = """
+base: {trainer: parrot}
+variants: [{one: {trainer.note: a}}, {two: {trainer.note: b}}]
+seeds: 3
+tune: {space: {trainer.lr: {log: [0.01, 1.0]}}, trials: 15}
+"""
+
+
+def test_the_status_of_a_tuned_sweep_is_that_of_its_winners(users):
+    report = "run.log(1, score=settings['lr'])\n    run.result("
+    users({**PARROT, "parrot.py": PARROT["parrot.py"].replace("run.result(", report)})
+    users({"sweeps/rates.yaml": TUNED})
+    ablate.Sweep("rates", launcher="inline").train()
+    for sweep in (ablate.Sweep("rates"), ablate.Store().sweep("rates")):
+        assert sweep.status().to_dict("list") == {"finished": [3, 3]}
+    assert ablate.Sweep("rates", seeds=4).status().sum().to_dict() == {"finished": 6, "planned": 2}
+
+
 def test_a_text_with_commas_is_one_value_and_the_line_says_so(here):
     for keys, value in (
         ({"stem": "none,dpn"}, "stem='none,dpn'"),

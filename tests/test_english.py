@@ -117,8 +117,9 @@ EXAMPLES = [
     ),
     (
         "few-seeds",
-        {"n": 2, "gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2},
-        ["n = 2", "depth [-50.13, +48.90]"],
+        {"n": 2, "gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2}
+        | {"replicate": "search"},
+        ["three searches (n = 2)", "depth [-50.13, +48.90]", "two searches alone"],
     ),
     (
         "void",
@@ -207,8 +208,8 @@ EXAMPLES = [
     (
         "noise.resolution",
         {"columns": [RESOLVED | {"half": half} for half in (0.5, 3, 2, 9.96)], "points": "dB"}
-        | {"seeds": 3},
-        ["3 seeds", "±0.50 to ±10 dB"],
+        | {"seeds": 3, "replicate": "search"},
+        ["3 searches", "±0.50 to ±10 dB"],
     ),
     (
         "tuned.keys",

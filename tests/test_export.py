@@ -454,7 +454,17 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
     with pytest.raises(UserError, match="no such folder"):
         leave(store, tmp_path / "nowhere" / "out")
     before = files(out)
-    (out / "stale.txt").write_text("of an earlier one")
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"out: has notes.txt, which"):
+        leave(store, out)
+    (out / "notes.txt").unlink()
+    (out / ".git").mkdir()
+    for name in ("HEAD", "config"):
+        (out / ".git" / name).touch()
+    with pytest.raises(UserError, match=r"out: has .git/HEAD and 1 more file, which"):
+        leave(store, out)
+    assert files(out) == {*before, ".git/HEAD", ".git/config"}
+    shutil.rmtree(out / ".git")
     for folder in (out, tmp_path / "empty"):
         leave(store, folder)
         assert files(folder) == before

@@ -266,6 +266,29 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     assert "ablate sweep" not in below
 
 
+@pytest.mark.parametrize(
+    ("said", "printed"),
+    [
+        (
+            "Withheld runs count as missing; `ablate sweep ... --retry damaged` trains it again.",
+            "Withheld runs count as missing.",
+        ),
+        (
+            "2 rows go on, at 5 seeds: run the same `ablate sweep`; until the end: at most 4 runs.",
+            "2 rows go on, at 5 seeds; until the end: at most 4 runs.",
+        ),
+        ("Is it? `ablate table x` says. Yes!", "Is it? Yes!"),
+        (
+            "Share of “easy” images among “all” images.",
+            "Share of ``easy'' images among ``all'' images.",
+        ),
+    ],
+)
+def test_a_paper_keeps_the_facts_of_a_sentence_with_a_command(said, printed):
+    table = replace(whole(), notes=(note("warning", said),))
+    assert f"\\raggedright\n{printed}\\par" in render_table(table, "latex")
+
+
 # --- What stands in it --------------------------------------------------------------------------
 
 

@@ -65,6 +65,7 @@ REPLACEMENTS = {
     "a deletion": "del evaluate",
     "an item": "evaluate.table[0] = 1",
     "an assignment in the class": "class Model:\n    evaluate = len",
+    "a class that inherits it": "class Easy:\n    pass\n\n\nclass Model(Easy):\n    pass",
 }
 
 

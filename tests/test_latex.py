@@ -135,6 +135,21 @@ def test_a_pdf_has_the_letters(tmp_path):
             assert ALIKE.get(letter, letter) in base(text), (character, text)
 
 
+@pytest.mark.parametrize("label", ["*ours", "*", "[x]"])
+def test_no_sign_of_a_label_belongs_to_the_line_before(tmp_path, label):
+    """TeX reads a star or a bracket behind the end of a line as a part of that end."""
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext: Debian's poppler-utils")
+    plan = make_plan(["base", "a", label])
+    results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
+    table = render_table(tabulate(plan, results), "latex", notes="none")
+    head = r"\documentclass{article}\usepackage{booktabs,cmap}"
+    compiled(tmp_path, rf"{head}\begin{{document}}{table}\end{{document}}")
+    command = ["pdftotext", "-layout", "document.pdf", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert label in [line.split()[0] for line in done.stdout.splitlines() if line.split()]
+
+
 def test_the_head_names_the_encoding_that_letters_need():
     """T1 where a letter needs it, and only there."""
     booktabs, encoding = r"% \usepackage{booktabs}", r"% \usepackage[T1]{fontenc}"
@@ -289,6 +304,21 @@ def test_an_interval_that_is_cut_keeps_both_ends():
     text = render_table(tabulate(plan, results), "md", show=("accuracy", "pm"))
     assert "| base | 91.00 ± 2.48 |" in text  # t(2 df) = 4.303, over the root of 3
     assert re.search(r"\| other \| 99.30 \[9\d.\d\d, 100.00\] \|", text)
+
+
+def test_a_half_width_hides_no_verdict():
+    """Rounded to +0.62 ± 0.62, a gain that is above 0 would look like one that may be 0."""
+    plan = make_plan(["base", "other"], seeds=4)
+    noise = [0.002915, -0.002915, 0.00196, -0.00196]
+    values = {"base": [0.9] * 4, "other": [0.9 + 0.00459 + part for part in noise]}
+    results = {r: finished(values[c.row][s]) for c in plan.cells for s, r in c.ids.items()}
+    table = tabulate(plan, results)
+    (gain,) = [entry.gain for entry in table.entries if entry.gain]
+    assert 0 < gain.low < 0.005
+    text = render_table(table, "md", show=("gain", "pm", "verdict"))
+    assert f"{gain.mean:+.2f} [+0.00" in text
+    assert "helps" in text
+    assert "±" not in text.split("| other |")[1].splitlines()[0]
 
 
 def test_one_form_of_an_interval():

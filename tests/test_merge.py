@@ -496,3 +496,31 @@ def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(serv
                 assert verify_plan(plan, store, ledger).findings == []
     assert found["some"] > 0
     assert len(whole) == 12 * 6 + 4  # locks of the four that were trained here
+
+
+SCRATCH = {
+    "conf/trainer/writer.yaml": "name: writer:main\nkeys: {lr: 0.1}\nfork_safe: true\n"
+    "metrics: {score: {direction: more}}\n",
+    "writer.py": """
+def main(settings, run):
+    (run.folder / "models").mkdir()
+    (run.folder / "models" / "last.bin").write_bytes(bytes([run.seed]))
+    (run.folder / "newest").symlink_to("models/last.bin")
+    run.result(score=0.5)
+""",
+}
+
+
+def test_what_programs_wrote_comes_along(tmp_path):
+    """It is in no hash, and nowhere else once the source is deleted."""
+    shell = Shell(tmp_path)
+    for name, text in SCRATCH.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shell("sweep", "trainer=writer", "trainer.lr=0.1,0.2", "seeds=1", "launcher=inline")
+    shell("merge", "runs", "--store", "both")
+    for folder in (tmp_path / "runs" / "runs").iterdir():
+        copy = tmp_path / "both" / "runs" / folder.name / "scratch"
+        assert contents(copy) == contents(folder / "scratch")
+        assert os.readlink(copy / "newest") == "models/last.bin"
+    assert len(list((tmp_path / "both").glob("runs/*/scratch/models/last.bin"))) == 2

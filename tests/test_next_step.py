@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drivers import Elsewhere, Quiet
 from support.plans import small_plan
+from support.stores import leave_run
 
 from ablate.run import rundir
 from ablate.run.rundir import FINAL_STATUSES, RunDir
@@ -180,3 +181,29 @@ def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(en
         counts = outcome.progress.counts
         stopped = outcome.stopped or outcome.retired or outcome.misread
         assert stopped or counts.keys() <= {"failed", "oom", "hung"}, (counts, told.lines)
+
+
+class Asked:
+    """A search that asks for no run, and notes which results it saw."""
+
+    prunes = False
+
+    def __init__(self) -> None:
+        self.seen: list[set[str]] = []
+        self.standing: dict[str, str] = {}
+
+    def grow(self, result, metrics):
+        self.seen.append({run.id for run in small_plan().runs() if result(run.id) is not None})
+
+
+def test_a_search_hears_of_results_that_were_there_before_the_driver_began(tmp_path):
+    """As of a worker that outlives a killed driver, and ends while the next one starts."""
+    store, launcher, search = Store(tmp_path / "runs"), Ends([]), Asked()
+    plan = small_plan()
+    for run in plan.runs():
+        leave_run(store, run, 0.5)
+    with Ledger.driving(store) as ledger:
+        given = {"attempts": LIMIT, "hang_s": 0.0}
+        Drive(plan, store, ledger, launcher, given, Quiet(), search=search).run()
+    assert search.seen == [{run.id for run in plan.runs()}]
+    assert not launcher.starts

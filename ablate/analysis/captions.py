@@ -185,6 +185,7 @@ def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
             columns=described,
             points=plan.metric.points,
             seeds=seeds.pop() if len(seeds) == 1 and plan.design.blocks else None,
+            **_counted(plan),
         )
 
 
@@ -306,7 +307,7 @@ def _warnings(
     if plan.skipped:
         yield sentence("skipped", runs=[*plan.skipped], uneven=bool(plan.unevenly_skipped))
     if not plan.smoke and any(entry.n == 1 for column in columns for entry in column.entries):
-        yield sentence("few-seeds", n=1, gains=[], decimals=plan.metric.decimals)
+        yield _few_seeds(plan, 1, [])
     for condition in plan.conditions:
         yield sentence("condition", factor=condition.factor)
     for column in columns:
@@ -329,7 +330,17 @@ def two_seed_notes(
         has_interval = gain is not None and gain.low is not None and gain.df is not None
         if gain is not None and has_interval and gain.n == 2 and (gain.df or 0) <= 1:
             alone.setdefault(label, {"label": label, "low": gain.low, "high": gain.high})
-    yield sentence("few-seeds", n=2, gains=[*alone.values()], decimals=plan.metric.decimals)
+    yield _few_seeds(plan, 2, [*alone.values()])
+
+
+def _few_seeds(plan: Plan, n: int, gains: Sequence[Mapping[str, Any]]) -> Sentence:
+    decimals = plan.metric.decimals
+    return sentence("few-seeds", n=n, gains=gains, decimals=decimals, **_counted(plan))
+
+
+def _counted(plan: Plan) -> dict[str, str]:
+    """Return the value of a sentence that says what n counts, where that is not seeds."""
+    return {} if plan.replicate == "seed" else {"replicate": plan.replicate}
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:

@@ -238,6 +238,7 @@ def short_number(value: float | None, unit: str = "") -> str:
     """Write a number with three figures: `22.1 M`; "-" for None."""
     if value is None:
         return "-"
+    value = float(f"{value:.3g}")  # 999,600 is 1 M
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g} {letter}{unit}"

@@ -204,13 +204,8 @@ class Table:
     groups: tuple[str, ...] = ()  # of columns, in order
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     full_table: Table | None = None  # of which this one is the part that is shown
-    repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds
+    repeats: str = "seeds"  # that n counts, or "searches", or "runs" of a sheet without seeds
     target: float | None = None  # that means are judged against, in the place of gains
-
-    @property
-    def repeat(self) -> str:
-        """The noun for what n counts, in the singular: "seed" or "run"."""
-        return self.repeats.removesuffix("s")
 
     @property
     def heading(self) -> str:

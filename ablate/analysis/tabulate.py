@@ -55,7 +55,7 @@ from ablate.analysis.targets import sequence_block, target_differences
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
 from ablate.run import Metric
-from ablate.shared import Failure
+from ablate.shared import Failure, plural
 from ablate.store import PastLooks
 
 
@@ -142,7 +142,7 @@ def make_table(
         baseline=plan.baseline,
         baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
-        repeats="seeds" if plan.design.blocks else "runs",
+        repeats=plural(plan.replicate),
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,

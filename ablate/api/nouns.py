@@ -266,14 +266,17 @@ class Sweep:
         column."""
         import pandas as pd
 
+        plan = self._plan
         if isinstance(self._store, Bundle):  # which has no ledger
             statuses = {record.run.id: record.status for record in self._records()[2]}
         else:
-            states, _ = training.recorded_states(self._plan, self._store)
+            if plan.design.trains and self._store.ledger.exists():
+                plan = training.grow_plan(plan, self._store)  # by searches and looks
+            states, _ = training.recorded_states(plan, self._store)
             statuses = {run: state.status for run, state in states.items()}
         counts: dict[tuple[str, str], Counter[str]] = {}
-        for cell in self._plan.cells:
-            runs = [cell.ids[seed] for seed in self._plan.planned(cell) if seed in cell.ids]
+        for cell in plan.cells:
+            runs = [cell.ids.get(seed, "") for seed in plan.planned(cell)]  # "": to come
             counts[cell.row, cell.column] = Counter(statuses.get(run, "planned") for run in runs)
         frame = pd.DataFrame(counts.values(), index=pd.MultiIndex.from_tuples(counts))
         return frame.rename_axis(["row", "column"]).fillna(0).astype(int)
@@ -323,7 +326,11 @@ class Sweep:
     @explained
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""
-        return [_run(record) for record in self._records()[2] if record.run.trial is None]
+        return [
+            _run(record)
+            for record in self._records()[2]
+            if record.run.trial is None and not record.run.above
+        ]
 
     @explained
     def to_pandas(self, *, curves: bool = False, trials: bool = False) -> pd.DataFrame:
@@ -359,13 +366,20 @@ class Sweep:
         """Open the sweep for a look, without the seeds that were skipped."""
         from ablate.store import without_skipped
 
+        self._check_words()
         plan, store, histories = open_sweep(self._store.root, self.name)
         if not isinstance(store, Bundle):
             with Ledger.reading(store) as ledger:
                 plan = without_skipped(plan, ledger)
         return plan, store, histories
 
+    def _check_words(self) -> None:
+        """Raise UserError where the store's sweep of this name is not the one of these words."""
+        if hasattr(self, "_declare") and not isinstance(self._store, Bundle):
+            training.check_words(self._plan, self._store)
+
     def _records(self) -> tuple[Plan, OpenStore, list[RunRecord]]:
+        self._check_words()
         plan, store, events = open_sweep(self._store.root, self.name)
         return plan, store, load_records(plan, store, events, probes=True)
 

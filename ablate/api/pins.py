@@ -190,6 +190,9 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
             bound = [f"{scope.prefix}{name}" for name in _bound_names(node)]
             changed = [*_changed_names(node)]
             if isinstance(node, Definitions):
+                for name in bound:
+                    if name in definitions:  # it takes the place of the first one
+                        replace([name], node)
                 add(bound, node)
             elif not scope.in_function:
                 add([*bound, *(f"{scope.prefix}{name}" for name in changed)], node)

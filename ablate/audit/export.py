@@ -51,6 +51,7 @@ from ablate.running import Ask
 from ablate.shared import (
     Failure,
     UserError,
+    count_text,
     read_file,
     sha256_of,
     to_json,
@@ -89,6 +90,23 @@ def check_folder(folder: Path) -> None:
     earlier = Bundle(folder).is_one
     if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is no earlier export; name another folder")
+    if earlier:
+        _check_replaceable(Bundle(folder))
+
+
+def _check_replaceable(bundle: Bundle) -> None:
+    """Raise UserError where a folder has more than the export wrote that made it: replacing it
+    would remove those files."""
+    try:
+        written = bundle.read_manifest()
+    except Failure as error:
+        raise UserError(f"{error}; name another folder, or remove this one yourself") from error
+    if others := sorted({*bundle.names()} - {*written}):
+        more = f" and {count_text(len(others) - 1, 'more file')}" if len(others) > 1 else ""
+        raise UserError(
+            f"{bundle.root}: has {others[0]}{more}, which `ablate export` did not write and would "
+            f"remove; move what is yours away, or name another folder"
+        )
 
 
 def export_bundle(

@@ -23,7 +23,7 @@ from typing import Any
 
 from ablate.analysis import is_share
 from ablate.audit.bundle import Bundle
-from ablate.audit.merge import whole_folder
+from ablate.audit.copies import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
 from ablate.audit.sheet_notes import (
     equal_lines,
@@ -327,7 +327,8 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     suffix = f" (and {len(odd_sizes) - 1} more lines)" if len(odd_sizes) > 1 else ""
     raise UserError(
         f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {odd_unit} among "
-        f"{usual_units}; write all values as shares from 0 to 1, or all as percents"
+        f"{usual_units}; write all values as shares from 0 to 1, or all as percents; if they are "
+        f"percents, give --metric {key}:more:percent or {key}:less:percent"
     )
 
 

@@ -28,6 +28,7 @@ from ablate.run import (
     TaskChoice,
 )
 from ablate.shared import (
+    DISK_FULL_ERRORS,
     Failure,
     read_file,
     sha256_of,
@@ -172,6 +173,8 @@ def unpack(root: Path, folder: Path) -> None:
                         raise ValueError(f"it has more than {MOST_FILES:,} files")
                     _unpack_member(archive, member, folder, path)
     except (*UNREADABLE, tarfile.TarError, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:  # of the temporary disk
+            raise
         raise Failure(
             f"{path}: is cut, or was not written by `ablate export` ({error!s:.80}); get the "
             f"bundle again"

@@ -14,17 +14,15 @@ writes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
+from ablate.audit.copies import copy_file, copy_scratch, copy_whole, whole_folder
 from ablate.audit.lean import thinned_hashes
 from ablate.audit.streams import bring_streams, stream_conflicts
 from ablate.audit.verify import faults
@@ -37,10 +35,8 @@ from ablate.run import (
 from ablate.running import take_decisions
 from ablate.shared import (
     Failure,
-    TryAgain,
     UserError,
     make_folder,
-    open_file,
     read_json,
     sha256_of,
     sync_folder,
@@ -52,13 +48,11 @@ from ablate.store import (
     History,
     Ledger,
     Look,
-    Rubbish,
     RunState,
     Store,
     beats_elsewhere,
     driven_plan,
     fold_history,
-    remove_rubbish,
     unedited_plan,
 )
 
@@ -469,7 +463,7 @@ class _Merge:
             folder = self.store.rundir(move.run.id)
             if not folder.weights.exists():
                 sha256 = move.result.get("weights_sha256")
-                _copy_whole(move.folder.weights, folder.weights, sha256)
+                copy_whole(move.folder.weights, folder.weights, sha256)
 
     def _copy(self, move: _Move) -> None:
         with whole_folder(self.store, move.run.id) as new_folder:
@@ -480,10 +474,12 @@ class _Merge:
                     raise Failure(f"{move.folder.result}: names a file outside of its folder")
                 if file.exists():
                     hashes = move.thinned.get(target.name, {"kept": sha256})
-                    _copy_file(file, target, hashes["kept"])
+                    copy_file(file, target, hashes["kept"])
             if move.thinned:
                 write_whole(new_folder.thinned, to_json(move.thinned))
             self._copy_diffs(new_folder, move.source)
+            if move.result:
+                copy_scratch(move.folder, new_folder)
             sync_folder(new_folder.path)
         sync_folder(new_folder.path.parent)
 
@@ -495,7 +491,7 @@ class _Merge:
                     mine = self.store.diffs / theirs.name
                     if theirs.exists() and not mine.exists():
                         make_folder(mine.parent)
-                        _copy_whole(theirs, mine, None)
+                        copy_whole(theirs, mine, None)
 
     # --- Recorded ---
 
@@ -550,49 +546,3 @@ def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path
     for name, sha256 in (result.get("probes_sha256") or {}).items():
         yield folder.probe(name), sha256
     yield folder.result, seal
-
-
-@contextlib.contextmanager
-def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
-    """Make a new folder for a run under another name; at the end, move it to the run's place.
-
-    A kill leaves a folder that the same command, or `gc`, removes.
-    """
-    place = store.rundir(run).path
-    new_folder = RunDir(place.with_name(f".{run}.merge"))
-    shutil.rmtree(new_folder.path, ignore_errors=True)
-    new_folder.path.mkdir()
-    try:
-        yield new_folder
-        if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
-            place.unlink()
-        elif place.exists():
-            remove_rubbish(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
-        new_folder.path.rename(place)
-    except BaseException:
-        shutil.rmtree(new_folder.path, ignore_errors=True)
-        raise
-
-
-def _copy_whole(source: Path, target: Path, sha256: str | None) -> None:
-    """Copy a file as `_copy_file` does, under another name, and rename it when it is whole."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.0")
-    _copy_file(source, part, sha256)
-    os.replace(part, target)
-    sync_folder(target.parent)
-
-
-def _copy_file(source: Path, target: Path, sha256: str | None) -> None:
-    """Copy a file; it is on the disk when this returns.
-
-    Raises Failure where its content is not what was checked.
-    """
-    hashed = hashlib.sha256()
-    with open_file(source) as content, open(target, "wb") as file:
-        while part := content.read(1 << 20):
-            hashed.update(part)
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    if sha256 not in (None, hashed.hexdigest()):
-        raise TryAgain(f"{source}: was changed while it was copied; the same command goes on")

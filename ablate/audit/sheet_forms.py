@@ -290,13 +290,24 @@ def _of_object(tree: Any, name: str, place: str) -> dict[str, Any]:
 
 def read_tree(text: str, place: str) -> Any:
     """Parse JSON. A number that a float can't hold stays a text, which whoever reads it as a number
-    refuses. Raises UserError for no JSON."""
+    refuses. Raises UserError for no JSON, and for an object that has a key twice."""
     try:
-        tree = json.loads(text, parse_float=_float)
+        tree = json.loads(text, parse_float=_float, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is no JSON ({error})") from error
     check_shallow(tree, place)
     return tree
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises ValueError for a key that it has twice, whose last value
+    Python would take in silence."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r:.80} is there twice")
+    return values
 
 
 def check_shallow(tree: Any, place: str) -> None:

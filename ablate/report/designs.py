@@ -29,7 +29,7 @@ from ablate.analysis import (
 from ablate.planning import EFFECT_KINDS, Changes, Plan, design_cells, effect_label
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
-from ablate.report.text import device_time
+from ablate.report.text import device_time, two_figures
 from ablate.running import Costs
 from ablate.shared import UserError, count_text
 from ablate.store import PastLooks
@@ -238,8 +238,7 @@ def show_designs(
 ) -> None:
     """Print the designs side by side, the plan's own marked, and the spreads behind them."""
     assert plan.changes is not None
-    points = plan.metric.points
-    head = ["cells", "runs", "cost", f"detects, {points}"]
+    head = ["cells", "runs", "cost", plan.metric.with_points("detects")]
     head += [f"seeds for {detect:g}"] if detect is not None else []
     print(f"\ndesigns of these {len(plan.changes.names)} changes, with {plan.seeds_said}:")
     show_grid(
@@ -268,7 +267,7 @@ def show_designs(
     )
     for label, gains in plan_forecast.changes.items():
         n = next(iter(effects[label].values())).n
-        gains_text = ", ".join(f"{effect} {gain:.2g}" for effect, gain in gains.items())
+        gains_text = ", ".join(f"{effect} {two_figures(gain)}" for effect, gain in gains.items())
         heading = f"{plan.heading(label)}: " if label else ""
         print(
             f"  {heading}{plan_forecast.design} by its own {count_text(n, 'finished seed')}, "
@@ -286,7 +285,7 @@ def _detects(forecast: DesignForecast, column: str) -> str:
     low, high = forecast.smallest[column], forecast.largest[column]
     if low is None or high is None:
         return "no verdicts"
-    ends = dict.fromkeys((f"{low:.2g}", f"{high:.2g}"))
+    ends = dict.fromkeys((two_figures(low), two_figures(high)))
     return " to ".join(ends)
 
 

@@ -59,7 +59,7 @@ def render_page(
         sheet=_sheet(table),
         forests=forests(plan, table),
         has_changes=plan.changes is not None,  # which have the verdicts, and not rows
-        axis=f"{table.metric_of().contrast_with(table.baseline_words)}, {table.metric_of().points}",
+        axis=table.metric_of().with_points(table.metric_of().contrast_with(table.baseline_words)),
         figures=figures,
         counted=by_status,
         variants=list(_variants(plan, runs)),

@@ -25,7 +25,7 @@ from ablate.analysis import (
     worth_pairing,
 )
 from ablate.planning import Column, Plan
-from ablate.report.text import device_time, plain
+from ablate.report.text import device_time, plain, two_figures
 from ablate.running import Costs
 from ablate.shared import amount_text, count_text
 from ablate.store import PastLooks
@@ -181,8 +181,10 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
         return SeedSpread(stats.Spread(ASSUMED), None, source)
     low, _, high = measured.interval
     runs = count_text(int((~np.isnan(y)).sum()), "finished run")
-    interval_text = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
-    source = f"spread {amount_text(f'{measured.sd:.2g}', points)} between seeds {interval_text}"
+    ends = f"{two_figures(low)}, {two_figures(high)}"
+    interval_text = f"[{ends} at 80 %; {measured.df} df, {runs}]"
+    sd = amount_text(two_figures(measured.sd), points)
+    source = f"spread {sd} between seeds {interval_text}"
     if measured.barely_known:
         source += ": barely known"
     full_rows = y[~np.isnan(y).any(1)]
@@ -219,7 +221,7 @@ def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
     if n < stats.FEWEST_SEEDS:
         return f"with {count_text(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(forecast.power, lambda p: f"{100 * p:.0f}")
-    smallest = _range(forecast.smallest, lambda gain: f"{gain:.2g}")
+    smallest = _range(forecast.smallest, two_figures)
     return (
         f"with the {count_text(n, 'seed')} planned: power {power} %; detects gains from "
         f"{amount_text(smallest, points)}"

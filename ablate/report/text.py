@@ -59,6 +59,11 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def two_figures(value: float) -> str:
+    """Write a number with two significant digits and no exponent: "120", "1.2", "0.012"."""
+    return f"{float(f'{value:.2g}'):.10g}"
+
+
 def duration(seconds: float | None) -> str:
     """Write a number of seconds in words: 90 -> "1 min 30 s"; None -> "?"."""
     if seconds is None:

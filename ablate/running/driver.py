@@ -160,7 +160,9 @@ class Drive:
             self.disk.check_store()
             self._obey()
             if not (self.board.pending or self.board.active):
-                break
+                self._grow()  # by results that workers of a driver before left meanwhile
+                if not (self.board.pending or self.board.active):
+                    break
             self._offer()
             self._fill()
             if not self.board.active and self._has_no_place():

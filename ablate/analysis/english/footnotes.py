@@ -262,11 +262,12 @@ def verdict_unstable(
         if needed_seeds is not None
         else f"even {most_seeds} such {noun}s would not resolve a {change} as large"
     )
+    amount = amount_text(f"{gain:+.{metric['decimals']}f}", metric["points"])
     times = f"{ratio:.1f} times" if ratio is not None else "many times"
     return (
         f"Unstable: this row varies {times} as much between {noun}s as the others; without that "
         f"its {change} would stand out. {farthest} is farthest from the median "
-        f"({gain:+.{metric['decimals']}f} {metric['points']}); {resolution}."
+        f"({amount}); {resolution}."
     )
 
 

@@ -186,9 +186,9 @@ def _cell(cell: GridCell) -> str:
 
 
 def _guarded(text: str) -> str:
-    """Guard a text that begins with `[`, which LaTeX would read as an option of the line's end
+    """Guard a text that begins with `[` or `*`, which LaTeX would read as a part of the line's end
     before it."""
-    return "{}" + text if text.startswith("[") else text
+    return "{}" + text if text.startswith(("[", "*")) else text
 
 
 def _marks(notes: tuple[int, ...]) -> str:
@@ -211,20 +211,38 @@ def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool) -> Iterator[str
 def _without_commands(text: str) -> str:
     """Return the text without its clauses on commands of ablate, which no reader of a paper
     types."""
+    codes: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        codes.append(match[0])
+        return f"`{len(codes) - 1}`"
+
+    # The dots of a command end no sentence.
+    text = re.sub(r"`[^`]*`", number, text)
+    commands = [f"`{n}`" for n, code in enumerate(codes) if code.startswith("`ablate ")]
     sentences = []
-    for sentence in re.split(r"(?<=\.) ", text):
-        clauses = [part for part in sentence.split("; ") if "`ablate " not in part]
+    for sentence in re.split(r"(?<=[.?!]) ", text):
+        clauses = []
+        for clause in sentence.split("; "):
+            fact, is_told_how, _ = clause.partition(": run the same `")
+            if is_told_how or not any(command in clause for command in commands):
+                clauses.append(fact)
         if clauses:
-            sentences.append("; ".join(clauses).rstrip(".") + ".")
-    return " ".join(sentences)
+            sentences.append("; ".join(clauses))
+    ended = (part if part.endswith((".", "?", "!")) else f"{part}." for part in sentences)
+    return re.sub(r"`(\d+)`", lambda match: codes[int(match[1])], " ".join(ended))
 
 
 def _prose(text: str) -> str:
     """Escape a sentence; commands in `backticks` are set as code, and numbers have signs."""
-    parts = re.split(r"(`[^`]+`)", escape(text))
-    return "".join(
-        rf"\texttt{{{part[1:-1]}}}" if i % 2 else _signed(part) for i, part in enumerate(parts)
-    )
+    words = []
+    for n, part in enumerate(re.split(r"`([^`]+)`", text)):  # before quotes become backticks
+        if n % 2:
+            words.append(rf"\texttt{{{escape(part)}}}")
+        else:
+            spaces = (" " * part[:1].isspace(), " " * part[-1:].isspace())
+            words.append(_signed(escape(part)).join(spaces) if part.strip() else part)
+    return "".join(words)
 
 
 def _signed(text: str) -> str:

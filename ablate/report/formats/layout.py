@@ -38,7 +38,7 @@ from ablate.report.formats.parts import (
     paper_apart,
     parts_of,
 )
-from ablate.shared import UserError
+from ablate.shared import UserError, amount_text
 
 if TYPE_CHECKING:
     from ablate.analysis import Estimate
@@ -478,7 +478,8 @@ def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
     ):
         return
     if any(mean.n > 1 and (mean.low == 0 or mean.high == metric.most) for mean in means):
-        yield f"Intervals of the mean are cut at 0 and {metric.most:g} {metric.unit}."
+        most = amount_text(f"{metric.most:g}", metric.unit)
+        yield f"Intervals of the mean are cut at 0 and {most}."
 
 
 def wide_words(table: Table) -> Iterator[str]:

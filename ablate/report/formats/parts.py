@@ -137,7 +137,11 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
     half = estimate.half
     if half is None or estimate.low is None:
         return f"{mean} [-]" if ci == "ci" else f"{mean} ± -"
-    if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
+    is_symmetric = math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9)
+    # Rounded to "+0.62 ± 0.62", a gain whose interval excludes 0 would contradict its verdict.
+    excludes_zero = sign and half < abs(estimate.mean)
+    seems_zero = float(metric.text(abs(estimate.mean))) <= float(metric.text(half))
+    if ci == "pm" and is_symmetric and not (excludes_zero and seems_zero):
         return f"{mean} ± {metric.text(half)}"
     return f"{mean} {metric.interval(estimate.low, estimate.high, sign)}"
 
@@ -208,15 +212,22 @@ def _cost() -> Iterator[ShownPart]:
     def cost_text(text: Callable[[Cost], str]) -> Callable[[Entry], str]:
         return lambda entry: text(entry.cost) if entry.cost else "-"
 
-    yield ShownPart("device-hours", cost_text(lambda cost: f"{cost.device_s / 3600:.3g}"))
-    yield ShownPart("s a run", cost_text(lambda cost: f"{cost.run_s:.3g}"))
+    yield ShownPart("device-hours", cost_text(lambda cost: _three_figures(cost.device_s / 3600)))
+    yield ShownPart("s a run", cost_text(lambda cost: _three_figures(cost.run_s)))
     yield ShownPart("images/s", cost_text(lambda cost: short_number(cost.images_per_s)))
     yield ShownPart("peak memory", cost_text(lambda cost: short_number(cost.peak_bytes, "B")))
     yield ShownPart("utilisation", cost_text(lambda cost: _share(cost.utilisation)))
 
 
+def _three_figures(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2g} %"
+    if value is None:
+        return "-"
+    percent = 100 * value
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def _chosen_settings(table: Table) -> Iterator[ShownPart]:

@@ -105,7 +105,8 @@ def _interval_lines(
     lines = []
     if len(single) + len(equal) < len(means_here):
         level = confidence_level(table.alpha)
-        lines.append(f"Bars: {level} intervals of each mean, over training {table.repeats}.")
+        of_training = "" if table.repeats == "searches" else "training "
+        lines.append(f"Bars: {level} intervals of each mean, over {of_training}{table.repeats}.")
     for reason, cells in (("a single seed has none", single), ("its seeds are equal", equal)):
         if len(cells) == len(means_here):
             return [f"No mean has an interval: {reason}."]

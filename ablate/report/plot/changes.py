@@ -53,7 +53,7 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Draw
         titles=[headings[block.name] for block in blocks],
         names=names,
         words=[_words(metric, line, form) for line in lines],
-        x=f"{metric.change}, {metric.points}",
+        x=metric.with_points(metric.change),
     )
     ends = limits_of([line.gain.mean for line in lines], list(map(_reach, lines)))
     for (axes,), block in zip(sheet.panels, blocks, strict=True):

@@ -226,7 +226,9 @@ def _mark(
     gains_text = ", ".join(
         f"{s}: {table.metric_of().text(gain, sign=True)}" for s, gain in seeds.items()
     )
-    sheet.tell(dots, f"{cell_name(entry.row, entry.column)}, gain by {table.repeat}: {gains_text}")
+    sheet.tell(
+        dots, f"{cell_name(entry.row, entry.column)}, gain by {_of_dot(table)}: {gains_text}"
+    )
     return point
 
 
@@ -265,6 +267,11 @@ def by_seed(table: Table, entry: Entry) -> dict[int, float]:
     if table.repeats == "runs":
         base = dict.fromkeys(entry.values, fmean(base.values()))
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
+
+
+def _of_dot(table: Table) -> str:
+    """Return the noun for what a dot is of: a seed, also where n counts searches."""
+    return "run" if table.repeats == "runs" else "seed"
 
 
 def _reach(table: Table, entry: Entry) -> tuple[float, float]:
@@ -314,7 +321,7 @@ def _heading(table: Table) -> str:
 
 
 def _axis(table: Table) -> str:
-    return f"{table.metric_of().change}, {table.metric_of().points}"
+    return table.metric_of().with_points(table.metric_of().change)
 
 
 def _numbers(table: Table, entry: Entry) -> str:
@@ -353,7 +360,9 @@ def _interval_lines(
         together = joint_words(plan, table.columns)
         if together and form.rows:
             together += " of the whole sweep, whichever rows are shown"
-        bars = f"Bars: {confidence_level(table.gain_alpha)} intervals over training {table.repeats}"
+        of_training = "" if table.repeats == "searches" else "training "
+        over = f"intervals over {of_training}{table.repeats}"
+        bars = f"Bars: {confidence_level(table.gain_alpha)} {over}"
         lines.append(f"{bars}, {together}." if together else f"{bars}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:
@@ -383,7 +392,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     bars = _interval_lines(plan, table, entries, form)
     warnings = table.unmarked_notes("warning")
     lines = [
-        f"{better}{' '.join(bars)} Dots: single {table.repeats}.",
+        f"{better}{' '.join(bars)} Dots: single {_of_dot(table)}s.",
         # Averages and contrasts, which that one is about, are not drawn here.
         *(note.text for note in warnings if note.key != "looks.below"),
     ]

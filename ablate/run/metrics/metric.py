@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ablate.shared import amount_text
+
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
 
@@ -104,6 +106,10 @@ class Metric:
     def with_unit(self, name: str) -> str:
         """Return a name with the unit, as axes have it: "validation top-1 accuracy, %"."""
         return ", ".join(filter(None, (name, self.unit)))
+
+    def with_points(self, name: str) -> str:
+        """Return a name of differences with their unit, as axes have it: "gain, points"."""
+        return ", ".join(filter(None, (name, amount_text("", self.points).strip())))
 
     def printed(self, raw: float) -> str:
         """Return a raw value in printed form with its unit: "87.40 %"."""

@@ -217,7 +217,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
                 _call(run, rundir, handle, code, options)
             if handle.knows_of_stop or stopping.was_handled_elsewhere():
                 rundir.say(
-                    "stopped before the end of its training: the next `ablate sweep` starts it again"
+                    "stopped before its training ended: the next `ablate sweep` starts it again"
                 )
                 raise TrainingStopped
         if handle.ended is not None:
@@ -243,8 +243,8 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
     if code.unforeseen:
         files = ", ".join(code.unforeseen)
         rundir.say(
-            f"warning: {files} was imported, but no import statement that ablate can read names it, "
-            f"so an edit of it makes no new runs"
+            f"warning: {files} was imported, but no import statement that ablate can read names "
+            f"it, so an edit of it makes no new runs"
         )
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
