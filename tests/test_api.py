@@ -319,8 +319,9 @@ def test_words_of_another_sweep_of_the_name_read_no_table(users):
     ablate.Sweep("trainer=parrot", trainer={"note": ("a", "b")}, **keys).train()
     other = ablate.Sweep("trainer=parrot", trainer={"note": ("a", "c")}, **keys)
     for read in (other.table, other.runs, other.to_pandas, other.report):
-        with pytest.raises(UserError, match=r"^notes: is the name of another sweep"):
+        with pytest.raises(UserError) as refusal:
             read()
+        assert str(refusal.value).startswith("notes: ")
     assert not other.status().to_numpy()[1].sum() - 1  # its own runs: one, which is planned
     assert len(ablate.Store().sweep("notes").runs()) == 2
 

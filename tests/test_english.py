@@ -118,7 +118,7 @@ EXAMPLES = [
     (
         "few-seeds",
         {"n": 2, "gains": [{"label": "depth", "low": -50.126, "high": 48.9}], "decimals": 2}
-        | {"replicate": "search"},
+        | {"repeats": "searches"},
         ["three searches (n = 2)", "depth [-50.13, +48.90]", "two searches alone"],
     ),
     (
@@ -208,7 +208,7 @@ EXAMPLES = [
     (
         "noise.resolution",
         {"columns": [RESOLVED | {"half": half} for half in (0.5, 3, 2, 9.96)], "points": "dB"}
-        | {"seeds": 3, "replicate": "search"},
+        | {"seeds": 3, "repeats": "searches"},
         ["3 searches", "±0.50 to ±10 dB"],
     ),
     (

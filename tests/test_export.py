@@ -455,14 +455,16 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
         leave(store, tmp_path / "nowhere" / "out")
     before = files(out)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"out: has notes.txt, which"):
+    with pytest.raises(UserError) as refusal:
         leave(store, out)
+    assert "notes.txt, " in str(refusal.value)
     (out / "notes.txt").unlink()
     (out / ".git").mkdir()
     for name in ("HEAD", "config"):
         (out / ".git" / name).touch()
-    with pytest.raises(UserError, match=r"out: has .git/HEAD and 1 more file, which"):
+    with pytest.raises(UserError) as refusal:
         leave(store, out)
+    assert ".git/HEAD and 1 " in str(refusal.value)
     assert files(out) == {*before, ".git/HEAD", ".git/config"}
     shutil.rmtree(out / ".git")
     for folder in (out, tmp_path / "empty"):

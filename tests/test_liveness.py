@@ -258,7 +258,8 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
     try:
         note(host="another", phase="train")
         assert by.alive(run)
-        assert stop_at_once(store) == ["a#0 trains on another: `ablate stop` stops it there"]
+        command = f"ablate stop --store {store.root}"
+        assert stop_at_once(store) == [f"a#0 trains on another: `{command}` stops it there"]
         for dead in (
             lambda: os.utime(run.lock.path, (0, 0)),
             lambda: note(host="another", exit="stopped"),

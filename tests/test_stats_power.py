@@ -59,7 +59,7 @@ def test_its_interval_is_that_of_chi_square_and_below_eight_df_it_is_barely_know
 
 def power_of(effect, n, method, correlation=0.0, seed=42, draws=DRAWS):
     """Of the table's own function on fresh results: the share of tables that say `helps`."""
-    y = simulate(np.random.default_rng(seed), method.comparisons + 1, n, correlation, draws)
+    y = simulate(np.random.default_rng(seed), method.variants + 1, n, correlation, draws)
     y /= math.sqrt(1 - correlation)  # residuals of spread 1
     y[:, 1] += effect
     found = stats.fit(y, method)

@@ -21,7 +21,7 @@ from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
-from ablate.analysis.scores import Scores
+from ablate.analysis.scores import Scores, repeats_of
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
@@ -185,7 +185,7 @@ def _resolution(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Sentence
             columns=described,
             points=plan.metric.points,
             seeds=seeds.pop() if len(seeds) == 1 and plan.design.blocks else None,
-            **_counted(plan),
+            **_repeats_value(plan),
         )
 
 
@@ -335,12 +335,13 @@ def two_seed_notes(
 
 def _few_seeds(plan: Plan, n: int, gains: Sequence[Mapping[str, Any]]) -> Sentence:
     decimals = plan.metric.decimals
-    return sentence("few-seeds", n=n, gains=gains, decimals=decimals, **_counted(plan))
+    return sentence("few-seeds", n=n, gains=gains, decimals=decimals, **_repeats_value(plan))
 
 
-def _counted(plan: Plan) -> dict[str, str]:
+def _repeats_value(plan: Plan) -> dict[str, str]:
     """Return the value of a sentence that says what n counts, where that is not seeds."""
-    return {} if plan.replicate == "seed" else {"replicate": plan.replicate}
+    repeats = repeats_of(plan)
+    return {} if repeats == "seeds" else {"repeats": repeats}
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:

@@ -35,7 +35,14 @@ from ablate.analysis.noise_notes import noise_notes
 from ablate.analysis.note import Note, Sentence, notes
 from ablate.analysis.paper import WIDE, paper_notes, recipe_notes
 from ablate.analysis.row_contrasts import contrast_blocks
-from ablate.analysis.scores import Correct, Scores, Values, mean_by_replicate, sets_of
+from ablate.analysis.scores import (
+    Correct,
+    Scores,
+    Values,
+    mean_by_replicate,
+    repeats_of,
+    sets_of,
+)
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.sequential import notes as course_notes
 from ablate.analysis.summary import Summary, p_values
@@ -55,7 +62,7 @@ from ablate.analysis.targets import sequence_block, target_differences
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning import Plan, WidePlace, wide_places
 from ablate.run import Metric
-from ablate.shared import Failure, plural
+from ablate.shared import Failure
 from ablate.store import PastLooks
 
 
@@ -142,7 +149,7 @@ def make_table(
         baseline=plan.baseline,
         baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
-        repeats=plural(plan.replicate),
+        repeats=repeats_of(plan),
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,

@@ -442,8 +442,8 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
             f"{tally}; the same command goes on"
         )
     lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
-    again = ("--retry", ",".join(lost)) if lost else ()
-    retry = store.command("sweep", *plan.words, *again)
+    retry_words = ("--retry", ",".join(lost)) if lost else ()
+    retry = store.command("sweep", *plan.words, *retry_words)
     status_command = store.command("status", plan.name)
     if outcome.stopped is not None:
         raise Failure(f"{plan.name}: {outcome.stopped}; {tally}; mend it, and `{retry}` goes on")

@@ -98,14 +98,15 @@ def _check_replaceable(bundle: Bundle) -> None:
     """Raise UserError where a folder has more than the export wrote that made it: replacing it
     would remove those files."""
     try:
-        written = bundle.read_manifest()
+        exported_files = bundle.read_manifest()
     except Failure as error:
         raise UserError(f"{error}; name another folder, or remove this one yourself") from error
-    if others := sorted({*bundle.names()} - {*written}):
-        more = f" and {count_text(len(others) - 1, 'more file')}" if len(others) > 1 else ""
+    if foreign_files := sorted({*bundle.names()} - {*exported_files}):
+        first_file, *further_files = foreign_files
+        count = f" and {count_text(len(further_files), 'more file')}" if further_files else ""
         raise UserError(
-            f"{bundle.root}: has {others[0]}{more}, which `ablate export` did not write and would "
-            f"remove; move what is yours away, or name another folder"
+            f"{bundle.root}: has {first_file}{count}, which `ablate export` did not write and "
+            f"would remove; move what is yours away, or name another folder"
         )
 
 

@@ -85,8 +85,9 @@ def _read_source(root: Path) -> MergeSource:
         raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
     with Ledger.reading(store) as ledger:
         if ledger.broken_seals() or ledger.lacks_its_end():
+            repair = store.command("doctor", "--repair")
             raise Failure(
-                f"{store.ledger}: was changed, as `ablate verify` says; `ablate doctor --repair` "
+                f"{store.ledger}: was changed, as `{store.command('verify')}` says; `{repair}` "
                 f"rebuilds it"
             )
         sweeps = ledger.sweeps()
@@ -438,7 +439,7 @@ class _Merge:
             self.conflicts.append(
                 f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
                 f"them with --as NAME in its store, which trains nothing, and forget the old name "
-                f"with `ablate gc`"
+                f"with `{source.store.command('gc')}`"
             )
         has_grown = {run.id for run in self.plans[name].runs()} != {
             run.id for run in old_plan.runs()

@@ -360,14 +360,6 @@ class Plan:
         return tuple(self.tune.searches(self.seeds).values())
 
     @property
-    def replicate(self) -> str:
-        """The noun for what n counts: "seed", "search" where seeds share searches, or "run" of a
-        sheet without seeds."""
-        if not self.design.blocks:
-            return "run"
-        return "search" if any(len(group) > 1 for group in self.replicates) else "seed"
-
-    @property
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions that the seeds of a row share, which leave gains without verdicts.
 

@@ -26,7 +26,6 @@ __all__ = [
     "spelling",  # a value as a command line spells it
     "count_text",  # a count with its noun: "1 run", "1,200 runs"
     "amount_text",  # a number with its unit: "1 point"
-    "plural",  # of a noun: "searches"
     "short_error",  # an exception in one line of bounded length
     "other_format_error",  # the error for a store or bundle of another format
     "format_words",  # what to say of a file of another format
@@ -63,7 +62,7 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.shared import system as system
-    from ablate.shared.counts import amount_text, count_text, plural
+    from ablate.shared.counts import amount_text, count_text
     from ablate.shared.errors import (
         Failure,
         NoRoom,

@@ -13,11 +13,8 @@ NO_UNIT = "units"  # the unit of a plain number, such as a ratio or a loss: no t
 
 def count_text(count: int, noun: str) -> str:
     """Write a count with its noun: (1, "run") -> "1 run", (1200, "run") -> "1,200 runs"."""
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
-
-
-def plural(noun: str) -> str:
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def amount_text(number: str, unit: str) -> str:

@@ -201,9 +201,9 @@ def check_version(db: sqlite3.Connection, file: Path) -> None:
         if type(version) is not int:
             raise TypeError("no version in it")
     except (sqlite3.DatabaseError, TypeError) as error:
+        command = StoreFolder(file.parent).command("doctor", "--repair")
         raise Failure(
-            f"{file}: is not a whole ledger ({error}); "
-            f"`ablate doctor --repair` rebuilds it from the run folders"
+            f"{file}: is not a whole ledger ({error}); `{command}` rebuilds it from the run folders"
         ) from error
     if version != FORMAT:
         raise other_ledger_error(file, version)

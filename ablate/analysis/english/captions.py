@@ -20,7 +20,7 @@ from ablate.analysis.english.words import (
     seed_names,
     significant,
 )
-from ablate.shared import amount_text, count_text, plural
+from ablate.shared import amount_text, count_text
 
 Values = Mapping[str, Any]
 
@@ -372,12 +372,12 @@ def part_sorted_by_difference() -> str:
 
 @writes("noise.resolution")
 def noise_resolution(
-    columns: Sequence[Values], points: str, seeds: int | None, replicate: str = "seed"
+    columns: Sequence[Values], points: str, seeds: int | None, repeats: str = "seeds"
 ) -> str:
     """Say how large a gain must be to stand out. `columns`: of each its `heading`, the usual
     `half` width of an interval, the `share` of the variance that comes from the test set, of `size`
     `examples` (0: not known), and the `half` width `with_more` `seeds` (None: not forecast);
-    `seeds`: of every row, None where rows differ; `replicate`: what is counted."""
+    `seeds`: of every row, None where rows differ; `repeats`: what is counted."""
     halves = [column["half"] for column in columns]
     if len(columns) == 1:
         size = f"±{amount_text(significant(halves[0]), points)}"
@@ -389,7 +389,7 @@ def noise_resolution(
     else:
         most = amount_text(significant(max(halves)), points)
         size = f"±{significant(min(halves))} to ±{most}, by column"
-    with_seeds = f"With {count_text(seeds, replicate)}, gains" if seeds is not None else "Gains"
+    with_seeds = f"With {seeds} {repeats}, gains" if seeds is not None else "Gains"
     text = f"{with_seeds} are known to about {size}"
     if len(columns) > 1:
         return f"{text}: a true gain of that size in its column is missed half of the time."
@@ -470,12 +470,12 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
 
 
 @writes("few-seeds")
-def few_seeds(n: int, gains: Sequence[Values], decimals: int, replicate: str = "seed") -> str:
+def few_seeds(n: int, gains: Sequence[Values], decimals: int, repeats: str = "seeds") -> str:
     """`gains`: of rows and effects that are judged by their own two seeds, each its `label` and the
-    ends `low` and `high` of its interval; `replicate`: what n counts."""
+    ends `low` and `high` of its interval; `repeats`: what n counts."""
     if n == 1:
         return "One run has no interval (n = 1)."
-    text = f"No verdicts, which take three {plural(replicate)} (n = 2)"
+    text = f"No verdicts, which take three {repeats} (n = 2)"
     if not gains:
         return f"{text}."
     intervals = [
@@ -484,7 +484,7 @@ def few_seeds(n: int, gains: Sequence[Values], decimals: int, replicate: str = "
     ]
     return (
         f"{text}. The intervals of means, and of {first_few(intervals)}, rest on the two "
-        f"{plural(replicate)} alone, which say almost nothing about noise."
+        f"{repeats} alone, which say almost nothing about noise."
     )
 
 

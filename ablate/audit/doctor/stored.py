@@ -176,7 +176,9 @@ def content(store: Store) -> Findings:
     if leftovers:
         files = some(sorted(leftovers), "temporary file")
         yield Finding(
-            "warning", "leftovers", f"{files} of dead processes; `ablate gc` removes them"
+            "warning",
+            "leftovers",
+            f"{files} of dead processes; `{store.command('gc')}` removes them",
         )
 
 
@@ -192,7 +194,8 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding("warning" if lost else "ok", "ledger", text)
         return None
     mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write files next to it
-    repair = "`ablate doctor --repair` rebuilds it from the plans and run folders"
+    command = store.command("doctor", "--repair")
+    repair = f"`{command}` rebuilds it from the plans and run folders"
     try:
         with contextlib.closing(connect_ledger(store.ledger, mode)) as db:
             db.execute("PRAGMA query_only = ON")
@@ -335,7 +338,8 @@ def _runs(store: Store, states: States, has_driver: bool, folders: list[str]) ->
         yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {remedy}")
     if differing:
         text = f"{some(differing, 'run')} whose status in result.json and in the ledger differ"
-        text += "; `ablate verify` names edited files, `ablate doctor --repair` mends the ledger"
+        verify, repair = store.command("verify"), store.command("doctor", "--repair")
+        text += f"; `{verify}` names edited files, `{repair}` mends the ledger"
         yield Finding("problem", "runs", text)
     if unknown and not has_driver:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
@@ -343,7 +347,7 @@ def _runs(store: Store, states: States, has_driver: bool, folders: list[str]) ->
     strangers = [run for run in folders if run not in states]
     if strangers:
         text = f"{some(strangers, 'run folder')} that no sweep of the ledger planned"
-        yield Finding("warning", "runs", f"{text}; `ablate gc` lists them")
+        yield Finding("warning", "runs", f"{text}; `{store.command('gc')}` lists them")
 
 
 def _entries(top: Path) -> Iterator[os.DirEntry[str]]:

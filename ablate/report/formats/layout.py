@@ -478,8 +478,8 @@ def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
     ):
         return
     if any(mean.n > 1 and (mean.low == 0 or mean.high == metric.most) for mean in means):
-        most = amount_text(f"{metric.most:g}", metric.unit)
-        yield f"Intervals of the mean are cut at 0 and {most}."
+        end = amount_text(f"{metric.most:g}", metric.unit)
+        yield f"Intervals of the mean are cut at 0 and {end}."
 
 
 def wide_words(table: Table) -> Iterator[str]:

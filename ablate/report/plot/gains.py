@@ -361,8 +361,8 @@ def _interval_lines(
         if together and form.rows:
             together += " of the whole sweep, whichever rows are shown"
         of_training = "" if table.repeats == "searches" else "training "
-        over = f"intervals over {of_training}{table.repeats}"
-        bars = f"Bars: {confidence_level(table.gain_alpha)} {over}"
+        intervals = f"intervals over {of_training}{table.repeats}"
+        bars = f"Bars: {confidence_level(table.gain_alpha)} {intervals}"
         lines.append(f"{bars}, {together}." if together else f"{bars}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:
