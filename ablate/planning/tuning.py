@@ -71,11 +71,6 @@ def tuning(
         if value is not None
     }
     tune = Tune((), **tuner_settings)
-    if tune.repeats is not None and tune.repeats > max(seeds, 1):
-        raise UserError(
-            f"{entries['repeats'][0]}: {tune.repeats} searches, but {count_text(seeds, 'seed')}: "
-            f"each needs a seed of its own; give at most {seeds}, or more seeds"
-        )
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
         _grid
