@@ -226,7 +226,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
     store.ledger.write_bytes(content)
     if content:
         for words in (("table",), ("status",), WORDS):
-            said = kept(*words, code=2).err
+            said = kept(*words, code=1).err
             assert re.fullmatch(".*ledger.db.*`ablate doctor --repair`.*\n", said)
         with store.driver.hold():
             assert repair_ledger(store).backup.read_bytes() == content
