@@ -467,6 +467,10 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
     assert ".git/HEAD and 1 " in str(refusal.value)
     assert files(out) == {*before, ".git/HEAD", ".git/config"}
     shutil.rmtree(out / ".git")
+    other = dataclasses.replace(store.read_plan("tiny"), name="other")
+    with pytest.raises(UserError) as refusal, Ledger.reading(store) as ledger:
+        export.export_bundle(other, store, run_histories(other, ledger), out)
+    assert " tiny; " in str(refusal.value)
     for folder in (out, tmp_path / "empty"):
         leave(store, folder)
         assert files(folder) == before

@@ -433,6 +433,8 @@ def test_a_wrong_option_is_refused(bring, words, says):
         ("runs.csv", b"", "has no line with values"),
         ("runs.jsonl", b'{"method": 1}\n[1]\n', "line 2: expected an object"),
         ("runs.jsonl", b"{\n", "line 1: is no JSON"),
+        ("runs.jsonl", b'{"method": 1, "acc": 1, "acc": 2}\n', "key 'acc' is there twice"),
+        ("runs.jsonl", b'{"test": {"acc": 1}, "test.acc": 2}\n', "line 1: test.acc is"),
         ("runs.parquet", b"PAR1", "is no parquet file"),
         ("runs.xlsx", b"", "expected a file .csv, .tsv, .txt, .json, .jsonl"),
     ],

@@ -1,9 +1,11 @@
 """`ablate export --lean`: a bundle for a repository, whose table is that of the store."""
 
+import errno
 import hashlib
 import io
 import json
 import lzma
+import os
 import resource
 import shutil
 import tarfile
@@ -150,6 +152,18 @@ def test_an_archive_of_somebody_else_writes_nowhere(out, name):
     with pytest.raises(Failure, match="no file of a run"):
         Bundle(out).recompute(*Bundle(out).read_sealed())
     assert "no file of a run" in str(bundle_check.check_bundle(Bundle(out)).findings)
+
+
+def test_a_full_temporary_disk_is_no_damage_of_the_bundle(out, monkeypatch):
+    class NoSpace(OSError):
+        pass
+
+    def full(*_: object) -> None:
+        raise NoSpace(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lean, "_unpack_member", full)
+    with pytest.raises(NoSpace):
+        lean.unpack(out, out.parent)
 
 
 def test_what_is_unpacked_goes_with_the_bundle(exported):

@@ -18,12 +18,14 @@ from support.commands import Server
 from support.looks import reading
 from support.stores import leave_run
 
+from ablate.audit.copies import whole_folder
 from ablate.audit.verify import verify_plan
 from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.unite import unite_plans
 from ablate.running import attempts
 from ablate.running.board import Folders
+from ablate.shared.errors import Failure
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -502,10 +504,14 @@ SCRATCH = {
     "conf/trainer/writer.yaml": "name: writer:main\nkeys: {lr: 0.1}\nfork_safe: true\n"
     "metrics: {score: {direction: more}}\n",
     "writer.py": """
+import os, socket
+
 def main(settings, run):
     (run.folder / "models").mkdir()
     (run.folder / "models" / "last.bin").write_bytes(bytes([run.seed]))
+    (run.folder / "models" / "last.bin").chmod(0o755)
     (run.folder / "newest").symlink_to("models/last.bin")
+    socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{os.open(run.folder, os.O_PATH)}/door")
     run.result(score=0.5)
 """,
 }
@@ -521,6 +527,24 @@ def test_what_programs_wrote_comes_along(tmp_path):
     shell("merge", "runs", "--store", "both")
     for folder in (tmp_path / "runs" / "runs").iterdir():
         copy = tmp_path / "both" / "runs" / folder.name / "scratch"
+        assert (folder / "scratch" / "door").is_socket()
+        (folder / "scratch" / "door").unlink()
         assert contents(copy) == contents(folder / "scratch")
+        assert os.access(copy / "models" / "last.bin", os.X_OK)
         assert os.readlink(copy / "newest") == "models/last.bin"
     assert len(list((tmp_path / "both").glob("runs/*/scratch/models/last.bin"))) == 2
+
+
+def test_no_file_of_somebody_else_goes_with_the_folder_that_a_run_replaces(tmp_path):
+    store, run = Store(tmp_path / "runs"), "a" * 16
+    notes = store.rundir(run).path / "notes.md"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.raises(Failure) as refusal, whole_folder(store, run):
+        pass
+    assert "notes.md, " in str(refusal.value)
+    assert notes.read_text() == "mine"
+    notes.unlink()
+    with whole_folder(store, run) as new_folder:
+        new_folder.log.write_text("new")
+    assert store.rundir(run).log.read_text() == "new"

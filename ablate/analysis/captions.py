@@ -339,7 +339,8 @@ def _few_seeds(plan: Plan, n: int, gains: Sequence[Mapping[str, Any]]) -> Senten
 
 
 def _repeats_value(plan: Plan) -> dict[str, str]:
-    """Return the value of a sentence that says what n counts, where that is not seeds."""
+    """Return the value of a sentence that says what n counts, where that is not seeds: the JSON of
+    all other tables, which bundles hold, stays as it was."""
     repeats = repeats_of(plan)
     return {} if repeats == "seeds" else {"repeats": repeats}
 

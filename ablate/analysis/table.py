@@ -208,6 +208,17 @@ class Table:
     target: float | None = None  # that means are judged against, in the place of gains
 
     @property
+    def of_value(self) -> str:
+        """The noun for what each of an entry's `values` is of: "seed", also where n counts
+        searches, or "run"."""
+        return "run" if self.repeats == "runs" else "seed"
+
+    @property
+    def trained_repeats(self) -> str:
+        """The noun for what intervals are over: "training seeds", "training runs" or "searches"."""
+        return self.repeats if self.repeats == "searches" else f"training {self.repeats}"
+
+    @property
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
         return title_line(self.title or self.sweep, self.trained_on)

@@ -366,20 +366,20 @@ class Sweep:
         """Open the sweep for a look, without the seeds that were skipped."""
         from ablate.store import without_skipped
 
-        self._check_words()
+        self._check_name()
         plan, store, histories = open_sweep(self._store.root, self.name)
         if not isinstance(store, Bundle):
             with Ledger.reading(store) as ledger:
                 plan = without_skipped(plan, ledger)
         return plan, store, histories
 
-    def _check_words(self) -> None:
+    def _check_name(self) -> None:
         """Raise UserError where the store's sweep of this name is not the one of these words."""
         if hasattr(self, "_declare") and not isinstance(self._store, Bundle):
             training.check_words(self._plan, self._store)
 
     def _records(self) -> tuple[Plan, OpenStore, list[RunRecord]]:
-        self._check_words()
+        self._check_name()
         plan, store, events = open_sweep(self._store.root, self.name)
         return plan, store, load_records(plan, store, events, probes=True)
 

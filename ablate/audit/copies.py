@@ -72,7 +72,14 @@ def copy_scratch(source: RunDir, target: RunDir) -> None:
     for folder in sorted(source.path.glob(f"{source.scratch.name}*")):
         if folder.is_dir() and not folder.is_symlink():
             copy = target.path / folder.name
-            shutil.copytree(folder, copy, symlinks=True, ignore=_special_files)
+            shutil.copytree(
+                folder, copy, symlinks=True, ignore=_special_files, copy_function=_copy_with_mode
+            )
+
+
+def _copy_with_mode(source: str, target: str) -> None:
+    copy_file(Path(source), Path(target), None)
+    shutil.copystat(source, target)
 
 
 def _special_files(folder: str, names: list[str]) -> list[str]:

@@ -128,6 +128,9 @@ def export_bundle(
     or a host, or where the disk is full.
     """
     check_folder(folder)
+    earlier_plan = Bundle(folder).read_plan("") if Bundle(folder).is_one else None
+    if earlier_plan is not None and earlier_plan.name != plan.name:
+        raise UserError(f"{folder}: is an export of {earlier_plan.name}; name another folder")
     if not lean and any(store.rundir(run.id).thinned.exists() for run in plan.runs()):
         raise UserError(f"{plan.name}: has runs that came from a lean bundle; give --lean")
     folder = Path(os.path.realpath(folder))

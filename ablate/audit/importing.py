@@ -288,9 +288,9 @@ def _metrics(
     """
     metrics = []
     for text in declaration.metrics:
-        key, column, options = _metric(text)
+        key, _, options = _metric(text)
         if options["unit"] == "%":
-            options["scale"] = _percent_scale(sheet, runs, key, column)
+            options["scale"] = _percent_scale(sheet, runs, text)
         else:
             options["decimals"] = min(4, 1 + max(run.decimals for run in runs))
         metrics.append(declared_metric(key, options))
@@ -303,12 +303,14 @@ def _metrics(
 FAR = 10.0  # a value so many times below the usual percents is a share, and no small percent
 
 
-def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str) -> float:
-    """Return the factor that makes percents of a metric's values: 100.0 or 1.0.
+def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], text: str) -> float:
+    """Return the factor that makes percents of a metric's values: 100.0 or 1.0. `text`: that of
+    `--metric`.
 
     It is 100.0 for shares: all values lie from -1 to 1. Raises UserError for a sheet that mixes
     shares and percents, since their mean would mean nothing.
     """
+    key, column, _ = _metric(text)
     sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
     percents = {place: size for place, size in sizes.items() if size > 1}
     if not percents:
@@ -327,8 +329,8 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     suffix = f" (and {len(odd_sizes) - 1} more lines)" if len(odd_sizes) > 1 else ""
     raise UserError(
         f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {odd_unit} among "
-        f"{usual_units}; write all values as shares from 0 to 1, or all as percents; if they are "
-        f"percents, give --metric {key}:more:percent or {key}:less:percent"
+        f"{usual_units}; write all values as shares from 0 to 1, or all as percents; if all are "
+        f"percents, give --metric {text.removesuffix('%')}percent"
     )
 
 

@@ -72,7 +72,8 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
             content = _read_file(job, HYPERPARAMETERS, f"{folder}: {place}", MOST_JOB_BYTES)
             hashed.update(hashlib.sha256(content).digest())
             if content.strip() not in (b"", b"{}"):
-                settings = flat(_yaml(content, f"{folder}: {place}: {HYPERPARAMETERS}", dict))
+                name = f"{folder}: {place}: {HYPERPARAMETERS}"
+                settings = flat(_yaml(content, name, dict), name)
         is_yaml = result.endswith((".yaml", ".yml"))
         most_bytes = MOST_JOB_BYTES if is_yaml else MOST_BYTES
         content = _read_file(job, result, f"{folder}: {place}", most_bytes)
@@ -80,7 +81,7 @@ def read_jobs(folder: Path, result: str, keys: SheetKeys) -> tuple[list[Line], s
         name = f"{folder}: {place}: {result}"
         if is_yaml:
             check_text_options(keys, result)
-            results: list[Line] = [("", flat(_yaml(content, name, dict)))]
+            results: list[Line] = [("", flat(_yaml(content, name, dict), name))]
         else:
             results = read_lines(content, name, keys) or [NO_LINE]
         for line_place, values in results:
@@ -139,7 +140,7 @@ def _plain_loader() -> Any:
     """Return the loader of yaml whose values are texts.
 
     An alias (*name) is an error: a few bytes could stand for any number of values, or for
-    themselves.
+    themselves. So is a key that a mapping has twice, whose last value yaml would take in silence.
     """
     import yaml
 
@@ -148,6 +149,14 @@ def _plain_loader() -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise yaml.YAMLError("an alias, such as *name, is no value here")
             return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+            if len(mapping) < len(node.value):
+                keys = [str(key.value) for key, _ in node.value]
+                repeated = next(key for key in keys if keys.count(key) > 1)
+                raise yaml.YAMLError(f"the key {repeated!r:.80} is there twice")
+            return mapping
 
     return PlainLoader
 

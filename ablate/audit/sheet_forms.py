@@ -285,7 +285,7 @@ def _of_object(tree: Any, name: str, place: str) -> dict[str, Any]:
         raise UserError(
             f"{name}: {place}: expected an object such as {{...}}, got {value_text(tree)}"
         )
-    return flat(tree)
+    return flat(tree, f"{name}: {place}")
 
 
 def read_tree(text: str, place: str) -> Any:
@@ -322,12 +322,16 @@ def _float(literal: str) -> float | str:
     return literal if lost else number
 
 
-def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """Return the values of nested objects, by dotted keys."""
+def flat(tree: Mapping[Any, Any], place: str, above: str = "") -> dict[str, Any]:
+    """Return the values of nested objects, by dotted keys. Raises UserError where two of them have
+    one such key, as of {"test": {"acc": 1}, "test.acc": 2}."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        inner = isinstance(value, Mapping)
-        values |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+        name = f"{above}{key}"
+        inner = flat(value, place, f"{name}.") if isinstance(value, Mapping) else {name: value}
+        if common := values.keys() & inner.keys():
+            raise UserError(f"{place}: {min(common)} is there twice; rename one of them")
+        values |= inner
     return values
 
 

@@ -54,11 +54,11 @@ class ActiveRun:
     since: float = field(default_factory=time.monotonic)  # its start; 0: adopted, so long ago
     exit_code: int | None = None  # of its process, if the launcher has reported it
     is_stopping: bool = False  # it was asked to stop
-    killed: bool = False  # it gave no sign of life
+    is_hung: bool = False  # it gave no sign of life, and was killed
     killed_at: float | None = None  # when it got SIGKILL
     is_left: bool = False  # SIGKILL does not end it, and nobody waits for it any longer
     judged_bytes: int = 0  # bytes of its metrics when the search last judged it
-    neighbours: set[str] = field(default_factory=set)  # see Board.neighbours, when it started
+    neighbours: Collection[str] = ()  # as `Board.neighbours` gave them when it started
 
     def stop(self, now: bool = False) -> None:
         self.is_stopping = True
@@ -361,7 +361,7 @@ class PlaceHealth(PlaceRecord):
         """Note that a run got no device on its slot. Where another run had one there, the device
         takes one process only (CUDA's compute mode "exclusive process"): from now on one run at a
         time trains there. Elsewhere the place is given up."""
-        neighbours = ended.neighbours | self._board.neighbours(slot)
+        neighbours = {*ended.neighbours, *self._board.neighbours(slot)}
         if not neighbours:
             self.give_up(slot.place, reason)
         elif slot.place not in self.undivided:

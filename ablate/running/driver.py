@@ -159,10 +159,9 @@ class Drive:
         while not (self.signals or self.places.stopped or self.misread):
             self.disk.check_store()
             self._obey()
+            self._grow()  # at first by results that workers of a driver before left meanwhile
             if not (self.board.pending or self.board.active):
-                self._grow()  # by results that workers of a driver before left meanwhile
-                if not (self.board.pending or self.board.active):
-                    break
+                break
             self._offer()
             self._fill()
             if not self.board.active and self._has_no_place():
@@ -170,7 +169,6 @@ class Drive:
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
             self._stop_waiting()
-            self._grow()
             if self.store.asked_to_stop():
                 self.signals.append(signal.SIGTERM)
         self._wind_down()
@@ -362,9 +360,10 @@ class Drive:
                 return
             # A run that trains in this process would not hear of a signal that has come already.
             starts = not self.signals
-            active = ActiveRun(planned, folder, slot, self.launcher, child=starts)
-            active.neighbours = self.board.neighbours(slot)
-            self.board.active[run] = active
+            neighbours = self.board.neighbours(slot)
+            self.board.active[run] = ActiveRun(
+                planned, folder, slot, self.launcher, child=starts, neighbours=neighbours
+            )
             if starts:
                 self.launcher.start(folder, slot, decision_for(self.decisions, planned))
 
@@ -423,8 +422,8 @@ class Drive:
             notes = active.liveness.notes(active.folder)
             if notes != active.notes:
                 active.notes, active.noted_at = notes, moment
-            elif moment - active.noted_at > self.hang_s and not active.killed:
-                active.killed = True
+            elif moment - active.noted_at > self.hang_s and not active.is_hung:
+                active.is_hung = True
                 active.stop(now=True)
             killed_at = active.killed_at
             if killed_at is not None and moment - killed_at > UNENDING_S and not active.is_left:
@@ -460,7 +459,7 @@ class Drive:
         if folder.has_result():
             if active.slot is not None:
                 self.places.note_result(active.slot.place)
-        elif active.killed:
+        elif active.is_hung:
             self.board.record(run, "hung")
             self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
         else:

@@ -18,11 +18,12 @@ def count_text(count: int, noun: str) -> str:
 
 
 def amount_text(number: str, unit: str) -> str:
-    """Write a number, as it is printed, with its unit: "1 point", "1.0 points", "2 points".
+    """Write a number, as it is printed, with its unit: "1 point", "1.0 points", "2 points"; of ""
+    the unit alone.
 
     `unit`: of a metric, in its plural; "" or `NO_UNIT` for none.
     """
     if unit == NO_UNIT:
         return number
     is_single = number == "1" and unit in PLURAL_UNITS
-    return f"{number} {unit.removesuffix('s') if is_single else unit}".rstrip()
+    return f"{number} {unit.removesuffix('s') if is_single else unit}".strip()

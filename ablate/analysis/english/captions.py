@@ -95,7 +95,7 @@ def _interval_words(alpha: float | None) -> str:
 
 def _in_units(metric: Values, separator: str) -> str:
     """Name the units of a difference, after the separator; "" for a plain number, as of a ratio."""
-    unit = amount_text("", metric["points"]).strip()
+    unit = amount_text("", metric["points"])
     return f"{separator}in {unit}" if unit else ""
 
 
@@ -384,7 +384,7 @@ def noise_resolution(
     elif len(columns) <= NAMED_COLUMNS:
         size_texts = [f"±{significant(c['half'])} in {c['heading']}" for c in columns]
         size = ", ".join(size_texts)
-        if unit := amount_text("", points).strip():
+        if unit := amount_text("", points):
             size += f" ({unit})"
     else:
         most = amount_text(significant(max(halves)), points)

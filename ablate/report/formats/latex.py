@@ -208,29 +208,20 @@ def _table_notes(sheet: PrintedTable, grid: Grid, is_last: bool) -> Iterator[str
         yield from items
 
 
+OUTSIDE = r"(?=[^`]*(?:`[^`]*`[^`]*)*$)"  # of `code`: an even number of backticks follows
+
+
 def _without_commands(text: str) -> str:
     """Return the text without its clauses on commands of ablate, which no reader of a paper
     types."""
-    codes: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        codes.append(match[0])
-        return f"`{len(codes) - 1}`"
-
-    # The dots of a command end no sentence.
-    text = re.sub(r"`[^`]*`", number, text)
-    commands = [f"`{n}`" for n, code in enumerate(codes) if code.startswith("`ablate ")]
+    text = re.sub(r": run the same `ablate [^`]*`", "", text)  # the fact before it stays
     sentences = []
-    for sentence in re.split(r"(?<=[.?!]) ", text):
-        clauses = []
-        for clause in sentence.split("; "):
-            fact, is_told_how, _ = clause.partition(": run the same `")
-            if is_told_how or not any(command in clause for command in commands):
-                clauses.append(fact)
+    for sentence in re.split(rf"(?<=[.?!]) {OUTSIDE}", text):
+        clauses = [part for part in re.split(f"; {OUTSIDE}", sentence) if "`ablate " not in part]
         if clauses:
-            sentences.append("; ".join(clauses))
-    ended = (part if part.endswith((".", "?", "!")) else f"{part}." for part in sentences)
-    return re.sub(r"`(\d+)`", lambda match: codes[int(match[1])], " ".join(ended))
+            shortened = "; ".join(clauses)
+            sentences.append(shortened if shortened.endswith((".", "?", "!")) else f"{shortened}.")
+    return " ".join(sentences)
 
 
 def _prose(text: str) -> str:

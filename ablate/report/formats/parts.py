@@ -26,6 +26,7 @@ from ablate.analysis import (
 from ablate.planning import METRICS as NAMES
 from ablate.planning import is_metric
 from ablate.report.formats.grid import GridCell
+from ablate.report.text import two_figures
 from ablate.run import Metric
 from ablate.shared import UserError, unknown_value
 
@@ -224,10 +225,7 @@ def _three_figures(value: float) -> str:
 
 
 def _share(value: float | None) -> str:
-    if value is None:
-        return "-"
-    percent = 100 * value
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    return "-" if value is None else f"{two_figures(100 * value)} %"
 
 
 def _chosen_settings(table: Table) -> Iterator[ShownPart]:

@@ -105,8 +105,7 @@ def _interval_lines(
     lines = []
     if len(single) + len(equal) < len(means_here):
         level = confidence_level(table.alpha)
-        of_training = "" if table.repeats == "searches" else "training "
-        lines.append(f"Bars: {level} intervals of each mean, over {of_training}{table.repeats}.")
+        lines.append(f"Bars: {level} intervals of each mean, over {table.trained_repeats}.")
     for reason, cells in (("a single seed has none", single), ("its seeds are equal", equal)):
         if len(cells) == len(means_here):
             return [f"No mean has an interval: {reason}."]

@@ -227,7 +227,7 @@ def _mark(
         f"{s}: {table.metric_of().text(gain, sign=True)}" for s, gain in seeds.items()
     )
     sheet.tell(
-        dots, f"{cell_name(entry.row, entry.column)}, gain by {_of_dot(table)}: {gains_text}"
+        dots, f"{cell_name(entry.row, entry.column)}, gain by {table.of_value}: {gains_text}"
     )
     return point
 
@@ -267,11 +267,6 @@ def by_seed(table: Table, entry: Entry) -> dict[int, float]:
     if table.repeats == "runs":
         base = dict.fromkeys(entry.values, fmean(base.values()))
     return {s: sign * (value - base[s]) for s, value in entry.values.items() if s in base}
-
-
-def _of_dot(table: Table) -> str:
-    """Return the noun for what a dot is of: a seed, also where n counts searches."""
-    return "run" if table.repeats == "runs" else "seed"
 
 
 def _reach(table: Table, entry: Entry) -> tuple[float, float]:
@@ -360,9 +355,8 @@ def _interval_lines(
         together = joint_words(plan, table.columns)
         if together and form.rows:
             together += " of the whole sweep, whichever rows are shown"
-        of_training = "" if table.repeats == "searches" else "training "
-        intervals = f"intervals over {of_training}{table.repeats}"
-        bars = f"Bars: {confidence_level(table.gain_alpha)} {intervals}"
+        level = confidence_level(table.gain_alpha)
+        bars = f"Bars: {level} intervals over {table.trained_repeats}"
         lines.append(f"{bars}, {together}." if together else f"{bars}.")
     cells_by_reason: dict[str, list[str]] = {}
     for entry in entries:
@@ -392,7 +386,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     bars = _interval_lines(plan, table, entries, form)
     warnings = table.unmarked_notes("warning")
     lines = [
-        f"{better}{' '.join(bars)} Dots: single {_of_dot(table)}s.",
+        f"{better}{' '.join(bars)} Dots: single {table.of_value}s.",
         # Averages and contrasts, which that one is about, are not drawn here.
         *(note.text for note in warnings if note.key != "looks.below"),
     ]

@@ -1,4 +1,4 @@
-"""Declarations of metrics and tasks. The standard library only.
+"""Declarations of metrics and tasks. They need no library.
 
 Used by all tables and figures (analysis/, report/) and by the other files of run/metrics/, which
 declare metrics and tasks. A new attribute that users may set also needs run/own.py
@@ -109,7 +109,7 @@ class Metric:
 
     def with_points(self, name: str) -> str:
         """Return a name of differences with their unit, as axes have it: "gain, points"."""
-        return ", ".join(filter(None, (name, amount_text("", self.points).strip())))
+        return ", ".join(filter(None, (name, amount_text("", self.points))))
 
     def printed(self, raw: float) -> str:
         """Return a raw value in printed form with its unit: "87.40 %"."""
