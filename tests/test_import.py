@@ -549,6 +549,7 @@ def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, bring):
     for words in (("verify", "paper2"), ("plan", "paper2", "--detect", "1"), ("report", "paper2")):
         run(*words)
     assert "better" in run("table", "paper2", "--rows", "base,dpn")
+    assert 'class="verdict better"' in Path("paper2.html").read_text()  # which has a colour
 
 
 def test_two_rows_without_seeds_are_judged_by_welch(run, bring):

@@ -331,6 +331,7 @@ def test_parents_are_no_rows_of_frames_and_tables_of_runs(copy):
     rows = [("dpn", 0), ("dpn", 1), ("none", 0), ("none", 1)]
     assert sorted(zip(frame.row, frame.seed, strict=True)) == rows
     assert set(sweep.to_pandas(curves=True).id) == set(frame.id)
+    assert {run.id for run in sweep.runs()} == set(frame.id)
     copy("export", "tuned", "out")
     listed = records((copy.folder / "out" / "runs.csv").read_text())
     assert {row["id"] for row in listed} == set(frame.id)

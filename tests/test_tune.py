@@ -25,6 +25,7 @@ from support.tuning import BEST, FILE, declare_tuning, planted_result, simulate
 
 import ablate
 from ablate.analysis import stats
+from ablate.analysis.headline import table_headline
 from ablate.analysis.scores import short_number
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan_from_words as make_plan
@@ -517,6 +518,11 @@ def test_one_search_compares_settings_and_gives_no_verdict(plan_of, repeats, ver
     [(told, gain)] = [(entry.verdict, entry.gain) for entry in table.entries if entry.gain]
     assert (told, gain.n) == (verdict, n)
     assert table.is_look  # intervals are read, too
+    counted = "searches" if verdict else "seeds"
+    assert table.repeats == counted
+    assert (f"over 3 {counted}" in table_headline(table)) == (verdict is not None)
+    [resolution] = notes_of(table, "noise.resolution")
+    assert f"{n} {counted}, " in resolution.text
     factors = [note.values["factor"] for note in notes_of(table, "condition")]
     assert factors == ["search"] * (repeats == 1)
     [tuned] = notes_of(table, "tuned")
