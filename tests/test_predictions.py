@@ -323,6 +323,21 @@ def test_missing_predictions_are_told(copied):
     assert "since seed 0 of dpn has no predictions.npy" in " ".join(text.split())
 
 
+def test_files_without_which_figures_stand_are_retried_until_verify_finds_nothing(copied):
+    """The note of who trained it, the spec, and predictions that are gone: no figure needs them."""
+    before = copied("table", "--format", "tidy").out
+    folders = sorted((copied.folder / "runs" / "runs").iterdir())
+    env, spec, gone = folders[0] / "env.json", folders[1] / "run.json", folders[2]
+    env.write_text(env.read_text().replace("attempts", "attempt"))
+    spec.write_text(spec.read_text().replace('"batch"', '"batsch"'))
+    (gone / "predictions.npy").unlink()
+    assert len(copied("verify", "mine", code=1).out.splitlines()) == 3
+    out = copied("sweep", *SWEEP, "--as", "mine", "--retry", "damaged").out
+    assert out.count("put aside: ") == out.count("finished: ") == 3
+    assert "nothing wrong" in copied("verify", "mine").out
+    assert copied("table", "--format", "tidy").out == before
+
+
 def test_damaged_files_are_named_all_at_once_and_retried_to_the_same_bits(copied):
     before = copied("table", "--format", "tidy").out
     folders = sorted((copied.folder / "runs" / "runs").iterdir())

@@ -407,6 +407,16 @@ def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(plan_of, p
         assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
 
 
+def test_searches_with_other_pruning_share_no_trial(plan_of):
+    """One that ended early in a search would be no result for another, which goes on with it."""
+    text = FILE.replace("train.epochs: 1}", f"train.epochs: {EVALUATIONS}}}\n  pruner: median")
+    words = ((), ("tune.pruner=none",), ("tune.round=6",), ("tune.pruner=hyperband",))
+    runs = [set(runs_of(race(plan_of(*w, text=text, trials=24), True)[0].trials)) for w in words]
+    assert all(not a & b for a, b in itertools.combinations(runs, 2))
+    more = set(runs_of(race(plan_of(text=text, trials=48), True)[0].trials))
+    assert runs[0] < more  # a larger budget goes on from what was tried
+
+
 def test_a_choice_at_the_edge_of_its_range_is_marked(plan_of):
     text = FILE.replace("1e-4, 3e-2", "2.95e-3, 3e-2")
     plan, results = simulate(plan_of(text=text, trials=36))
@@ -578,6 +588,7 @@ OTHERS = "whose other columns have some; here remove tune"
         (MANY, "trials: 14", "give at least 15, or tune.repeats=1"),
         (MANY, "trials: 4\n  repeats: 1", "4 trials for 1 search, and of fewer than 5"),
         (MANY, f"{MANY}\n  repeats: 0", "tune.repeats: must be at least 1, got 0"),
+        (MANY, f"{MANY}\n  repeats: 3", "give seeds=3, or tune.repeats=2"),
         ("seeds: 2", "seeds: 4", "15 trials for 4 searches"),
         (
             f"{{{RANGE}}}}}\n  {MANY}",

@@ -51,6 +51,7 @@ from ablate.store import (
     RunState,
     Store,
     fold_history,
+    retry_remedy,
 )
 
 
@@ -183,12 +184,10 @@ class _Check:
         status = self.states.get(run.id, RunState()).status
         if result is None:
             if status in FINAL_STATUSES:
-                self.finding(
-                    run,
-                    folder.result,
-                    f"{_what_lacks(folder.result)}, but the ledger has {status}; "
-                    f"the same `ablate sweep` trains it again",
-                )
+                again = "the same `ablate sweep` trains it again"
+                remedy = again if self.plan.design.trains else retry_remedy(self.plan)
+                fault = f"{_what_lacks(folder.result)}, but the ledger has {status}; {remedy}"
+                self.finding(run, folder.result, fault)
             else:
                 self._unfinished(run, folder, status)
             return
@@ -263,9 +262,7 @@ class _Check:
         content = read_json(folder.run)
         if not isinstance(content, dict):
             self.finding(run, folder.run, _what_lacks(folder.run))
-        elif content.get("id") != run.id or (
-            content.get("spec") != run.spec.tree and _id(content.get("spec")) != run.id
-        ):
+        elif not run.is_recorded_in(content):
             self.finding(run, folder.run, "is another run's: the id is not the hash of its spec")
 
     def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:

@@ -208,6 +208,7 @@ def verify(
         _rerun(selection.store, rerun, selection.words, trust, format)
         return
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
+    remedy = ""
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()):
         if selection.has_options:
             raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
@@ -227,6 +228,11 @@ def verify(
             with selection.opened(checks_seal=False) as (store, ledger, plan):
                 announce(f"checking the runs of {plan.name}")
                 name, suffix, verified = plan.name, "", verify_sweep(plan, store, ledger)
+                remedy = (
+                    "; `ablate sweep ... --retry damaged` trains damaged runs again"
+                    if plan.design.trains
+                    else "; the same `ablate import` writes damaged runs again"
+                )
         except NotThere as error:
             if bundle is None or "=" in selection.words[0]:
                 raise
@@ -239,7 +245,7 @@ def verify(
         for line in (*verified.findings, *(f"note: {note}" for note in verified.notes)):
             print(printable(line))
     if verified.findings:
-        raise Failure(f"{name}: {count_text(len(verified.findings), 'finding')}")
+        raise Failure(f"{name}: {count_text(len(verified.findings), 'finding')}{remedy}")
     if format == "text":
         counts = f"{count_text(verified.runs, 'run')}, {count_text(verified.numbers, 'number')}"
         print(f"verified: {counts}{suffix}, nothing wrong")

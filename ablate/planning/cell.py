@@ -8,7 +8,9 @@ files: a new field without a default also needs `FORMAT` in `version.py` raised 
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +23,7 @@ from ablate.run import (
     RunSpec,
     build_run,
 )
+from ablate.shared import UserError
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def _wide_place(column: Column) -> WidePlace:
 
 
 FIRST_TUNING_SEED = 1000  # seeds from here on choose settings and are never reported
+PRUNED_SEEDS = 1_000_000  # multiples of it set the seeds of searches with a pruner apart
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,21 @@ class PlannedRun:
     def run(self) -> Run:
         return build_run(self.spec.tree)
 
+    def is_recorded_in(self, content: object) -> bool:
+        """Return whether the content of a `run.json` is the record of this run.
+
+        It has the run's id, and a spec that hashes to it.
+        """
+        if not isinstance(content, dict) or content.get("id") != self.id:
+            return False
+        tree = content.get("spec")
+        if not isinstance(tree, dict):
+            return False
+        try:
+            return tree == self.spec.tree or RunSpec.of(tree).id == self.id
+        except (UserError, LookupError, TypeError, AttributeError, ValueError):
+            return False  # the tree is no spec
+
 
 def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
     """Return the caveats of the recipes of the cells, and of the runs that they start from.
@@ -340,5 +359,15 @@ class Tune:
         return dealt
 
     def trial_seed(self, search: int) -> int:
-        """Return the seed with which all trials of a search are trained, in every cell."""
-        return FIRST_TUNING_SEED * (1 + self.seed) + search
+        """Return the seed with which all trials of a search are trained, in every cell.
+
+        Whether a trial is pruned depends on the trials before it, and so on the whole search: with
+        a pruner, searches that ask other trials share none, so a search never finds a run that
+        another one ended early.
+        """
+        seed = FIRST_TUNING_SEED * (1 + self.seed) + search
+        if self.pruner == "none":
+            return seed
+        asked = [(stage.space, stage.at) for stage in self.stages]
+        content = json.dumps([self.pruner, self.sampler, self.round, asked])
+        return seed + PRUNED_SEEDS * (1 + zlib.crc32(content.encode()) % 1000)

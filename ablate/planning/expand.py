@@ -48,7 +48,7 @@ from ablate.planning.words import (
     read_options,
 )
 from ablate.run import OwnSpec, RunSpec, program
-from ablate.shared import UserError, unknown_value
+from ablate.shared import UserError, count_text, unknown_value
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -222,8 +222,8 @@ def _same_sets(cells: Sequence[Cell], place: str) -> None:
 def _searched(sweep: Sweep) -> Tune | None:
     """Return the sweep's searches; None where it has none.
 
-    Raises UserError where rows or columns set a key that is searched, and where `tune: none` takes
-    out every column, or a column of a search of parents.
+    Raises UserError where rows or columns set a key that is searched, where `tune: none` takes out
+    every column, or a column of a search of parents, and where there are more searches than seeds.
     """
     space = {key for stage in sweep.tune.stages for key in stage.space} if sweep.tune else set()
     for item in (*sweep.rows, *sweep.columns):
@@ -238,6 +238,14 @@ def _searched(sweep: Sweep) -> Tune | None:
         raise UserError(
             f"{untuned[0].place}: tune: none is for a column without searches in a sweep whose "
             f"other columns have some; here remove {section}"
+        )
+    repeats, seeds = sweep.tune.repeats if sweep.tune else None, len(sweep.seeds)
+    if sweep.tune and repeats is not None and repeats > seeds:
+        section = "from.tune" if sweep.tune.parents else "tune"
+        raise UserError(
+            f"{section}.repeats: {repeats} searches for {count_text(seeds, 'seed')}, and each "
+            f"search needs a seed that takes its winner; give seeds={repeats}, or "
+            f"{section}.repeats={seeds}"
         )
     return sweep.tune
 

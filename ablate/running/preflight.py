@@ -36,6 +36,7 @@ from ablate.shared import (
     UserError,
     is_number,
     make_folder,
+    read_json,
     sync_folder,
 )
 from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
@@ -103,7 +104,12 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
     """
     runs = list(runs)
     checks = dict.fromkeys(("curves", "probes", "predictions", "weights"), True)
-    for run, reason in store.results(runs, **checks).withheld.items():
+    results, withheld = store.results(runs, **checks)
+    for planned in runs:
+        result = results[planned.id]
+        if result is not None and (fault := _fault_beside_figures(planned, store, result)):
+            withheld[planned.id] = f"{planned.label}: {fault}"
+    for run, reason in withheld.items():
         folder = store.rundir(run)
         if folder.path.is_symlink() or store.liveness.alive(folder):
             continue  # its driver judges an attempt that has not ended
@@ -116,6 +122,24 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         if run in ledger.states([run]):
             ledger.record(run, "interrupted", reason=reason)
         yield f"put aside: {reason}; its folder is {place} now"
+
+
+def _fault_beside_figures(run: PlannedRun, store: Store, result: Mapping[str, Any]) -> str:
+    """Return why a file is not what the run left, of the files without which its figures still
+    stand: `env.json`, `run.json`, and predictions that are gone. Return "" where all are."""
+    folder = store.rundir(run.id)
+    if unsealed := folder.sealed_attempts(result)[1]:
+        return unsealed
+    if not run.is_recorded_in(read_json(folder.run)):
+        return f"{folder.run} is not the file that the run wrote"
+    sets = {folder.predictions: result}
+    for name, set_result in (result.get("also") or {}).items():
+        sets[folder.predictions_on(name)] = set_result
+    is_thinned = folder.thinned.exists()  # by a lean bundle, which leaves predictions out
+    for path, set_result in sets.items():
+        if set_result.get("predictions_sha256") and not is_thinned and not path.exists():
+            return f"{path}: missing"
+    return ""
 
 
 def settle_devices(
