@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
+unexport PYTHONDONTWRITEBYTECODE # each process would compile the tests and the package anew
+
 .PHONY: sweep test whole faults null-gpu soak lint format bench docs pictures clean
 
 sweep: $(TOOL)
