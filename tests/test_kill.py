@@ -2,12 +2,15 @@
 byte for byte, that of a sweep that nobody disturbed. Real processes, real signals."""
 
 import contextlib
+import os
 import random
 import re
+import select
 import shutil
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -154,6 +157,49 @@ def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
     assert "stopped after 0 of 4" in done.out
     shell(*words)
     check(shell, calm)
+
+
+@pytest.mark.parametrize("reader", ["pipe", "terminal"])
+def test_where_nobody_reads_any_longer_workers_leave_checkpoints(shell, calm, reader):
+    """Ctrl-C in `ablate sweep | tee log` ends `tee`, too; a closed window ends the terminal."""
+    ours, theirs = os.pipe() if reader == "pipe" else os.openpty()
+    words = (*SWEEP, "seeds=2", "launcher.checkpoint_s=1000")
+    driver = subprocess.Popen(
+        [ABLATE, *words],
+        cwd=shell.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    with contextlib.ExitStack() as stack:
+        stack.callback(driver.kill)
+        drain = threading.Thread(target=_drain, args=(ours, closing := threading.Event()))
+        drain.start()
+        wait_for(lambda: len([*shell.folder.glob("runs/runs/*/metrics.jsonl")]) == 2)
+        closing.set()
+        drain.join()
+        if reader == "pipe":
+            driver.send_signal(signal.SIGINT)
+        ended = driver.wait(60)
+        stack.pop_all()
+    assert ended in ((130, 141) if reader == "pipe" else (129,))
+    assert workers(shell.folder) == []
+    begun = {file.parent for file in shell.folder.glob("runs/runs/*/metrics.jsonl")}
+    left = {file.parent for file in shell.folder.glob("runs/runs/*/checkpoint-*.safetensors")}
+    done = {file.parent for file in shell.folder.glob("runs/runs/*/result.json")}
+    assert begun - done <= left
+    shell(*WORDS, INLINE)
+    check(shell, calm)
+
+
+def _drain(descriptor: int, closing: threading.Event) -> None:
+    """Read until the event, then close."""
+    while not closing.is_set():
+        if select.select([descriptor], [], [], 0.05)[0]:
+            os.read(descriptor, 1 << 16)
+    os.close(descriptor)
 
 
 def test_what_nohup_has_ignored_stays_ignored(shell, calm):

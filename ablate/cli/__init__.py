@@ -11,6 +11,7 @@ _OURS = [arg.rpartition("/")[2] for arg in sys.argv[:1]] == ["ablate"] and (
 if _OURS:  # until `main` answers it, Ctrl-C ends the process without a traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import errno  # noqa: E402
 import os  # noqa: E402
 import sqlite3  # noqa: E402
 import threading  # noqa: E402
@@ -93,6 +94,9 @@ def _main(
 EXIT_FAILURE, EXIT_MISTAKE = 1, 2
 EXIT_TRY_AGAIN = os.EX_TEMPFAIL  # 75
 
+# What writing says where nobody reads -> the signal that the exit code names: `ablate table | head`,
+# and a terminal that was closed.
+_UNREAD = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}
 _heard: list[int] = []
 
 
@@ -125,15 +129,17 @@ def main() -> None:
         with gate_output():
             code = _answer() if asks_for_json(sys.argv[1:]) else _run()
         sys.stdout.flush()
-    except BrokenPipeError:  # `ablate table | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-    except Exception:
-        if not _heard:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNREAD:
+            code = 128 + _UNREAD[error.errno]
+            for stream in (sys.stdout, sys.stderr):  # what they still hold nobody can read
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        elif _heard:
+            code = 128 + signal.SIGINT
+        else:
             raise
-        code = 128 + signal.SIGINT
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
     sys.exit(code)

@@ -185,7 +185,8 @@ def _close(store: Store, outcome: Outcome, observers: Observers, view: TableView
     plan, progress = outcome.plan, outcome.progress
     if outcome.signal is not None:
         tally = f"{progress.ended_count} of {progress.total}"
-        print(f"stopped after {tally}; the same command goes on")
+        with contextlib.suppress(OSError):  # of a pipe or a terminal that nobody reads any longer
+            print(f"stopped after {tally}; the same command goes on", flush=True)
         raise typer.Exit(128 + outcome.signal)
     # A table that nobody sees would be a look.
     if view is not None and outcome.misread is None:

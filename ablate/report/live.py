@@ -9,6 +9,7 @@ tests/golden/screens, which `python tests/test_screens.py` writes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -338,6 +339,11 @@ class LiveDrawing(Live):
 
     _last_frame: tuple[RenderableType, int, int] | None = None  # drawing, width, height
 
+    def stop(self) -> None:
+        """End the drawing; a terminal that was closed meanwhile keeps no command from its end."""
+        with contextlib.suppress(OSError):
+            super().stop()
+
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Put the commands that erase those rows before the ones of rich."""
         width, height = self.console.size
@@ -379,7 +385,8 @@ def drawing_in_place(transient: bool) -> Iterator[LiveDrawing]:
             yield drawing
         finally:
             if transient:  # at its end rich draws all lines, more than a small window can erase
-                drawing.update(Text(""), refresh=True)
+                with contextlib.suppress(OSError):  # of a terminal that was closed
+                    drawing.update(Text(""), refresh=True)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from ablate.running.next_step import assign, is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
 from ablate.running.time_left import TimeLeft
-from ablate.running.view import View
+from ablate.running.view import LastingView, View
 from ablate.running.world_sizes import Worlds, world_of
 from ablate.shared import (
     DISK_FULL_ERRORS,
@@ -131,11 +131,12 @@ class Drive:
         self.hang_s = self.settings["hang_s"]
         self.results = 0  # recorded since the search was asked
         self.misread: str | None = None  # why no result can be read as its metrics are declared
-        self.disk = Disk(self.store, self.view.say)
         self.folders = Folders(self.store, self.ledger, self.launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
         self.liveness: Liveness = self.launcher if self.launcher.remote else self.store.liveness
         with noted_signals(*ENDING_SIGNALS) as self.signals:
+            self.view = LastingView(self.view, self.signals)
+            self.disk = Disk(self.store, self.view.say)
             self.board = Board(self.ledger, self.disk, self.signals)
             self.time_left = TimeLeft(self.store)
             self.places = PlaceHealth(self.view.say, self.board)
@@ -505,6 +506,8 @@ class Drive:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while not all(active.is_left for active in self.board.active.values()):
             self.disk.check_store()
+            if self.store.asked_to_stop():  # `ablate stop` of another host, which may be the second
+                self.signals.append(signal.SIGTERM)
             at_once = len(self.signals) > 1
             for active in self.board.active.values():
                 active.stop(at_once)

@@ -7,9 +7,18 @@ which wraps them.
 
 from __future__ import annotations
 
+import errno
+import signal
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
+from ablate.shared import DISK_FULL_ERRORS
 from ablate.store import SweepProgress
+
+# What writing says where no reader is left -> the signal that stands for it: a pipe whose reader
+# ended, and a terminal that was closed.
+UNREAD = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}
 
 
 class View(Protocol):
@@ -19,3 +28,36 @@ class View(Protocol):
     def say(self, text: str) -> None: ...
 
     def show(self, progress: SweepProgress) -> None: ...
+
+
+class LastingView:
+    """A view that outlives its reader: `tee`, which the same Ctrl-C ends, or a terminal that is
+    closed. From then on it is silent, and the drive stops its workers as after a signal.
+
+    A line that finds a full disk, where the output is a file, is lost.
+    """
+
+    def __init__(self, view: View, signals: list[int]) -> None:
+        """`signals`: those that the drive has heard; one for the lost reader is added, unless
+        another one stops the drive already."""
+        self._view, self._signals = view, signals
+        self._has_reader = True
+
+    def say(self, text: str) -> None:
+        self._write(partial(self._view.say, text))
+
+    def show(self, progress: SweepProgress) -> None:
+        self._write(partial(self._view.show, progress))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if not self._has_reader:
+            return
+        try:
+            write()
+        except OSError as error:
+            if error.errno in UNREAD:
+                self._has_reader = False
+                if not self._signals:
+                    self._signals.append(UNREAD[error.errno])
+            elif error.errno not in DISK_FULL_ERRORS:
+                raise
