@@ -3,6 +3,7 @@ ledger names last is what it has, whenever the driver dies."""
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from ablate.run.spec import RunSpec
 from ablate.running import attempts, driver_lock
 from ablate.running.board import Folders
 from ablate.running.driver_lock import hold_driver_lock
-from ablate.shared.errors import Failure
+from ablate.shared.errors import Failure, TryAgain
 from ablate.store.gc import GarbageCollection, KeptSweeps, Rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
@@ -251,6 +252,63 @@ def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
     assert second.checkpoints()[0][1].read_bytes() == b"state 5"
     shutil.rmtree(first.path)
     assert second.newest_step() == 5
+
+
+PROGRAM = {"data": {"fingerprint": "f"}, "code": {"program": {}}, "trainer": {}}
+
+
+def test_what_a_program_wrote_is_carried_along_wherever_it_went_on(store):
+    """After a change of machine it writes into `scratch.1`; the third attempt has that, too."""
+    first, _ = attempts.fork(store, RUN, 1)
+    first.create(PROGRAM)
+    for name in ("scratch", "scratch.1"):
+        (first.path / name).mkdir()
+        (first.path / name / "state").write_text(name)
+    os.mkfifo(first.path / "scratch.1" / "pipe")
+    attempts.appoint(store, RUN, 1)
+    second, number = attempts.fork(store, RUN, 2)
+    assert {path.parent.name: path.read_text() for path in second.path.glob("*/state")} == {
+        "scratch": "scratch",
+        "scratch.1": "scratch.1",
+    }
+    attempts.appoint(store, RUN, number)
+    attempts.bring_home(store, RUN)
+    assert (store.rundir(RUN).path / "scratch.1" / "state").read_text() == "scratch.1"
+    assert not (store.rundir(RUN).path / "scratch.1" / "pipe").exists()
+
+
+def test_a_part_of_what_a_program_wrote_is_not_carried_along(store, monkeypatch):
+    def fails(old: str, new: str) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    first, _ = attempts.fork(store, RUN, 1)
+    first.create(PROGRAM)
+    first.scratch.mkdir()
+    (first.scratch / "state").write_text("whole")
+    attempts.appoint(store, RUN, 1)
+    monkeypatch.setattr(shutil, "copy2", fails)
+    with pytest.raises(OSError, match="full"):
+        attempts.fork(store, RUN, 2)
+    assert not attempts.attempt_folder(store, RUN, 2).path.exists()
+
+
+def test_a_store_of_a_group_is_written_by_all_of_it(store):
+    """With the umask of a shared folder, 002."""
+    store.root.mkdir()
+    previous = os.umask(0o002)
+    try:
+        with hold_driver_lock(store, "gc"), Ledger.driving(store):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in store.root.glob("*")}
+    finally:
+        os.umask(previous)
+    assert modes[store.ledger.name] == 0o664
+    assert {mode for name, mode in modes.items() if (store.root / name).is_file()} == {0o664}
+
+
+def test_stop_interrupts_no_command_that_changes_the_store(store):
+    store.root.mkdir()
+    with hold_driver_lock(store, "merge"), pytest.raises(TryAgain, match=r"merge.* wait for its"):
+        driver_lock.stop_driver(store, None, print)
 
 
 def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store, ledger):

@@ -186,9 +186,10 @@ def test_where_nobody_reads_any_longer_workers_leave_checkpoints(shell, calm, re
         stack.pop_all()
     assert ended in ((130, 141) if reader == "pipe" else (129,))
     assert workers(shell.folder) == []
-    begun = {file.parent for file in shell.folder.glob("runs/runs/*/metrics.jsonl")}
-    left = {file.parent for file in shell.folder.glob("runs/runs/*/checkpoint-*.safetensors")}
-    done = {file.parent for file in shell.folder.glob("runs/runs/*/result.json")}
+    names = ("metrics.jsonl", "checkpoint-*.safetensors", "result.json")
+    begun, left, done = (
+        {path.parent for path in shell.folder.glob(f"runs/runs/*/{name}")} for name in names
+    )
     assert begun - done <= left
     shell(*WORDS, INLINE)
     check(shell, calm)

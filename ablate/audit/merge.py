@@ -439,7 +439,7 @@ class _Merge:
             self.conflicts.append(
                 f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
                 f"them with --as NAME in its store, which trains nothing, and forget the old name "
-                f"with `{source.store.command('gc')}`"
+                f"with `{source.store.command('gc', name)}`"
             )
         has_grown = {run.id for run in self.plans[name].runs()} != {
             run.id for run in old_plan.runs()

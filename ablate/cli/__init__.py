@@ -94,8 +94,8 @@ def _main(
 EXIT_FAILURE, EXIT_MISTAKE = 1, 2
 EXIT_TRY_AGAIN = os.EX_TEMPFAIL  # 75
 
-# What writing says where nobody reads -> the signal that the exit code names: `ablate table | head`,
-# and a terminal that was closed.
+# What writing says where nobody reads -> the signal that the exit code names: of `ablate table |
+# head`, and of a terminal that was closed.
 _UNREAD = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}
 _heard: list[int] = []
 

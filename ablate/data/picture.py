@@ -296,7 +296,7 @@ class Array:
         """Return the file's descriptor, opening it if need be. Call it before threads share the
         array."""
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         return self._file
 
     def _write(self, offset: int, content: bytes) -> None:

@@ -12,8 +12,11 @@ Used by `ablate sweep` on a cluster (running/driver.py and running/board.py).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
+from pathlib import Path
 
 from ablate.run import (
     ATTEMPTS_FOLDER,
@@ -29,7 +32,7 @@ from ablate.shared import (
 from ablate.store import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_NOT_CARRIED = ("lock", "result.json", "stop.json", "scratch")  # of this attempt alone
+_NOT_CARRIED = ("lock", "result.json", "stop.json")  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
@@ -46,7 +49,11 @@ def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
                 number = max(number, 1 + int(name))
     folder = attempt_folder(store, run, number)
     make_folder(folder.path)
-    _carry(store.rundir(run), folder)
+    try:
+        _carry(store.rundir(run), folder)
+    except BaseException:  # a full disk: the next attempt gets a folder of its own
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     return folder, number
 
 
@@ -109,12 +116,12 @@ def _carry(old: RunDir, new: RunDir) -> None:
     """Copy or link everything that `old` has. Its worker may still write, and remove a checkpoint
     meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
-    with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if old.scratch.is_dir() and RunSpec.of(old.read_spec()).is_command:
-            # Its program may go on from there.
-            shutil.copytree(old.scratch, new.scratch, symlinks=True)
+    folders = [name for name in names if (old.path / name).is_dir()]
+    if _may_go_on_from_scratch(old):
+        for name in folders:
+            _copy_folder(old.path / name, new.path / name)
     for name in names:
-        if name.startswith(".") or name in _NOT_CARRIED:
+        if name.startswith(".") or name in _NOT_CARRIED or name in folders:
             continue
         with contextlib.suppress(FileNotFoundError):
             if name not in _APPENDED:
@@ -123,3 +130,39 @@ def _carry(old: RunDir, new: RunDir) -> None:
                     continue
             write_whole(new.path / name, read_file(old.path / name))
     sync_folder(new.path)
+
+
+def _may_go_on_from_scratch(run: RunDir) -> bool:
+    """Return whether the run is a program's, which may go on from what it wrote: into `scratch`,
+    and after a change of machine into `scratch.N`."""
+    try:
+        return RunSpec.of(run.read_spec()).is_command
+    except ValueError:  # no whole run.json: the attempt never began
+        return False
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder that a program may still write to; what vanishes meanwhile is left out, and so
+    is what is no file, folder or link. Raises OSError for what can't be copied: a part of it is
+    not what a program may go on from."""
+    faults: list[OSError] = []
+
+    def copy(old: str, new: str) -> None:
+        try:
+            if stat.S_ISREG(os.lstat(old).st_mode):
+                shutil.copy2(old, new)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # copytree would keep its text alone
+            faults.append(error)
+
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=copy)
+    except FileNotFoundError:
+        return
+    except shutil.Error as error:
+        for old, _, reason in error.args[0]:
+            if os.path.lexists(old):
+                faults.append(OSError(errno.EIO, f"can't be copied: {reason}", old))
+    if faults:
+        raise faults[0]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.launchers.engine import FileEngine
-from ablate.shared import Failure, UserError, make_folder
+from ablate.shared import Failure, TryAgain, UserError, make_folder
 from ablate.store import Store, driver_of, store_token
 
 BEHIND_S = 5.0  # after these, a new process is taken to be waiting for the running driver
@@ -37,7 +37,8 @@ def detach_driver(
 
     `place`: "here" | "job"; `stop_mark`: the store's when the command began. Returns once the plan
     is recorded, or with a line that says why it is not yet. Raises UserError where the launcher has
-    no job for drivers, and Failure where the cluster gives no answer, or the driver ends at once.
+    no job for drivers, and Failure where the cluster gives no answer. A driver that ends at once
+    raises the error of its exit code.
     """
     engine, root = None, store.root.absolute()
     if "engine" in settings:
@@ -78,7 +79,8 @@ def detach_driver(
         waited = time.monotonic() - since
         if code is not None:
             if code != 0:
-                raise Failure(f"the driver ended at once: {_last_line(log, begins)}")
+                kind = {2: UserError, os.EX_TEMPFAIL: TryAgain}.get(code, Failure)
+                raise kind(f"the driver ended at once: {_last_line(log, begins)}")
             return f"{process_name} drove {store.root}, and has ended; log: {log}"
         driver_pid = driver.pid if driver is not None else None
         if driver_pid == process.pid:
@@ -86,6 +88,8 @@ def detach_driver(
                 return f"{process_name} drives {store.root}; log: {log}"
             if waited > PATIENCE_S:
                 return f"{process_name} prepares {store.root}; log: {log}"
+        elif driver_pid is None and waited > PATIENCE_S:
+            return f"{process_name} has not begun: {_last_line(log, begins)}; log: {log}"
         elif driver_pid is not None and waited > BEHIND_S:
             return (
                 f"{process_name} waits behind process {driver_pid}, which drives {store.root}; "

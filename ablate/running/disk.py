@@ -58,6 +58,12 @@ class Disk:
                 self._say(ROOM_AGAIN)
         return self.waiting is not None
 
+    def has_room_now(self) -> bool:
+        """Return whether the small files of a driver fit, and begin to wait where they don't."""
+        if not self._has_room(()):
+            self.ran_out()
+        return self.waiting is None
+
     def is_plenty(self, runs: Iterable[str]) -> bool:
         """Return whether the disk surely has room, after it has had room again several times: then
         it is another disk that is full."""

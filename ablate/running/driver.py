@@ -161,7 +161,7 @@ class Drive:
             self.disk.check_store()
             self._obey()
             self._grow()  # at first by results that workers of a driver before left meanwhile
-            if not (self.board.pending or self.board.active):
+            if not (self.board.pending or self.board.active or self._owes_growth()):
                 break
             self._offer()
             self._fill()
@@ -188,15 +188,21 @@ class Drive:
             self._settle(run)
 
     def _grow(self) -> None:
-        if self.search is None or self.signals:
+        if self.search is None or self.signals or self.disk.waiting:
             return
         if self.search.prunes:
             self._prune(self.search)
-        if self.results:
+        # A look, trials and a bigger plan are kilobytes, written only where there is room for all:
+        # none of them can be asked for again.
+        if self.results and self.disk.has_room_now():
             self.results = 0
             bigger = self.search.grow(self._recorded_result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
+
+    def _owes_growth(self) -> bool:
+        """Return whether results wait for a search or a look, since the disk is full."""
+        return self.search is not None and self.results > 0
 
     def _prune(self, search: Grower) -> None:
         """Let the search judge every run with a worker that has new metrics."""
@@ -204,10 +210,16 @@ class Drive:
             size = active.folder.metrics_size()
             if size == active.judged_bytes:
                 continue
-            active.judged_bytes = size
             step = search.prune(run, active.folder.read_metrics())
             if step is not None:
-                active.folder.write_prune(step)
+                try:
+                    active.folder.write_prune(step)
+                except OSError as error:
+                    if error.errno not in DISK_FULL_ERRORS:
+                        raise
+                    self.disk.ran_out()
+                    return
+            active.judged_bytes = size
 
     def _recorded_result(self, run: str) -> dict[str, Any] | None:
         """Return the result of a run, as it was recorded. Raises Failure where it was edited."""

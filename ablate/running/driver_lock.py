@@ -40,16 +40,23 @@ def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
     """Take the driver's turn, for a command. Raises TryAgain if another process has it."""
     if not store.take_turn(1.0):
         notes = store.driver.notes()
-        pid, sweep = notes.pid or "?", notes.sweep
-        activity = f"drives this store; `{store.command('stop')}` stops it"
-        if sweep in ALONE:
-            activity = f"does `ablate {sweep}` in this store; wait for its end"
-        raise TryAgain(f"{store.root}: process {pid} {activity}")
+        if notes.sweep in ALONE:
+            raise _busy(store, notes.pid, notes.sweep)
+        stop = store.command("stop")
+        raise TryAgain(
+            f"{store.root}: process {notes.pid or '?'} drives this store; `{stop}` stops it"
+        )
     try:
         store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
         yield
     finally:
         store.driver.release()
+
+
+def _busy(store: Store, pid: object, command: object) -> TryAgain:
+    """Return the error for a store in which a command does what no signal may interrupt."""
+    activity = f"does `ablate {command}` in this store; wait for its end"
+    return TryAgain(f"{store.root}: process {pid or '?'} {activity}")
 
 
 @contextlib.contextmanager
@@ -106,8 +113,8 @@ def stop_driver(
 
     Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
     signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
-    is driven or no sweep has the name, and TryAgain after `timeout_s`; the processes then stop
-    later.
+    is driven or no sweep has the name. Raises TryAgain after `timeout_s`; the processes then stop
+    later. Raises it at once where `gc`, `merge` or another command of ALONE is at work.
     """
     driven_sweep = submitted_sweep = None
     driver = driver_of(store)
@@ -116,6 +123,8 @@ def stop_driver(
         driver = driver_of(store)  # one that took the lock before may not have read that
     if driver is not None:
         driven_sweep = str(driver.sweep)
+        if driven_sweep in ALONE:
+            raise _busy(store, driver.pid, driven_sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
         store.stop_starting(driven_sweep)  # a job of its own that still waits would go on with it

@@ -210,7 +210,7 @@ class Lock:
 
     def acquire(self, wait_s: float = 0.0) -> bool:
         """Take the lock, trying for `wait_s` seconds. Return False if somebody else holds it."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         deadline = time.monotonic() + wait_s
         while True:
             try:

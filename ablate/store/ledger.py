@@ -96,6 +96,10 @@ def connect_ledger(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connec
 
     Transactions are begun by hand. `timeout`: seconds to wait for a lock.
     """
+    if mode == "rwc":  # SQLite would leave out the group, whatever the umask says
+        with contextlib.suppress(FileExistsError):
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+            os.close(os.open(file, flags, 0o666))
     uri = f"{file.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, timeout=timeout, isolation_level=None, factory=_Connection

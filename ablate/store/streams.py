@@ -123,7 +123,7 @@ class StreamWriter:
         event = {"kind": kind, "at": round(time.time(), 3), **fields}
         event["seal"] = seal_after(last_seal, json.loads(json.dumps(event)))
         is_new = not self._file.exists()
-        descriptor = os.open(self._file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             os.ftruncate(descriptor, whole_bytes)  # what a crash cut off
             line, position = json.dumps(event, sort_keys=True).encode() + b"\n", whole_bytes

@@ -183,7 +183,7 @@ def _files(*files: int) -> None:
 def _train(work: Work, request: dict[str, Any]) -> int:
     """Train a run in a session of its own, with nothing inherited."""
     os.setsid()
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     _files(os.open(os.devnull, os.O_RDONLY), log, log)
     os.environ.update(request["environment"])
     return work(request["run"], {**request["options"], "forked": True})
