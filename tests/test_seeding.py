@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
 from ablate.report.power import seed_spreads, simulate_looks
-from ablate.running import Costs
+from ablate.running import Costs, disk
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
@@ -62,6 +63,26 @@ def looks_of(shell):
     store = Store(shell.folder / "runs")
     with Ledger.reading(store) as ledger:
         return ledger.looks()
+
+
+def test_a_look_waits_for_a_full_disk(calm, shell, monkeypatch):
+    """The disk is full each time that a run has finished, and has room again a little later."""
+    tries: dict[int, int] = {}
+
+    def has_room(folder: Path, size: int) -> bool:
+        finished = len([*folder.glob("runs/*/result.json")])
+        tries[finished] = tries.get(finished, 0) + 1
+        return tries[finished] > 1
+
+    monkeypatch.setattr(disk, "has_room", has_room)
+    shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+    declare_seeding(shell.folder)
+    said = shell("sweep", "few", "launcher=inline").out
+    assert said.count("the sweep goes on") >= 2 * len(driven(calm).cells)
+    assert driven(shell).cells == driven(calm).cells
+    assert [look["columns"] for look in looks_of(shell)] == [
+        look["columns"] for look in looks_of(calm)
+    ]
 
 
 # --- Words and files ----------------------------------------------------------------------------
