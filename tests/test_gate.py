@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyte
 import pytest
-from conftest import Shell
+from conftest import REPOSITORY, Shell
 from rich.text import Text
 
 from ablate.audit.bundle import Bundle
@@ -218,6 +218,19 @@ def test_commands_at_an_ascii_terminal(gauge, command):
     done = gauge.process(*command, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert r"Gr\xf6\xdfe" in done.out
     assert done.out.isascii()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_digit_and_no_mark_is_lost_where_a_spelling_is_longer(gauge, encoding):
+    """Rich would cut a cell that became longer after it was laid out."""
+    bundle = REPOSITORY / "docs" / "studies" / "placements" / "study_placements_patch_8"
+    words = ("--format", "rich", "--show", "accuracy,gain,pm")
+    environment = {"PYTHONIOENCODING": encoding, "COLUMNS": "120"}
+    text = gauge.process("table", "--from", bundle, *words, **environment).out
+    spread = "±" if encoding == "utf-8" else r"\+-"
+    assert len(re.findall(rf"\d\d\.\d\d {spread} \d\.\d\d", text)) == 12
+    marks = "[¹²³]" if encoding == "utf-8" else r"\[[123]\]"
+    assert len(re.findall(rf"\d{marks}", text)) == 11
 
 
 def test_files_for_readers_keep_the_letters_of_a_name():

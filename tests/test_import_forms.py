@@ -613,6 +613,13 @@ def test_several_metrics_have_a_pattern_each(run):
     assert all(part in text for part in ("--wide *_1: ", "'acc_1'"))
 
 
+def test_a_line_without_any_run_is_named(run):
+    Path("lost.csv").write_text("m,seed_0,seed_1\nbase,0.5,0.6\nx,0.6,0.7\nlost,,\n,,\n")
+    text = run("import", "lost.csv", *OF, "--wide", "seed_*")
+    assert "seed_* has a value: line 4" in text
+    assert "line 5" not in text
+
+
 def test_a_star_of_wide_is_a_seed_in_digits_and_columns_that_are_named_hold_no_run(run):
     frame = pd.DataFrame.from_dict(ROWS, "index").add_prefix("acc_").rename_axis("m").reset_index()
     frame["acc_mean"] = frame["acc_std"] = 1.0

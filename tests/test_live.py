@@ -8,7 +8,9 @@ import re
 import sys
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.report.live import (
@@ -138,7 +140,7 @@ def test_the_view_of_a_sweep_draws_less_often_than_it_is_told(workers):
 
 def test_a_narrow_window_keeps_the_labels_and_leaves_out_what_tells_least(workers):
     lines = drawn(workers, 40)
-    assert max(map(len, lines)) <= 40
+    assert all(cell_len(Text.from_ansi(line).plain) <= 40 for line in lines)
     assert lines[1].split() == ["on", "run", "step", "top1"]
     assert "#12" in lines[3]
     assert "1,240/15,500" in lines[3]
@@ -162,6 +164,19 @@ def test_a_terminal_that_moves_no_cursor_has_plain_lines(monkeypatch, term, kind
     monkeypatch.setattr(sys, "stdout", Terminal())
     with progress_view() as chosen:
         assert isinstance(chosen, kind)
+
+
+def test_a_long_label_leaves_numbers_whole_in_a_narrow_window(monkeypatch):
+    sent = Terminal()
+    monkeypatch.setattr(sys, "stdout", sent)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    label = "optim.weight_decay=0.05, norm=identity, block.attn=pre+post"
+    show_grid(("variant", "planned", "finished"), [(label, "12,345", "67,890")])
+    lines = sent.getvalue().splitlines()
+    assert any("12,345" in line and "67,890" in line for line in lines)
+    assert any("planned" in line and "finished" in line for line in lines)
+    assert max(map(len, lines)) <= 40
 
 
 def test_a_grid_that_fits_without_its_gaps_is_not_cut(monkeypatch):

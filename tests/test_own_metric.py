@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.tables import finished, make_plan, tabulate
+from support.tables import finished, make_plan, notes_of, tabulate
 
 from ablate.planning.analysis_keys import is_metric, metric_of, parse_own_metrics, read_own_metric
 from ablate.planning.plan import Plan
@@ -109,7 +109,7 @@ def test_chance_and_directions():
     values = {"base": [0.3, 0.31, 0.305], "up": [0.6, 0.605, 0.62]}
     diverged = {"up@#2": {"status": "diverged", "step": 3}}
 
-    def entry(more=None, diverged="omit", **says):
+    def tabulated(more=None, diverged="omit", **says):
         plan = make_plan([*values], metric=ECE, diverged=diverged)
         plan = dataclasses.replace(plan, own={ECE: {"folder": "", "version": "abc", **says}})
         results = {
@@ -117,10 +117,15 @@ def test_chance_and_directions():
             for row, of in values.items()
             for seed, v in enumerate(of)
         }
-        return tabulate(plan, results | (more or {})).entries[1]
+        return tabulate(plan, results | (more or {}))
+
+    def entry(*results, **says):
+        return tabulated(*results, **says).entries[1]
 
     for better, word in (("more", "helps"), ("less", "hurts"), (None, "higher")):
         assert entry(direction=better).verdict == word
+    [rule] = notes_of(tabulated(direction=None), "verdicts")
+    assert "higher = interval of the difference above 0, lower = below 0" in rule.text
     scored = entry(diverged, "chance", direction="less", chance=0.9, unit="%")
     assert scored.values[2] == 90.0
     with pytest.raises(UserError, match=f"guessing has no {ECE}; leave chance out"):

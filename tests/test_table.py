@@ -29,6 +29,7 @@ from support.tables import (
 
 from ablate.analysis import stats
 from ablate.analysis.captions import seeds_command
+from ablate.analysis.english import captions
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.summary import PValues
@@ -396,6 +397,13 @@ def test_an_unfinished_sweep_says_what_is_missing_and_gives_no_verdict():
     nothing = tabulate(make_plan(list(PLANTED), ("S/4", "Ti/4")), {})
     [unfinished] = notes_of(nothing, "unfinished")
     assert (unfinished.values["missing"], unfinished.values["planned"]) == (36, 36)
+
+
+def test_an_end_of_an_interval_is_never_minus_zero():
+    gains = [{"label": "a", "low": -0.001, "high": 3.2}, {"label": "b", "low": 0.0, "high": 1.0}]
+    text = captions.few_seeds(2, gains, 2)
+    assert "a [-0.001, +3.20]" in text
+    assert "b [+0.00, +1.00]" in text
 
 
 def test_one_seed_has_no_interval_and_never_nan():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import Table as GainTable
 from ablate.api.errors import explained
-from ablate.report import render_table
+from ablate.report import OUR_FORMATS, render_table
 from ablate.shared import unknown_value
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Table:
                 if part not in READ_PARTS:
                     raise unknown_value("show", part, READ_PARTS)
             parts = check_show(",".join(parts))
+        if format == "rich":  # an object for a console
+            raise unknown_value("format", format, [name for name in OUR_FORMATS if name != format])
         return str(
             render_table(
                 self.data,

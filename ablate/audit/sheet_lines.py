@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ablate.analysis import first_few
 from ablate.audit.sheet_forms import FOLDER, RUN, Line
 from ablate.audit.sheet_values import is_missing, plain_text, read_number, value_text
 from ablate.planning import SheetKeys
@@ -40,7 +41,11 @@ def shape_lines(
     """
     shaped, notes = list(lines), list[str]()
     if keys.wide:
-        shaped = list(_to_long(shaped, keys, reader_columns))
+        without_runs: list[str] = []
+        shaped = list(_to_long(shaped, keys, reader_columns, without_runs))
+        if without_runs:
+            places = first_few(without_runs)
+            notes.append(f"no run, since no column of {', '.join(keys.wide)} has a value: {places}")
     splits = [_Split.parse(text) for text in keys.split]
     for split in splits:
         shaped = split.lines(shaped)
@@ -107,11 +112,15 @@ class _RunColumn:
 
 
 def _to_long(
-    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+    lines: Sequence[Line],
+    keys: SheetKeys,
+    reader_columns: Collection[str],
+    without_runs: list[str],
 ) -> Iterator[Line]:
     """Yield a line for each run of a line whose columns hold a run each.
 
-    A run without any value has no line. Raises UserError for a pattern that doesn't fit.
+    A run without any value has no line. The places of lines that name something and have no run
+    are added to `without_runs`. Raises UserError for a pattern that doesn't fit.
     """
     run_columns = _run_columns(_columns_of(lines), keys, reader_columns)
     for place, values in lines:
@@ -123,6 +132,8 @@ def _to_long(
                 fields = tuple(run_column.fields.items())
                 runs.setdefault(fields, {})[run_column.metric_column] = values[column]
                 places.setdefault(fields, []).append(column)
+        if not runs and not all(map(is_missing, remaining.values())):
+            without_runs.append(place)
         for fields, metric_values in runs.items():
             run_place = f"{place}, {', '.join(places[fields])}"
             yield run_place, {**remaining, **dict(fields), **metric_values}

@@ -24,6 +24,7 @@ from rich.text import Text
 from ablate.analysis import first_few, latest_decisions, recorded_decisions, withheld_notes
 from ablate.planning import Plan, PlannedRun, edit_notes
 from ablate.report.live import (
+    LEAST_LABEL,
     counts_line,
     drawing_in_place,
     draws_in_place,
@@ -242,7 +243,10 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return texts as the table that `show_grid` prints; labels are text, not markup."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, title in enumerate(header):
-        grid.add_column(title, justify="right" if place else "left", no_wrap=not place)
+        if place:
+            grid.add_column(title, justify="right", no_wrap=True)
+        else:  # a long label goes on in the next line, before a number is cut
+            grid.add_column(title, min_width=LEAST_LABEL, overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))  # labels hold brackets, which are no markup
     return grid

@@ -413,6 +413,8 @@ def verdicts(words: Sequence[str], margin: float | None, between_rows: Sequence[
     the same or there are none."""
     above, below = words
     rules = [f"{above} (bold) = interval of the gain above 0", f"{below} = below 0"]
+    if above == "higher":  # neither is better, so nothing is bold
+        rules = ["higher = interval of the difference above 0", "lower = below 0"]
     if margin is not None:
         rules.append(f"same = within ±{margin:g} (analysis.margin)")
         if above != "higher":  # a metric without a better direction
@@ -469,6 +471,12 @@ def skipped(runs: Sequence[str], uneven: bool) -> str:
     )
 
 
+def _end(value: float, decimals: int) -> str:
+    """Return an end of an interval as tables print it: with its sign, and never as -0.00."""
+    exact = (f"{value:+.{decimals + more}f}" for more in range(7))
+    return next((text for text in exact if float(text)), f"{0:+.{decimals}f}")
+
+
 @writes("few-seeds")
 def few_seeds(n: int, gains: Sequence[Values], decimals: int, repeats: str = "seeds") -> str:
     """`gains`: of rows and effects that are judged by their own two seeds, each its `label` and the
@@ -479,7 +487,7 @@ def few_seeds(n: int, gains: Sequence[Values], decimals: int, repeats: str = "se
     if not gains:
         return f"{text}."
     intervals = [
-        f"{gain['label']} [{gain['low']:+.{decimals}f}, {gain['high']:+.{decimals}f}]"
+        f"{gain['label']} [{_end(gain['low'], decimals)}, {_end(gain['high'], decimals)}]"
         for gain in gains
     ]
     return (

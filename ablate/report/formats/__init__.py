@@ -13,6 +13,7 @@ a bundle). A new format also needs its name in cli/options.py `TableFormat`, and
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
@@ -28,14 +29,15 @@ from ablate.report.formats.parts import DEFAULT_SHOW as DEFAULT_SHOW
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
+from ablate.report.text import encodable
 from ablate.run import parts
 from ablate.shared import printable, unknown_value
 
 FLOAT = LatexFloat()
 
-TEX = "latex"
+TERMINAL, TEX = "rich", "latex"
 SET = {
-    "rich": TableFormat(grid.rich, ending=""),
+    TERMINAL: TableFormat(grid.rich, ending=""),
     "md": TableFormat(grid.markdown, "md"),
     TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80, notes=FULL),
     "html": TableFormat(grid.html, "html", notes=FULL),
@@ -97,20 +99,22 @@ def set_sheet(
     if format == TEX and floated.caption is not None:
         title = floated.caption + UNFINISHED * (not complete)
         sheet = dataclasses.replace(sheet, title=title, trained_on="")
-    sheet = _printable(sheet)
+    sheet = _with_texts(sheet, printable)
+    if format == TERMINAL:  # now, since a spelling may be longer than the sign: it is laid out
+        sheet = _with_texts(sheet, partial(encodable, encoding=sys.stdout.encoding))
     if format == TEX:
         return latex.latex(sheet, floated)
-    return SET[format].text(split(sheet, width) if format == "rich" else sheet)
+    return SET[format].text(split(sheet, width) if format == TERMINAL else sheet)
 
 
-def _printable(part: Any) -> Any:
-    """Return a part with all of its texts printable: a title, a label or a device may come from a
-    stranger."""
+def _with_texts(part: Any, change: Callable[[str], str]) -> Any:
+    """Return a part with all of its texts changed: a title, a label or a device may come from a
+    stranger, or have signs that the terminal lacks."""
     if isinstance(part, str):
-        return printable(part)
+        return change(part)
     if isinstance(part, tuple):
-        return tuple(map(_printable, part))
+        return tuple(_with_texts(item, change) for item in part)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        texts = {field.name: _printable(getattr(part, field.name)) for field in fields(part)}
+        texts = {f.name: _with_texts(getattr(part, f.name), change) for f in fields(part)}
         return dataclasses.replace(part, **texts)
     return part

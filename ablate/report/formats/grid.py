@@ -12,12 +12,14 @@ import dataclasses
 import functools
 import html as escapes
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import title_line
+from ablate.report.text import encodable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -378,5 +380,5 @@ def _text(cell: GridCell) -> Text:
     colour = next((c for word, c in COLOURS.items() if cell.text.startswith(word)), "")
     style = colour if cell.verdict else "bold" if cell.bold else ""
     text = Text(cell.text, style=style)
-    text.append(marks(cell.notes), "not bold")
+    text.append(encodable(marks(cell.notes), sys.stdout.encoding), "not bold")
     return text

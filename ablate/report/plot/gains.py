@@ -343,7 +343,7 @@ def _reason_without_interval(plan: Plan, table: Table, entry: Entry) -> str:
         return "this design judges its changes, not its cells: see the figure `changes`"
     if not table.complete:
         return "not all runs have finished"
-    return "a single seed has none" if entry.n == 1 else ""
+    return f"a single {table.of_value} has none" if entry.n == 1 else ""
 
 
 def _interval_lines(
