@@ -309,6 +309,19 @@ def test_bfloat16_on_a_cpu_runs_the_explicit_kernel(monkeypatch):
     torch.testing.assert_close(rough.float(), exact, atol=0.1, rtol=0)
 
 
+@pytest.mark.parametrize("posemb", ["learn", "sincos2d", "rope2d", "none"])
+@pytest.mark.parametrize("stem", ["none", "dpn"])
+def test_sums_of_blocks_have_the_precision_of_images_with_and_without_positions(posemb, stem):
+    run = tiny.run({"model.posemb": posemb, "stem": stem, "model.pool": "gap", "model.depth": 2})
+    model = build(run)
+    dtypes = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, args, output: dtypes.append(output.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tiny.images(2, run))
+    assert dtypes == [torch.float32] * 2
+
+
 # --- the whole ViT ------------------------------------------------------------------------------
 
 

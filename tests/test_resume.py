@@ -168,6 +168,29 @@ def test_a_non_finite_loss_ends_the_run_as_diverged_at_its_step(tmp_path, cache)
     assert train_until(run, tmp_path, cache)["step"] == result["step"]
 
 
+def test_test_scores_that_are_not_finite_end_the_run_as_diverged(tmp_path, cache, monkeypatch):
+    """An image of the test set may overflow where none of the validation set does."""
+    evaluate = Training.evaluate
+
+    def overflowed(training, split, data=None):
+        scores, predictions = evaluate(training, split, data)
+        return scores | {"loss": math.nan}, predictions
+
+    finished = journal.Journal.finished
+
+    def finish(self, data):
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "evaluate", overflowed)
+            return finished(self, data)
+
+    monkeypatch.setattr(journal.Journal, "finished", finish)
+    result = train_until(run := digits(**{"train.epochs": 1}), tmp_path, cache)
+    assert (result["status"], "test" in result) == ("diverged", False)
+    assert result["step"] > 0
+    json.dumps(result, allow_nan=False)
+    assert train_until(run, tmp_path, cache)["status"] == "diverged"
+
+
 def test_a_run_that_learns_nothing_is_collapsed_and_one_that_learns_is_not(tmp_path, cache):
     good = train_until(digits(), tmp_path / "good", cache)
     assert not good["collapsed"]

@@ -207,14 +207,16 @@ def whole_square(split: AnySplit) -> ImageView:
 
 
 def resident_split(split: AnySplit, device: torch.device) -> AnySplit:
-    """Return the split on the device, if it takes no more than SHARE of its free memory; else as it
-    is."""
+    """Return the split on the device, if it takes no more than SHARE of the memory that is free for
+    this process; else as it is."""
     if isinstance(split, EncodedSplit):
         return split
     if device.type != "cuda":
         return split.to(device)
-    free, _ = torch.cuda.mem_get_info(device)
-    return split.to(device) if split.images.nbytes <= SHARE * free else split
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = total * torch.cuda.get_per_process_memory_fraction(device)  # other runs have the rest
+    room = min(free, allowed - torch.cuda.memory_reserved(device))
+    return split.to(device) if split.images.nbytes <= SHARE * room else split
 
 
 def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:

@@ -162,7 +162,7 @@ def _resident_bytes(cell: Cell, examples: Mapping[str, int] | None, card: Card |
     resident = 0
     for number in examples.values():
         split_bytes = number * image_bytes
-        if split_bytes <= SPLIT_SHARE * (card.memory_bytes - resident):
+        if split_bytes <= SPLIT_SHARE * (card.run_bytes - resident):
             resident += split_bytes
     return resident
 

@@ -275,6 +275,9 @@ class Journal:
         training, total = self._training, self._training.steps
         training.ranks.tell("test")
         scores, predictions = training.evaluate(data["test"])
+        if not all(map(math.isfinite, scores.values())):
+            self._say("the test scores are not finite")
+            return self.diverged(total)
         with training.average.applied():
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
@@ -317,8 +320,13 @@ class Journal:
         result's entry."""
         self._training.ranks.tell(f"test {data.name}")
         scores, predictions = self._training.evaluate(split, data)
+        if not all(map(math.isfinite, scores.values())):
+            self._say(f"warning: scores on {data.name} are not finite, and are left out")
         path = self._rundir.predictions_on(data.name)
-        return {"test": scores, "predictions_sha256": _write(path, predictions)}
+        finite_scores = {
+            key: value if math.isfinite(value) else None for key, value in scores.items()
+        }
+        return {"test": finite_scores, "predictions_sha256": _write(path, predictions)}
 
     def _used(self, steps: int) -> dict[str, Any]:
         training = self._training

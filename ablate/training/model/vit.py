@@ -268,7 +268,9 @@ class ViT(Host):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Return the tokens after the last block: (B, H, W, C) -> (B, N, D)."""
-        x = self.placed(self.stem(images))  # (B, R+h*w, D)
+        # The sums of the blocks are in the precision of the images, whatever the stem computes in:
+        # positions that are added would make them so, and rows without any would round each sum.
+        x = self.placed(self.stem(images)).to(images.dtype)  # (B, R+h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
         return in_turn(self.on_tokens, x)
