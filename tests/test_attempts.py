@@ -3,7 +3,6 @@ ledger names last is what it has, whenever the driver dies."""
 
 import contextlib
 import dataclasses
-import errno
 import os
 import shutil
 import time
@@ -279,7 +278,7 @@ def test_what_a_program_wrote_is_carried_along_wherever_it_went_on(store):
 
 def test_a_part_of_what_a_program_wrote_is_not_carried_along(store, monkeypatch):
     def fails(old: str, new: str) -> None:
-        raise OSError(errno.ENOSPC, "full")
+        raise PermissionError
 
     first, _ = attempts.fork(store, RUN, 1)
     first.create(PROGRAM)
@@ -287,7 +286,7 @@ def test_a_part_of_what_a_program_wrote_is_not_carried_along(store, monkeypatch)
     (first.scratch / "state").write_text("whole")
     attempts.appoint(store, RUN, 1)
     monkeypatch.setattr(shutil, "copy2", fails)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(PermissionError):
         attempts.fork(store, RUN, 2)
     assert not attempts.attempt_folder(store, RUN, 2).path.exists()
 
@@ -307,7 +306,7 @@ def test_a_store_of_a_group_is_written_by_all_of_it(store):
 
 def test_stop_interrupts_no_command_that_changes_the_store(store):
     store.root.mkdir()
-    with hold_driver_lock(store, "merge"), pytest.raises(TryAgain, match=r"merge.* wait for its"):
+    with hold_driver_lock(store, "merge"), pytest.raises(TryAgain):
         driver_lock.stop_driver(store, None, print)
 
 

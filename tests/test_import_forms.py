@@ -616,7 +616,7 @@ def test_several_metrics_have_a_pattern_each(run):
 def test_a_line_without_any_run_is_named(run):
     Path("lost.csv").write_text("m,seed_0,seed_1\nbase,0.5,0.6\nx,0.6,0.7\nlost,,\n,,\n")
     text = run("import", "lost.csv", *OF, "--wide", "seed_*")
-    assert "seed_* has a value: line 4" in text
+    assert "value: line 4" in text
     assert "line 5" not in text
 
 

@@ -125,7 +125,8 @@ def test_chance_and_directions():
     for better, word in (("more", "helps"), ("less", "hurts"), (None, "higher")):
         assert entry(direction=better).verdict == word
     [rule] = notes_of(tabulated(direction=None), "verdicts")
-    assert "higher = interval of the difference above 0, lower = below 0" in rule.text
+    assert "(bold)" not in rule.text
+    assert "gain" not in rule.text
     scored = entry(diverged, "chance", direction="less", chance=0.9, unit="%")
     assert scored.values[2] == 90.0
     with pytest.raises(UserError, match=f"guessing has no {ECE}; leave chance out"):

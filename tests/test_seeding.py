@@ -78,7 +78,7 @@ def test_a_look_waits_for_a_full_disk(calm, shell, monkeypatch):
     shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
     declare_seeding(shell.folder)
     said = shell("sweep", "few", "launcher=inline").out
-    assert said.count("the sweep goes on") >= 2 * len(driven(calm).cells)
+    assert said.count("goes on") >= 2 * len(driven(calm).cells)
     assert driven(shell).cells == driven(calm).cells
     assert [look["columns"] for look in looks_of(shell)] == [
         look["columns"] for look in looks_of(calm)

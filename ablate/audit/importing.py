@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shlex
 import statistics
@@ -33,6 +32,7 @@ from ablate.audit.sheet_notes import (
     removed_runs,
     undeclared_differences,
 )
+from ablate.audit.sheet_values import decimals_needed
 from ablate.planning import (
     Analysis,
     Cell,
@@ -279,17 +279,6 @@ def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
     ]
 
 
-MOST_DECIMALS = 12  # of a metric that a user declares
-
-
-def _decimals_needed(runs: Sequence[SheetRun], key: str) -> int:
-    """Return the decimals with which most values of a metric show three figures: 7 for 3.2e-05."""
-    sizes = [abs(run.values[key]) for run in runs if not run.diverged and run.values[key]]
-    if not sizes:
-        return 0
-    return min(MOST_DECIMALS, 2 - math.floor(math.log10(statistics.median(sizes))))
-
-
 def _metrics(
     sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration
 ) -> list[dict[str, Any]]:
@@ -304,8 +293,9 @@ def _metrics(
         if options["unit"] == "%":
             options["scale"] = _percent_scale(sheet, runs, text)
         else:
-            written = min(4, 1 + max(run.decimals for run in runs))
-            options["decimals"] = max(written, _decimals_needed(runs, key))
+            written_decimals = min(4, 1 + max(run.decimals for run in runs))
+            values = [run.values[key] for run in runs if not run.diverged]
+            options["decimals"] = max(written_decimals, decimals_needed(values))
         metrics.append(declared_metric(key, options))
     later_keys = [metric["key"] for metric in metrics[1:]]
     if "accuracy" in later_keys:  # as --show calls the first one

@@ -13,6 +13,8 @@ import datetime
 import math
 import re
 import shlex
+import statistics
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -114,6 +116,17 @@ def decimals_of(value: Any, decimal: str = ".") -> int:
     """Return how many decimals are written: 2 for "93.10"."""
     text = _with_point(value, decimal) if isinstance(value, str) else repr(value)
     return len(text.partition(".")[2]) if "e" not in text.lower() else 0
+
+
+MOST_DECIMALS = 12  # of a metric that a user declares
+
+
+def decimals_needed(values: Iterable[float]) -> int:
+    """Return the decimals with which most values show three figures: 7 for 3.2e-05."""
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
+        return 0
+    return min(MOST_DECIMALS, 2 - math.floor(math.log10(statistics.median(sizes))))
 
 
 def _with_point(value: Any, decimal: str) -> Any:

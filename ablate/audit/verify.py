@@ -184,8 +184,9 @@ class _Check:
         status = self.states.get(run.id, RunState()).status
         if result is None:
             if status in FINAL_STATUSES:
-                again = "the same `ablate sweep` trains it again"
-                remedy = again if self.plan.design.trains else retry_remedy(self.plan)
+                remedy = "the same `ablate sweep` trains it again"
+                if not self.plan.design.trains:
+                    remedy = retry_remedy(self.plan)
                 fault = f"{_what_lacks(folder.result)}, but the ledger has {status}; {remedy}"
                 self.finding(run, folder.result, fault)
             else:

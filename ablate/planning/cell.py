@@ -368,6 +368,6 @@ class Tune:
         seed = FIRST_TUNING_SEED * (1 + self.seed) + search
         if self.pruner == "none":
             return seed
-        asked = [(stage.space, stage.at) for stage in self.stages]
-        content = json.dumps([self.pruner, self.sampler, self.round, asked])
+        spaces = [(stage.space, stage.at) for stage in self.stages]
+        content = json.dumps([self.pruner, self.sampler, self.round, spaces])
         return seed + PRUNED_SEEDS * (1 + zlib.crc32(content.encode()) % 1000)
