@@ -94,9 +94,6 @@ def _main(
 EXIT_FAILURE, EXIT_MISTAKE = 1, 2
 EXIT_TRY_AGAIN = os.EX_TEMPFAIL  # 75
 
-# What writing says where nobody reads -> the signal that the exit code names: of `ablate table |
-# head`, and of a terminal that was closed.
-_UNREAD = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}
 _heard: list[int] = []
 
 
@@ -132,8 +129,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _UNREAD:
-            code = 128 + _UNREAD[error.errno]
+        if number := _lost_reader(error):
+            code = 128 + number
             for stream in (sys.stdout, sys.stderr):  # what they still hold nobody can read
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         elif _heard:
@@ -143,6 +140,16 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
     sys.exit(code)
+
+
+def _lost_reader(error: Exception) -> int | None:
+    """Return the signal that stands for an output that nobody reads: SIGPIPE for `ablate table |
+    head`, SIGHUP for a terminal that was closed. Return None for any other error."""
+    if isinstance(error, BrokenPipeError):
+        return signal.SIGPIPE
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        return signal.SIGHUP
+    return None
 
 
 def _open_closed() -> None:
