@@ -537,6 +537,7 @@ training.Training.step = step
 """
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_ranks_that_are_made_unequal_are_named_and_nothing_is_lost(shell, calm):
     place = shell.folder / "site"

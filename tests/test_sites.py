@@ -57,6 +57,7 @@ def test_a_pilot_that_is_cancelled_by_hand(shell, sweep, calm, site):
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
+@pytest.mark.slow
 def test_a_killed_daemon_costs_no_run(shell, sweep, calm, site):
     process = sweep(sleep=0.15)
     site.kill_daemon(train(shell)[0])
@@ -71,6 +72,7 @@ def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
     assert check(shell, sweep(), calm) == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + 100 * KILLS)
 def test_kills_at_random(shell, sweep, calm, site, capsys):
     """Of pilots, of the engine's daemon, of the driver, while runs train."""

@@ -157,6 +157,7 @@ def test_runs_on_pairs_of_a_nodes_gpus_have_the_bits_of_one(shell, paired, tmp_p
     assert [json.loads(path.read_text())["ranks"] for path in ran] == [2] * 4
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_on_a_pilot_is_named_and_its_run_goes_on(shell, paired, tmp_path):
     words = (*QUICK[:3], "stem=none,dpn", "train.micro_batch=16", "train.steps=500", "seeds=1")
     driver, _ = paired(words, "launcher.checkpoint_s=0.2")
@@ -214,6 +215,7 @@ def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, clu
     cluster.wait_for_nodes()
 
 
+@pytest.mark.slow
 def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
     process = sweep(sleep=0.15)
     train(shell)
@@ -237,6 +239,7 @@ def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
     assert check(shell, sweep(), calm) == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, cluster):
     process = sweep(limits=SELDOM, sleep=0.15)  # Slurm may take half a minute to preempt
     train(shell)
@@ -354,6 +357,7 @@ def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     bool(slurm_cluster.lacks(accounting=True)), reason=slurm_cluster.lacks(accounting=True) or "-"
 )

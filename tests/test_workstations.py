@@ -49,6 +49,7 @@ def test_the_runs_of_a_host_that_vanishes_go_on_elsewhere(shell, sweep, hosts, c
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
+@pytest.mark.slow
 def test_the_one_job_of_a_host_that_vanishes_is_replaced_on_the_other(shell, sweep, hosts, calm):
     process = sweep("launcher.jobs=1", sleep=0.15)
     lost = train(shell, pilots=1)[0]["host"]
@@ -56,6 +57,7 @@ def test_the_one_job_of_a_host_that_vanishes_is_replaced_on_the_other(shell, swe
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
+@pytest.mark.slow
 def test_a_host_that_comes_back_is_used_again(shell, sweep, hosts, calm):
     process = sweep(sleep=0.3)
     for beat in train(shell):
@@ -98,6 +100,7 @@ def test_a_host_without_the_store_mounts_it(shell, sweep, hosts, calm):
     wait_for(lambda: "sshfs" not in hosts.output(other, "cat", "/proc/mounts"))
 
 
+@pytest.mark.slow
 @NEEDS_SSHFS
 @pytest.mark.parametrize("hosts", [("one", "two")], indirect=True)
 def test_a_connection_of_mounts_that_breaks_is_made_again(shell, sweep, hosts, calm):
