@@ -25,7 +25,13 @@ def test_some_headers_have_a_cost():
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("name", "scale", "number", "unit"), COSTS)
+@pytest.mark.parametrize(
+    ("name", "scale", "number", "unit"),
+    [
+        pytest.param(*cost, marks=[pytest.mark.slow] * (cost[1] != "small"))  # many large models
+        for cost in COSTS
+    ],
+)
 def test_the_cost_on_an_h100_is_that_of_plan(
     shell: Shell, name: str, scale: str, number: str, unit: str
 ):

@@ -62,6 +62,7 @@ def test_a_sweep_over_an_engine_of_ten_lines_has_the_bytes_of_the_local_one(shel
     assert check(shell, sweep(), calm) == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_killed_pilot_of_it_is_replaced(shell, sweep, calm):
     declare(shell)
     process = sweep(sleep=0.06)
