@@ -124,12 +124,20 @@ def seeded():
 
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
     """`compose_config`, the most of planning, asked once for what its answer depends on: its words,
-    the groups that the tables of choices make, and the files of a `conf` of the user's."""
+    the groups that the tables of choices make, and the files of a `conf` of the user's that are in
+    the place of ours or that the words name; all of them where one has defaults of its own."""
     known: dict[str, bytes] = {}
 
     def composed(name: str, words: list[str]) -> Any:
         files = sorted(file for file in Path("conf").rglob("*") if file.is_file())
         own = [(str(file), file.read_bytes()) for file in files]
+        if not any(b"defaults" in content for _, content in own):
+            text = " ".join([name, *words])
+            own = [
+                (place, content)
+                for place, content in own
+                if Path(place).stem in text or (REPOSITORY / place).exists()
+            ]
         key = repr((name, words, conf.generated(), own))
         if key not in known:
             known[key] = pickle.dumps(compose_config(name, words))
