@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -241,12 +242,14 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return texts as the table that `show_grid` prints; labels are text, not markup."""
+    rows = list(rows)
+    longest = max(map(cell_len, [header[0], *(row[0] for row in rows)]))
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, title in enumerate(header):
         if place:
             grid.add_column(title, justify="right", no_wrap=True)
         else:  # a long label goes on in the next line, before a number is cut
-            grid.add_column(title, min_width=LEAST_LABEL, overflow="fold")
+            grid.add_column(title, min_width=min(LEAST_LABEL, longest), overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))  # labels hold brackets, which are no markup
     return grid
