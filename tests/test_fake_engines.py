@@ -55,11 +55,8 @@ def test_a_sweep_has_the_bytes_of_the_local_one(shell, sweep, calm):
     wait_for(lambda: not sweep.jobs())  # pilots end by themselves
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "pbs")) for name in FAKE_ENGINES],
-    indirect=True,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", FAKE_ENGINES, indirect=True)
 def test_a_killed_pilot(shell, sweep, calm, engine, fakes):
     process = sweep()
     ProcessSite(engine, fakes).kill_pilot(train(shell)[0])

@@ -66,19 +66,19 @@ def looks_of(shell):
 
 
 def test_a_look_waits_for_a_full_disk(calm, shell, monkeypatch):
-    """The disk is full each time that a run has finished, and has room again a little later."""
+    """The disk is full after each fifth run, as after the last one of a look; soon it has room."""
     tries: dict[int, int] = {}
 
     def has_room(folder: Path, size: int) -> bool:
         finished = len([*folder.glob("runs/*/result.json")])
         tries[finished] = tries.get(finished, 0) + 1
-        return tries[finished] > 1
+        return finished % 5 > 0 or tries[finished] > 1
 
     monkeypatch.setattr(disk, "has_room", has_room)
     shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
     declare_seeding(shell.folder)
     said = shell("sweep", "few", "launcher=inline").out
-    assert said.count("goes on") >= 2 * len(driven(calm).cells)
+    assert said.count("goes on") >= 4
     assert driven(shell).cells == driven(calm).cells
     assert [look["columns"] for look in looks_of(shell)] == [
         look["columns"] for look in looks_of(calm)
