@@ -123,7 +123,7 @@ def stop_driver(
         driver = driver_of(store)  # one that took the lock before may not have read that
     if driver is not None:
         driven_sweep = str(driver.sweep)
-        if driven_sweep in ALONE:
+        if driven_sweep in ALONE and store.read_plan(driven_sweep) is None:  # no sweep of that name
             raise _busy(store, driver.pid, driven_sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
