@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,8 +41,7 @@ def shape_lines(
     """
     shaped, notes = list(lines), list[str]()
     if keys.wide:
-        without_runs: list[str] = []
-        shaped = list(_to_long(shaped, keys, reader_columns, without_runs))
+        shaped, without_runs = _to_long(shaped, keys, reader_columns)
         if without_runs:
             places = first_few(without_runs)
             notes.append(f"no run, since no column of {', '.join(keys.wide)} has a value: {places}")
@@ -112,16 +111,15 @@ class _RunColumn:
 
 
 def _to_long(
-    lines: Sequence[Line],
-    keys: SheetKeys,
-    reader_columns: Collection[str],
-    without_runs: list[str],
-) -> Iterator[Line]:
-    """Yield a line for each run of a line whose columns hold a run each.
+    lines: Sequence[Line], keys: SheetKeys, reader_columns: Collection[str]
+) -> tuple[list[Line], list[str]]:
+    """Return a line for each run of a line whose columns hold a run each, and the places of lines
+    that name something and have no run.
 
-    A run without any value has no line. The places of lines that name something and have no run
-    are added to `without_runs`. Raises UserError for a pattern that doesn't fit.
+    A run without any value has no line. Raises UserError for a pattern that doesn't fit.
     """
+    long_lines: list[Line] = []
+    without_runs = []
     run_columns = _run_columns(_columns_of(lines), keys, reader_columns)
     for place, values in lines:
         remaining = {key: value for key, value in values.items() if key not in run_columns}
@@ -136,7 +134,8 @@ def _to_long(
             without_runs.append(place)
         for fields, metric_values in runs.items():
             run_place = f"{place}, {', '.join(places[fields])}"
-            yield run_place, {**remaining, **dict(fields), **metric_values}
+            long_lines.append((run_place, {**remaining, **dict(fields), **metric_values}))
+    return long_lines, without_runs
 
 
 def _run_columns(

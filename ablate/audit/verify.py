@@ -30,7 +30,6 @@ from ablate.run import (
     META_FILE,
     OwnSpec,
     RunDir,
-    RunSpec,
     decoded,
 )
 from ablate.shared import (
@@ -178,17 +177,14 @@ class _Check:
     def run(self, run: PlannedRun) -> None:
         """Check every file of a run, and its result against the ledger."""
         folder = self.store.rundir(run.id)
-        if _id(run.spec.tree) != run.id:
+        if not run.has_own_spec:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
         result = folder.read_result()
         status = self.states.get(run.id, RunState()).status
         if result is None:
             if status in FINAL_STATUSES:
-                remedy = "the same `ablate sweep` trains it again"
-                if not self.plan.design.trains:
-                    remedy = retry_remedy(self.plan)
-                fault = f"{_what_lacks(folder.result)}, but the ledger has {status}; {remedy}"
-                self.finding(run, folder.result, fault)
+                fault = f"{_what_lacks(folder.result)}, but the ledger has {status}"
+                self.finding(run, folder.result, f"{fault}; {retry_remedy(self.plan)}")
             else:
                 self._unfinished(run, folder, status)
             return
@@ -398,14 +394,6 @@ class _Check:
             self.report.notes.append(
                 f"{number:,} of {count_text(len(self.runs), 'run')} {condition}"
             )
-
-
-def _id(tree: Any) -> str | None:
-    """Compute the id of the run in a plain tree; None if it has no valid run."""
-    try:
-        return RunSpec.of(tree).id
-    except (UserError, LookupError, TypeError, AttributeError, ValueError):
-        return None
 
 
 def _what_lacks(path: Path) -> str:

@@ -199,6 +199,7 @@ def verify(
     """
     from ablate.audit import Bundle, check_bundle, verify_stream
     from ablate.audit import verify_plan as verify_sweep
+    from ablate.store import retry_remedy
 
     if rerun is not None:
         if selection.has_options:
@@ -228,11 +229,7 @@ def verify(
             with selection.opened(checks_seal=False) as (store, ledger, plan):
                 announce(f"checking the runs of {plan.name}")
                 name, suffix, verified = plan.name, "", verify_sweep(plan, store, ledger)
-                remedy = (
-                    "; `ablate sweep ... --retry damaged` trains damaged runs again"
-                    if plan.design.trains
-                    else "; the same `ablate import` writes damaged runs again"
-                )
+                remedy = f"; where a run is damaged, {retry_remedy(plan)}"
         except NotThere as error:
             if bundle is None or "=" in selection.words[0]:
                 raise

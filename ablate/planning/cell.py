@@ -262,6 +262,11 @@ class PlannedRun:
     def run(self) -> Run:
         return build_run(self.spec.tree)
 
+    @property
+    def has_own_spec(self) -> bool:
+        """True if the id is the hash of the spec, as in every plan that nobody edited."""
+        return _hash_of(self.spec.tree) == self.id
+
     def is_recorded_in(self, content: object) -> bool:
         """Return whether the content of a `run.json` is the record of this run.
 
@@ -270,12 +275,15 @@ class PlannedRun:
         if not isinstance(content, dict) or content.get("id") != self.id:
             return False
         tree = content.get("spec")
-        if not isinstance(tree, dict):
-            return False
-        try:
-            return tree == self.spec.tree or RunSpec.of(tree).id == self.id
-        except (UserError, LookupError, TypeError, AttributeError, ValueError):
-            return False  # the tree is no spec
+        return tree == self.spec.tree or _hash_of(tree) == self.id
+
+
+def _hash_of(tree: Any) -> str | None:
+    """Return the id of the run in a plain tree; None if it has no valid run."""
+    try:
+        return RunSpec.of(tree).id
+    except (UserError, LookupError, TypeError, AttributeError, ValueError):
+        return None
 
 
 def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:

@@ -107,7 +107,7 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
     results, withheld = store.results(runs, **checks)
     for planned in runs:
         result = results[planned.id]
-        if result is not None and (fault := _fault_beside_figures(planned, store, result)):
+        if result is not None and (fault := _fault_of_other_files(planned, store, result)):
             withheld[planned.id] = f"{planned.label}: {fault}"
     for run, reason in withheld.items():
         folder = store.rundir(run)
@@ -124,9 +124,9 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         yield f"put aside: {reason}; its folder is {place} now"
 
 
-def _fault_beside_figures(run: PlannedRun, store: Store, result: Mapping[str, Any]) -> str:
-    """Return why a file is not what the run left, of the files without which its figures still
-    stand: `env.json`, `run.json`, and predictions that are gone. Return "" where all are."""
+def _fault_of_other_files(run: PlannedRun, store: Store, result: Mapping[str, Any]) -> str:
+    """Return why `env.json` or `run.json` is not what the run left, or which predictions are gone;
+    "" where all is well. Results are not withheld for these, but `verify` names them."""
     folder = store.rundir(run.id)
     if unsealed := folder.sealed_attempts(result)[1]:
         return unsealed

@@ -16,9 +16,7 @@ from typing import Protocol
 from ablate.shared import DISK_FULL_ERRORS
 from ablate.store import SweepProgress
 
-# What writing says where no reader is left -> the signal that stands for it: a pipe whose reader
-# ended, and a terminal that was closed.
-UNREAD = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}
+NO_READER = (errno.EPIPE, errno.EIO)  # of a pipe whose reader ended, of a terminal that was closed
 
 
 class View(Protocol):
@@ -32,14 +30,14 @@ class View(Protocol):
 
 class LastingView:
     """A view that outlives its reader: `tee`, which the same Ctrl-C ends, or a terminal that is
-    closed. From then on it is silent, and the drive stops its workers as after a signal.
+    closed. From then on it is silent, and the drive stops its workers as after SIGHUP.
 
     A line that finds a full disk, where the output is a file, is lost.
     """
 
     def __init__(self, view: View, signals: list[int]) -> None:
-        """`signals`: those that the drive has heard; one for the lost reader is added, unless
-        another one stops the drive already."""
+        """`signals`: those that the drive has heard; SIGHUP is added, unless another one stops the
+        drive already."""
         self._view, self._signals = view, signals
         self._has_reader = True
 
@@ -55,9 +53,9 @@ class LastingView:
         try:
             write()
         except OSError as error:
-            if error.errno in UNREAD:
+            if error.errno in NO_READER:
                 self._has_reader = False
                 if not self._signals:
-                    self._signals.append(UNREAD[error.errno])
+                    self._signals.append(signal.SIGHUP)
             elif error.errno not in DISK_FULL_ERRORS:
                 raise

@@ -244,8 +244,8 @@ class Journal:
 
     # --- At the end: what result.json holds -----------------------------------------------------
 
-    def diverged(self, step: int) -> dict[str, Any]:
-        self._say(f"diverged: the loss is not finite at step {step}")
+    def diverged(self, step: int, value: str = "the loss") -> dict[str, Any]:
+        self._say(f"diverged: {value} is not finite at step {step}")
         return {
             "status": "diverged",
             "step": step,
@@ -276,8 +276,7 @@ class Journal:
         training.ranks.tell("test")
         scores, predictions = training.evaluate(data["test"])
         if not all(map(math.isfinite, scores.values())):
-            self._say("the test scores are not finite")
-            return self.diverged(total)
+            return self.diverged(total, "a test score")
         with training.average.applied():
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
@@ -320,12 +319,12 @@ class Journal:
         result's entry."""
         self._training.ranks.tell(f"test {data.name}")
         scores, predictions = self._training.evaluate(split, data)
-        if not all(map(math.isfinite, scores.values())):
-            self._say(f"warning: scores on {data.name} are not finite, and are left out")
-        path = self._rundir.predictions_on(data.name)
         finite_scores = {
             key: value if math.isfinite(value) else None for key, value in scores.items()
         }
+        if None in finite_scores.values():
+            self._say(f"warning: scores on {data.name} are not finite, and are left out")
+        path = self._rundir.predictions_on(data.name)
         return {"test": finite_scores, "predictions_sha256": _write(path, predictions)}
 
     def _used(self, steps: int) -> dict[str, Any]:

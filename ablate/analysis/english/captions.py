@@ -412,12 +412,12 @@ def verdicts(words: Sequence[str], margin: float | None, between_rows: Sequence[
     `between_rows`: the words that contrasts between rows have in their place, None where these are
     the same or there are none."""
     above, below = words
-    rules = [f"{above} (bold) = interval of the gain above 0", f"{below} = below 0"]
-    if above == "higher":  # neither is better, so nothing is bold
-        rules = ["higher = interval of the difference above 0", "lower = below 0"]
+    is_neutral = above == "higher"  # a metric without a better direction: nothing is bold
+    bold, change = ("", "difference") if is_neutral else (" (bold)", "gain")
+    rules = [f"{above}{bold} = interval of the {change} above 0", f"{below} = below 0"]
     if margin is not None:
         rules.append(f"same = within ±{margin:g} (analysis.margin)")
-        if above != "higher":  # a metric without a better direction
+        if not is_neutral:
             rules.append(f"no worse = above -{margin:g}")
     text = f"Verdict, the first that holds: {', '.join(rules)}; else can't tell."
     if between_rows is None:
