@@ -384,6 +384,7 @@ def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
         (lambda: sweep.to_pandas(curve=True), "Sweep.to_pandas", "'curves'"),
         (lambda: table.render(note="full"), "Table.render", "'notes'"),
         (lambda: table.render(show=("gain", "params")), "show", "'params'"),
+        (lambda: table.render("rich"), "format", "'rich'"),
         (lambda: ablate.Store().add_runs(1), "Store.add_runs", "metrics"),
         (lambda: ablate.Store().add_runs("a.csv", "s", "m", "acc:more:%"), "expected a pa", "str"),
         (lambda: sweep.train(retry="fail"), "retry: ", "'failed'"),

@@ -31,7 +31,7 @@ from support.processes import forked
 from ablate.data import bundled_sets, cache, source
 from ablate.data import splits as cached_files
 from ablate.data.augment.warp import flip_and_crop
-from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.batches import Batches, evaluation_batches, resident_split
 from ablate.data.draws import Draws
 from ablate.data.image_changes import augment, normalise
 from ablate.data.picture import Array, Example, decode, squeeze
@@ -713,3 +713,14 @@ def test_evaluation_sees_everything_once_in_order():
     assert [len(some) for some in labels] == [4, 4, 3]
     assert torch.equal(torch.cat(labels), split.labels)
     assert torch.equal(torch.cat(images), normalise(split.images))
+
+
+def test_a_split_stays_here_where_a_run_has_a_small_share_of_the_gpu(monkeypatch):
+    """Half of the GPU is free, and an eighth of it is this run's."""
+    images, labels = torch.zeros(10, 8, 8, 1, dtype=torch.uint8), torch.zeros(10, dtype=torch.int64)
+    split = cached_files.Split(images, labels, torch.ones(10))
+    total = split.images.nbytes * 10
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (total // 2, total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1 / 8)
+    assert resident_split(split, torch.device("cuda")) is split
