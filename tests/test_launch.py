@@ -34,6 +34,7 @@ from ablate.running.launchers.local import MALLOC, Inline, Local, slots
 from ablate.running.launchers.server import importing
 from ablate.shared.errors import Failure, UserError
 from ablate.store.folder import HostLock
+from ablate.training.attempt import EXIT_STOPPED
 
 
 class TestInline(LauncherContract):
@@ -89,6 +90,18 @@ class TestLocal(BesideContract):
         with run.lock.hold():
             run.lock.note(pid=os.getpid())
         HostLock().stop(run, now=True)  # or this test would not go on
+
+    def test_a_stop_right_behind_the_start_is_a_stop(self, launcher, training, folder):
+        server = int(status(pid(training))["PPid"])
+        run = folder(*LONG, "seed=2")
+        os.kill(server, signal.SIGSTOP)  # as if it loaded torch: both requests wait for it
+        try:
+            launcher.start(run, launcher.slots[-1])
+            launcher.stop(run)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert end(launcher, run) == [EXIT_STOPPED]
+        assert run.lock.notes().exit == STOPPED
 
     def test_the_log_has_the_traceback_of_a_run_that_raised(self, launcher, folder):
         run = folder()

@@ -280,6 +280,8 @@ def stop_signals(rundir: RunDir) -> Iterator[Stop]:
             if on_pilot:
                 signal.signal(WARNING, lambda number, _: heard.append(number))
                 numbers.add(WARNING)
+            # Held back since the fork: see launchers/server.py.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             yield Stop(rundir, heard, numbers)
     finally:
         if on_pilot:

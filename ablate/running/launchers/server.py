@@ -104,7 +104,9 @@ def serve(tied: bool) -> None:
                     answer_it = partial(_answer, _worker().answer, verb, environment, *files)
                     children[_forked(answer_it)] = None
                 case request:
-                    pid = _forked(partial(_train, work_on(request["run"]), request))
+                    train_it = partial(_train, work_on(request["run"]), request)
+                    with _stop_held_back():
+                        pid = _forked(train_it)
                     children[pid] = Path(request["run"])
             for file in files:
                 os.close(file)
@@ -171,6 +173,18 @@ def _forked(live: Callable[[], int]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+@contextlib.contextmanager
+def _stop_held_back() -> Iterator[None]:
+    """Let SIGTERM wait, in a process that is forked within the block, until `attempt.stop_signals`
+    listens: a driver that stops while this process still loads torch sends it right after the
+    request to train, and a worker that it killed would count as dead."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _files(*files: int) -> None:
