@@ -18,9 +18,11 @@ from support.streams import (
 )
 
 from ablate.api import Stream
+from ablate.api.stream_answers import EXIT_CODES
 from ablate.audit.streams import verify_stream
 from ablate.planning import ComposedCode
 from ablate.report import StreamView
+from ablate.report.stream import MARKS, REASONS
 from ablate.shared import Failure, TryAgain
 from ablate.store import Store, StreamFile, streams
 
@@ -164,6 +166,7 @@ def test_a_run_that_diverges_discards(folder):
     (folder / "toy.py").write_text(text)
     answer = stream.attempt()
     assert (answer.word, answer.reason, answer.gain) == ("discard", "diverged", None)
+    assert REASONS["diverged"] in StreamView(stream.log().tree).text
 
 
 def test_more_runs_go_on_with_what_was_undecided(folder):
@@ -412,6 +415,12 @@ def test_a_holdout_without_a_number_stops_no_keep(folder):
     assert StreamView(stream.log().tree).text
     store = Store(folder / "runs")
     assert verify_stream(store, StreamFile(store, "idea")).findings == []
+
+
+def test_every_word_has_a_mark_that_can_be_told_in_grey():
+    shapes = {(mark.marker, mark.is_filled) for mark in MARKS.values()}
+    assert MARKS.keys() == {*EXIT_CODES, "open"}
+    assert len(shapes) == len(MARKS)
 
 
 def test_a_lock_that_another_process_holds_asks_to_try_again(folder, monkeypatch):

@@ -5,6 +5,8 @@ Used by cli/gate.py, which gives the plain trees of api/stream_answers.py.
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +40,9 @@ HEADINGS = ("n", "word", "runs", "gain", "note")
 
 def _cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
     word = answer["word"] or "open"
-    remark = REASONS.get(answer["reason"], "") if word == "undecided" else ""
+    remark = ""
+    if word != "keep" and answer["reason"] != "small":  # which its gain says
+        remark = REASONS.get(answer["reason"], "")
     holdout = [
         f"{key} {_mean_text(mean)} ({_mean_text(baseline_mean)})"
         for key, (mean, baseline_mean) in answer["holdout"].items()
@@ -73,7 +77,33 @@ def _baseline_line(baseline: Mapping[str, Any], log: Mapping[str, Any]) -> str:
 # --- The figure -----------------------------------------------------------------------------------
 
 SIZE = (7.0, 3.2)  # inches
-COLOURS = {"keep": "#0072b2", "discard": "#999999", "undecided": "#e69f00", "stale": "#cc79a7"}
+TITLE_LETTERS = 90  # of 9 points, in a line above the axes
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How an outcome is drawn. Markers differ, too, so that a figure can be read in grey."""
+
+    marker: str
+    colour: str
+    size: float = 4.5
+    is_filled: bool = False
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """The options for matplotlib's `plot`."""
+        face = self.colour if self.is_filled else "white"
+        marker = {"marker": self.marker, "markersize": self.size, "markerfacecolor": face}
+        return {"color": self.colour, "linestyle": "none", **marker}
+
+
+MARKS = {
+    "keep": Mark("o", "#0072b2", 6.5, is_filled=True),
+    "discard": Mark("x", "#777777"),
+    "undecided": Mark("^", "#e69f00"),
+    "stale": Mark("D", "#cc79a7", 4),
+    "open": Mark("o", "#333333"),
+}
 
 
 @dataclass(frozen=True)
@@ -127,30 +157,28 @@ class StreamView:
         axes = figure.subplots()
         axes.margins(y=0.15)
         axes.axhline(0, color="#666666", linewidth=0.8)
-        spent = 0
+        spent, counts = 0, Counter[str]()
         for answer in log["answers"]:
             spent += answer["runs"]
             if answer["gain"] is None:
                 continue
             word = answer["word"] or "open"
-            colour = COLOURS.get(word, "#cccccc")
+            mark = MARKS[word]
+            counts[word] += 1
             if word == "keep" and answer["interval"] is not None:
-                axes.vlines(spent, *answer["interval"], color=colour, linewidth=1.5)
-            axes.plot(
-                spent, answer["gain"], "o", color=colour, markersize=6 if word == "keep" else 3
-            )
-        for word, colour in COLOURS.items():
-            count = sum(answer["word"] == word for answer in log["answers"])
-            if count:
-                size = 6 if word == "keep" else 3
-                axes.plot([], [], "o", color=colour, markersize=size, label=f"{word}: {count}")
-        if log["answers"]:
+                axes.vlines(spent, *answer["interval"], color=mark.colour, linewidth=1.5)
+            axes.plot(spent, answer["gain"], **mark.style)
+        for word, mark in MARKS.items():
+            if counts[word]:
+                axes.plot([], [], **mark.style, label=f"{word}: {counts[word]}")
+        if counts:
             axes.legend(frameon=False, fontsize=8)
         axes.set_xlim(0, 1.03 * spent + 1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("runs of proposals")
         axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
-        axes.set_title(log["sentence"], fontsize=9, loc="left")
+        title = textwrap.fill(log["sentence"], TITLE_LETTERS)
+        axes.set_title(title, fontsize=9, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         content = io.BytesIO()
         figure.savefig(content, format=format, metadata={"Date": None} if format == "svg" else None)
