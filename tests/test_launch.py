@@ -100,7 +100,8 @@ class TestLocal(BesideContract):
             launcher.stop(run)
         finally:
             os.kill(server, signal.SIGCONT)
-        assert end(launcher, run) == [EXIT_STOPPED]
+        launcher.stop(training, now=True)
+        assert end(launcher, run, training) == [EXIT_STOPPED, -signal.SIGKILL]
         assert run.lock.notes().exit == STOPPED
 
     def test_the_log_has_the_traceback_of_a_run_that_raised(self, launcher, folder):
