@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.files import write_files
 
 from ablate.api.recall import StoreRecall
 from ablate.planning.expand import plan_from_words
 from ablate.planning.plan import Plan
+from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
 
@@ -172,3 +174,42 @@ def test_rows_of_words_name_their_keys(store, words, labels):
 def test_a_baseline_is_named_by_its_settings(store, words, options, label, text):
     plan = planned(store, words, **options)
     assert (plan.baseline, plan.baseline_words) == (label, text)
+
+
+# --- Words that cross a file --------------------------------------------------------------------
+
+OURS = """\
+base: {recipe: quick, data: digits}
+variants:
+  - pre: {block.attn: pre}
+  - post: {block.attn: post}
+baseline: pre
+"""
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "train.steps=1k,2k",
+        "model.depth=null,2",
+        "optim.warmup_steps=null,1k",
+        "eval.also=[],[mnist]",
+    ],
+)
+def test_a_crossed_sweep_is_planned_again_by_its_words_and_by_its_name(store, values):
+    """However a value is spelled, it is that of the runs: 1k is 1000, and null the model's."""
+    write_files(Path(), sweeps__ours_yaml=OURS)
+    drive(store, f"ours {values}")
+    headings = [column.heading for column in planned(store, f"ours {values}").columns]
+    assert len(headings) == 2
+    assert [column.heading for column in planned(store, "ours").columns] == headings
+
+
+def test_a_crossed_value_that_is_left_out_is_put_back_as_it_is_typed(store):
+    write_files(Path(), sweeps__ours_yaml=OURS)
+    drive(store, "ours train.steps=1k,2k")
+    with pytest.raises(UserError) as error:
+        planned(store, "ours train.steps=2k,3k")
+    word = re.search("`(.*)`", str(error.value))[1]
+    assert word == "train.steps=1000,2k,3k"
+    assert len(planned(store, f"ours {word}").columns) == 3

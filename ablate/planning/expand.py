@@ -117,13 +117,15 @@ def _plan_line(
                     f"declares the rows"
                 )
         sweep = from_file(place, content, line, composer.groups)
-        check_crossed(
-            line, sweep, previous_plan, composer, name, has_own_name=line_options.name is None
-        )
         levels = content, content.get("scales", {}).get(line_options.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     recollection = recall_seeds(sweep, line, previous_plan, by_default)
-    plan = part_of(expand(recollection.sweep, composer, name, recollection.line), line)
+    plan = expand(recollection.sweep, composer, name, recollection.line)
+    if line.crossed:
+        has_own_name = line_options.name is None
+        own_tree = _uncrossed_tree(sweep, composer) if has_own_name else None
+        check_crossed(line, plan, previous_plan, own_tree)
+    plan = part_of(plan, line)
     word_notes = (f"{word.text}, as last time" for word in recalled_words)
     plan = replace(plan, notes=(*plan.notes, *word_notes, *recollection.notes))
     if line.file is not None:
@@ -132,6 +134,15 @@ def _plan_line(
             plan, notes=notes, file=file_hashes(find_sweep_file(line.file), line_options.scale)
         )
     return plan, launcher
+
+
+def _uncrossed_tree(sweep: Sweep, composer: Composer) -> Mapping[str, Any]:
+    """Return the spec of a run of the first row and column, without the words that cross them."""
+    row, column = sweep.rows[0], sweep.columns[0]
+    settings = {key: value for key, value in column.settings.items() if key not in sweep.crossed}
+    uncrossed = replace(sweep, crossed=())
+    layers = uncrossed.layers(row, replace(column, settings=settings))
+    return composer.run(composer.tree(layers), sweep.seeds[0]).spec.tree
 
 
 def list_sweeps() -> list[tuple[str, str, Path]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ablate.planning.compose import Composer
 from ablate.planning.declaration import Sweep, matches_value
 from ablate.planning.declared import Declared
 from ablate.planning.design import seeds_value
@@ -54,52 +53,56 @@ def recall_crossed(line: Declared, last_plan: Plan | None) -> list[Word]:
 
 
 def check_crossed(
-    line: Declared,
-    sweep: Sweep,
-    last_plan: Plan | None,
-    composer: Composer,
-    name: str,
-    has_own_name: bool,
+    line: Declared, plan: Plan, last_plan: Plan | None, own_tree: Mapping[str, Any] | None
 ) -> None:
     """Raise UserError where words that cross a file leave out a value that the sweep has.
 
     Those are the values that it was driven with (`last_plan`) and, where the name is the sweep's
-    own (`has_own_name`), the file's own value of a key.
+    own, those of a run of the file alone, `own_tree`. They are compared as runs have them, since
+    1k is 1000, and null may be the depth of the model.
     """
-    if not line.crossed:
-        return
-    trees = []
-    if last_plan is not None:
-        trees += [dict(cell.spec.tree) for cell in last_plan.cells]
-    if has_own_name:
-        row, column = sweep.rows[0], sweep.columns[0]
-        own_settings = {
-            key: value for key, value in column.settings.items() if key not in sweep.crossed
-        }
-        uncrossed = replace(sweep, crossed=())
-        layers = uncrossed.layers(row, replace(column, settings=own_settings))
-        trees.append(composer.tree(layers))
+    trees = [cell.spec.tree for cell in last_plan.cells] if last_plan is not None else []
+    if own_tree is not None:
+        trees.append(own_tree)
     for word in line.crossed:
-        old_values = []
-        for tree in trees:
-            value = value_at(tree, word.key)
-            if isinstance(value, Mapping):
-                value = value.get("name")
-            if value is not None:  # no tree has the name of a recipe
-                old_values.append(value)
-        lacking = [value for value in old_values if not matches_value([*word.values], value)]
+        values = [_named_value(cell.spec.tree, word.key) for cell in plan.cells]
+        old_values = [_named_value(tree, word.key) for tree in trees]
+        lacking = [
+            value
+            for value in old_values
+            if value is not None  # no tree has the name of a recipe
+            and not matches_value(values, value)
+        ]
         if lacking:
-            lacking_text = _value_list(lacking)
-            union = f"{word.key}={_value_list([*old_values, *word.values])}"
+            known = [*lacking, *word.values]
+            union = [*(value for value in old_values if value in known), *word.values]
             raise UserError(
-                f"{word.text}: {name} has {word.key}={lacking_text}, too; "
-                f"`{shlex.quote(union)}` extends it, --as NAME makes another sweep"
+                f"{word.text}: {plan.name} has {_word_of(word.key, lacking)}, too; "
+                f"`{shlex.quote(_word_of(word.key, union))}` extends it, --as NAME makes another "
+                f"sweep"
             )
 
 
-def _value_list(values: Sequence[Any]) -> str:
-    """Return values as a word has them, "a,b", each once."""
-    return ",".join(dict.fromkeys(map(value_text, values)))
+def _named_value(tree: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key as a word has it: a section, or a list of these, by its
+    names."""
+    value = value_at(tree, key)
+    if isinstance(value, list | tuple):
+        return [_name_of(item) for item in value]
+    return _name_of(value)
+
+
+def _name_of(value: Any) -> Any:
+    return value.get("name") if isinstance(value, Mapping) else value
+
+
+def _word_of(key: str, values: Sequence[Any]) -> str:
+    """Return the word of a key with these values, each once."""
+    unlike: list[Any] = []
+    for value in values:
+        if not any(value_text(value) == value_text(other) for other in unlike):
+            unlike.append(value)
+    return Word(key, tuple(unlike), swept=len(unlike) > 1).text
 
 
 def recall_seeds(

@@ -176,7 +176,7 @@ def value_text(value: Any) -> str:
 
 
 # Texts that Hydra's grammar reads as they stand; it reads words such as "null" as other values.
-_BARE = re.compile(r"(\.{0,2}/|[A-Za-z_])[\w/.@%+:-]*", re.ASCII)
+_BARE = re.compile(r"(\.{0,2}/|[A-Za-z_])[\w/.@%+:-]*|\d+(\.\d+)?[kM]", re.ASCII)
 _VALUE_WORDS = ("true", "false", "null", "nan", "inf")
 
 
