@@ -20,6 +20,7 @@ import ablate
 from ablate.api.errors import in_python
 from ablate.report.formats.layout import UNFINISHED
 from ablate.shared.errors import Failure, UserError
+from ablate.store.folder import StoreFolder
 from ablate.store.store import Store as OpenStore
 
 WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
@@ -217,6 +218,13 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     with pytest.raises(UserError):
         ablate.Store(here / "nowhere").sweep()
     assert not (here / "runs" / "ledger.db").exists()
+
+
+def test_an_empty_name_of_the_store_is_none(monkeypatch):
+    """As for the commands."""
+    monkeypatch.setenv("ABLATE_STORE", "")
+    assert ablate.Store().path == Path("runs")
+    assert StoreFolder(Path("runs")).option == ()
 
 
 PARROT = {

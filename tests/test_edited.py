@@ -165,7 +165,7 @@ def test_a_plan_taken_from_its_file_is_said_to_be_until_a_sweep_seals_it(store, 
     assert "was read from its file" not in ask("verify")[1]
 
 
-def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
+def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask, monkeypatch):
     with sqlite3.connect(store.ledger) as db:
         (number,) = db.execute("SELECT number FROM event WHERE kind = 'plan'").fetchone()
         db.execute("UPDATE event SET detail = replace(detail, 'sha256', 'sha')")
@@ -173,9 +173,13 @@ def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
     code, said = ask("table")
     assert code == 1
     assert said.endswith(
-        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was changed, or an event before "
-        f"it was removed; `ablate doctor --repair` rebuilds the ledger\n"
+        f"ablate: runs/ledger.db: event {number}, the plan of '{NAME}', was changed, or an event "
+        f"before it was removed; `ablate doctor --repair` rebuilds the ledger\n"
     )
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(store.root / "runs")
+        code, said = ask("table", "--store", str(store.root))
+    assert (code, f"`{store.command('doctor', '--repair')}`" in said) == (1, True)
     code, said = ask("verify")
     assert (code, f"plan of {NAME}: ledger.db: event {number} was changed" in said) == (1, True)
     assert ask("doctor", "--repair")[0] == 0

@@ -342,6 +342,21 @@ def test_a_file_that_is_too_large_is_named_before_it_is_read(out, shell, name):
     assert Bundle(out).format == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "stem=none,dpn", "data=digits", "recipe=quick"),
+        ("gate", "start", "idea", "data=digits", "recipe=quick"),
+        ("gc",),
+        ("doctor", "--repair"),
+    ],
+)
+def test_no_command_adds_a_file_to_a_bundle(out, shell, words):
+    before = {*out.rglob("*")}
+    assert "is a bundle" in shell(*words, "--store", out, code=2).err
+    assert {*out.rglob("*")} == before
+
+
 def test_a_bundle_without_a_manifest_is_named(out, shell):
     (out / "manifest.json").unlink()
     for words in READERS:

@@ -18,6 +18,7 @@ from support.streams import (
 )
 
 from ablate.api import Stream
+from ablate.api.pins import read_pinned
 from ablate.api.stream_answers import EXIT_CODES
 from ablate.audit.streams import verify_stream
 from ablate.planning import ComposedCode
@@ -99,6 +100,8 @@ def test_settings_are_proposals_over_those_of_the_baseline(folder):
     assert kept.word == "keep"
     write_trainer(folder, gain=5.0)
     assert stream.attempt().word == "keep"  # with the kept rate
+    first, second = [answer.next for answer in stream.log().answers]
+    assert ("commit" in first, "commit" in second) == (False, True)
     assert stream.attempt("trainer.rate=0").word == "discard"
     with refused(r"^seeds=3"):
         stream.attempt("seeds=3")
@@ -155,6 +158,7 @@ def test_a_run_that_fails_leaves_the_proposal_open(folder):
         stream.attempt()
     log = stream.log()
     assert (log.open, log.proposals, log.expected_false_keeps) == (1, 1, 0.01)
+    assert log.answers[0].exit_code is None
     write_trainer(folder, gain=5.0)
     assert stream.attempt().proposal == 2
 
@@ -415,6 +419,24 @@ def test_a_holdout_without_a_number_stops_no_keep(folder):
     assert StreamView(stream.log().tree).text
     store = Store(folder / "runs")
     assert verify_stream(store, StreamFile(store, "idea")).findings == []
+
+
+def test_a_stop_while_the_code_is_read_ends_the_proposal(folder, monkeypatch):
+    stream = start_stream()
+    write_trainer(folder, gain=-9.0)
+    stream.attempt()
+    write_trainer(folder, gain=5.0)
+    runs = folder / "runs" / "runs"
+    before = {*runs.iterdir()}
+
+    def read_and_stop(*arguments):
+        Store(folder / "runs").stop_starting(None)
+        return read_pinned(*arguments)
+
+    monkeypatch.setattr("ablate.api.stream.read_pinned", read_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        stream.attempt()
+    assert {*runs.iterdir()} == before
 
 
 def test_every_word_has_a_mark_that_can_be_told_in_grey():

@@ -41,7 +41,7 @@ class Store:
 
     @explained
     def __init__(self, path: Place = None) -> None:
-        self.path = Path(path or os.environ.get("ABLATE_STORE", "runs"))
+        self.path = Path(path or os.environ.get("ABLATE_STORE") or "runs")
 
     def __repr__(self) -> str:
         return f"<ablate.Store {str(self.path)!r}>"

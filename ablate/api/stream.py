@@ -45,9 +45,9 @@ class Stream:
         if not self._file.exists():
             names = [file.name for file in StreamFile.of_store(self._store)]
             if not names:
+                command = self._store.command("gate", "start", "NAME")
                 raise UserError(
-                    f"stream: none has been started in {self._store.root}; start one by "
-                    f"`ablate gate start NAME`"
+                    f"stream: none has been started in {self._store.root}; `{command}` starts one"
                 )
             raise unknown_value("stream", name, names)
         self.name = name
@@ -67,6 +67,7 @@ class Stream:
         """
         options, place = rules or GateOptions(), _store(store)
         _check_options(options)
+        place.refuse_bundle()
         file = StreamFile(place, name)
         composed = ComposedCode.of_folder(words, None, place.root)
         metric = StreamJudge.metric_of(composed.spec, options.metric, "metric")
@@ -107,6 +108,7 @@ class Stream:
         is pinned; TryAgain where another proposal was kept meanwhile; Failure where a run fails,
         and the proposal stays open; KeyboardInterrupt where it was stopped. The same call goes on.
         """
+        stop_mark = self._store.stop_mark()
         _check_most(most)
         _check_positive("--simplify", simplify)
         record = self._file.record()
@@ -115,7 +117,7 @@ class Stream:
         composed = ComposedCode.of_folder(words, record.baseline.declared, self._store.root)
         _check_measured(composed.spec, RunSpec.of(record.start.spec))
         code = _code_of(self._file, composed, pinned)
-        work = StreamRuns(self._store, record, composed.launcher)
+        work = StreamRuns(self._store, record, composed.launcher, stop_mark)
         if record.rules.pairs and record.first_pool is None:
             self._train_first_pairs(work)
         number = self._open(code, record.baseline.number, words, note, simplify, most)
@@ -251,7 +253,7 @@ class Stream:
 
 
 def _store(place: Place) -> Store:
-    return Store(Path(place or os.environ.get("ABLATE_STORE", "runs")))
+    return Store(Path(place or os.environ.get("ABLATE_STORE") or "runs"))
 
 
 def _code_of(file: StreamFile, composed: ComposedCode, pinned: Contents) -> CodeVersion:

@@ -46,7 +46,7 @@ class GateAnswer:
     gain at the last look, at 95 %. `runs`: of the proposal; `baseline_runs`: those it was compared
     with. `kept_so_far`, `expected_false_keeps`: of the proposals that had to gain, so of no
     simplification. `next`: what to do now, in words. `exit_code`: 0 keep, 3 discard, 4 undecided,
-    5 stale.
+    5 stale, None for an open proposal of a log.
     """
 
     stream: str
@@ -68,8 +68,8 @@ class GateAnswer:
     next: str
 
     @property
-    def exit_code(self) -> int:
-        return EXIT_CODES[self.word]
+    def exit_code(self) -> int | None:
+        return EXIT_CODES.get(self.word)
 
     @property
     def tree(self) -> dict[str, Any]:

@@ -36,14 +36,13 @@ class Collapsed(Exception):
 
 @dataclass
 class StreamRuns:
-    """The runs of a stream. `launcher`: its settings."""
+    """The runs of a stream. `launcher`: its settings. `stop_mark`: the store's when the command
+    began, so that a stop before the first drive, or between two, ends the next one."""
 
     store: Store
     record: StreamRecord
     launcher: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        self._stop_mark = self.store.stop_mark()  # a stop between two drives ends the next one
+    stop_mark: int
 
     def of_baseline(self, code: CodeVersion, count: int) -> list[dict[str, Any]]:
         """Train the first `count` runs of a baseline; return their results. Raises Failure where
@@ -116,7 +115,7 @@ class StreamRuns:
             return plan, dict(self.launcher)
 
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for the answer
-            start = Start(declare, self.store, stop_mark=self._stop_mark)
+            start = Start(declare, self.store, stop_mark=self.stop_mark)
             await_disk_room(self.store, _view)
             observers = Observers(read_logger_words([]), self.store.root, plan.name, announce)
             with observers:

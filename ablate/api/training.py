@@ -97,6 +97,7 @@ class Start:
     ) -> None:
         """`stop_mark`: the store's when the command began, where that was earlier."""
         self._declare, self._store, self._replace = declare, store, replace
+        store.refuse_bundle()
         # First, since planning may take minutes. A driver in the background has the mark of the
         # command that started it.
         self.stop_mark = store.stop_mark() if stop_mark is None else stop_mark

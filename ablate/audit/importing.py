@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis import is_share
-from ablate.audit.bundle import Bundle
 from ablate.audit.copies import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
 from ablate.audit.sheet_notes import (
@@ -406,8 +405,6 @@ def import_under_lock(store: Store, sheet: Sheet, declaration: SheetDeclaration)
     Raises Failure where another process holds the lock.
     """
     check_sweep_name(declaration.name)
-    if Bundle(store.root).is_one:
-        raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
     make_folder(store.root)
     with hold_driver_lock(store, "import"), Ledger.driving(store) as ledger:
         return import_sheet(store, ledger, sheet, declaration)

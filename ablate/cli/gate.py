@@ -134,7 +134,7 @@ def try_(
         print_json(answer.tree)
     else:
         print(StreamView.answer_line(answer.tree))
-    raise typer.Exit(answer.exit_code)
+    raise typer.Exit(answer.exit_code or 0)
 
 
 def log(

@@ -390,11 +390,11 @@ def merge(
     store: StoreDir = RUNS,
 ) -> None:
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
-    from ablate.audit import Bundle, StoreMerge
+    from ablate.audit import StoreMerge
     from ablate.shared import make_folder
+    from ablate.store import StoreFolder
 
-    if Bundle(store).is_one:
-        raise UserError(f"{store}: is a bundle, which nothing is added to; name a store")
+    StoreFolder(store).refuse_bundle()
     for source in sources:
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")

@@ -110,13 +110,14 @@ class TableView:
 
 
 def ask_for(lacking: str, question: str, yes: bool) -> None:
-    """Ask, unless `yes`, and end the command where the answer is no. Raises UserError, which begins
+    """Ask, unless `yes`, and end the command where the answer is no, with exit code 1, since what
+    was asked for is not done. Raises UserError, which begins
     with what is `lacking`, where nobody can answer: without a terminal, and a program."""
     if not yes:
         if is_for_programs() or not sys.stdin.isatty():
             raise UserError(f"{lacking}; add --yes")
         if not typer.confirm(question):
-            raise typer.Exit(0)
+            raise typer.Exit(1)
 
 
 def print_set(format: str | None, draw: Callable[..., Any]) -> None:

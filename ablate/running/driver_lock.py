@@ -37,7 +37,9 @@ ALONE = ("doctor --repair", "gc", "import", "merge", "run")  # what takes the dr
 
 @contextlib.contextmanager
 def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
-    """Take the driver's turn, for a command. Raises TryAgain if another process has it."""
+    """Take the driver's turn, for a command. Raises UserError for a bundle, TryAgain if another
+    process has the turn."""
+    store.refuse_bundle()
     if not store.take_turn(1.0):
         notes = store.driver.notes()
         if notes.sweep in ALONE:
@@ -79,7 +81,7 @@ def driver_session(
         raise
     except Exception as error:
         ended = short_error(f"ended: {error}")
-        if getattr(error, "exit_code", None) == 0:  # somebody did not want the sweep
+        if getattr(error, "exit_code", None) is not None:  # somebody did not want the sweep
             ended = ""
         store.driver.note(ended=ended)
         raise

@@ -33,6 +33,7 @@ from ablate.shared import (
     Failure,
     Lock,
     Notes,
+    UserError,
     make_folder,
     read_file,
     read_hashed,
@@ -181,8 +182,21 @@ class StoreFolder:
     @property
     def option(self) -> tuple[str, ...]:
         """The words that name this store to a command: () where it needs none."""
-        is_default = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
+        is_default = self.root == Path(os.environ.get("ABLATE_STORE") or "runs")
         return () if is_default else ("--store", str(self.root))
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether `ablate export` wrote the folder: see `ablate.audit.bundle`."""
+        match read_json(self.root / "environment.json"):
+            case {"bundle": int()}:
+                return True
+        return False
+
+    def refuse_bundle(self) -> None:
+        """Raise UserError for the folder of a bundle, whose files are those of its manifest."""
+        if self.is_bundle:
+            raise UserError(f"{self.root}: is a bundle, which nothing is added to; name a store")
 
     def rundir(self, run: str) -> RunDir:
         if not is_id(run):

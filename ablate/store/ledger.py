@@ -549,12 +549,9 @@ class Ledger(Queries):
 def _no_store(store: StoreFolder) -> UserError:
     """Return the error for a folder that is no store, with the remedy."""
     no = f"no store at {store.root}"
-    match read_json(store.root / "environment.json"):
-        case {"bundle": int()}:  # see ablate.audit.bundle
-            table = shlex.join(["ablate", "table", "--from", str(store.root)])
-            return UserError(
-                f"{no}: this is a bundle of `ablate export`; `{table}` shows its table"
-            )
+    if store.is_bundle:
+        table = shlex.join(["ablate", "table", "--from", str(store.root)])
+        return UserError(f"{no}: this is a bundle of `ablate export`; `{table}` shows its table")
     place = "give its folder with --store DIR (or ABLATE_STORE)"
     return NotThere(f"{no}: start with `ablate sweep quickstart`, or {place}")
 

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
@@ -30,16 +31,10 @@ from ablate.store.events import (
     plan_detail,
     state_of,
 )
+from ablate.store.folder import StoreFolder
 from ablate.store.looks import LOOK
 
 EVENT_TYPES = (int, float, str, str, str, str)  # an event with its number and its seal
-
-
-def _changed(number: int, subject: str) -> Failure:
-    return Failure(
-        f"ledger.db: event {number}, {subject}, was changed, or an event before it was removed; "
-        f"`ablate doctor --repair` rebuilds the ledger"
-    )
 
 
 class EarlierRuns(NamedTuple):
@@ -197,7 +192,7 @@ class Queries:
             _, _, kind, detail = event
             fields = plan_detail(detail) if self._is_intact(number, tuple(event), seal) else None
             if fields is None:
-                raise _changed(number, f"the plan of {sweep!r}")
+                raise self._changed(number, f"the plan of {sweep!r}")
             events.append((kind, fields))
             if kind == PLAN:
                 break
@@ -258,6 +253,18 @@ class Queries:
         `dated_looks` does."""
         return [look for _, look in self.dated_looks()]
 
+    def _changed(self, number: int, subject: str) -> Failure:
+        """Return the error for an event that is not as it was written."""
+        _, _, path = self._db.execute("PRAGMA database_list").fetchone()
+        file, here = Path(path), Path.cwd()
+        if file.is_relative_to(here):  # as it is typed
+            file = file.relative_to(here)
+        command = StoreFolder(file.parent).command("doctor", "--repair")
+        return Failure(
+            f"{file}: event {number}, {subject}, was changed, or an event before it was removed; "
+            f"`{command}` rebuilds the ledger"
+        )
+
     def dated_looks(self) -> list[tuple[float, Look]]:
         """List (time, look) in the order of `looks`.
 
@@ -267,7 +274,7 @@ class Queries:
         looks_by_text: dict[str, tuple[float, Look]] = {}
         for number, timestamp, *rest, detail, seal in self._look_rows():
             if not self._is_intact(number, (timestamp, *rest, detail), seal):
-                raise _changed(number, "a look")
+                raise self._changed(number, "a look")
             looks_by_text.setdefault(detail, (timestamp, event_detail(LOOK, detail)))
         return [*looks_by_text.values()]
 
