@@ -158,7 +158,9 @@ def test_importing_again_extends_and_a_changed_number_is_refused(run, bring):
     assert run("table", "paper2") == text
 
 
-def test_a_run_that_the_sheet_lost_still_counts_and_is_named_while_it_is_missing(run, bring):
+def test_a_run_that_the_sheet_lost_still_counts_and_is_named_while_it_is_missing(
+    run, bring, here, monkeypatch
+):
     everything = lines(seeds=3)
     bring(everything)
     rows = [line for line in run("table", "paper2").splitlines() if line.startswith("| ")]
@@ -171,6 +173,11 @@ def test_a_run_that_the_sheet_lost_still_counts_and_is_named_while_it_is_missing
     text = run("table", "paper2")
     assert "`ablate gc paper2`" in text
     assert [line for line in text.splitlines() if line.startswith("| ")] == rows
+    (here / "notes").mkdir()
+    monkeypatch.chdir(here / "notes")  # the same sheet, typed from another folder
+    out = run("import", "../runs.csv", *WORDS, "--store", here / "runs")
+    assert all(label in out for label in labels)
+    monkeypatch.chdir(here)
     assert "gc" not in bring(everything)
     assert "`ablate gc paper2`" not in run("table", "paper2")
 

@@ -175,12 +175,19 @@ def removed_runs(
     if sheet.name == FRAME or not any(is_same_sheet(s, sheet.path, sheet.keys) for s in sources):
         return []
     places = {(run.row, run.column, run.seed) for run in runs}
+    name = os.path.basename(sheet.path)
+    has_twin = len({s.file for s in sources if os.path.basename(s.file) == name}) > 1
+
+    def is_of_sheet(file: str) -> bool:
+        """Whether a run's file, as it was typed in the folder of that time, is this sheet."""
+        return os.path.abspath(file) == sheet.path if has_twin else os.path.basename(file) == name
+
     labels = []
     for run in old.runs():
         if (run.cell.row, run.cell.column, run.seed) not in places:
             details = [detail for _, _, detail in ledger.events(run.id)]
             files = [detail[IMPORT_EVENT]["file"] for detail in details if IMPORT_EVENT in detail]
-            if files and os.path.abspath(files[-1]) == sheet.path:
+            if files and is_of_sheet(files[-1]):
                 labels.append(run.label)
     if not labels:
         return []
