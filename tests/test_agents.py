@@ -48,7 +48,7 @@ def test_the_page_is_short_and_has_the_head_of_a_skill(page):
     assert len(head[2]) < 1024
 
 
-@pytest.mark.whole
+@pytest.mark.slow  # test_guides types the page, too
 def test_the_page_is_followed_to_the_letter(page, tmp_path):
     lines = re.findall(r"^```sh\n(.+)\n```$", page, re.MULTILINE)
     answers: dict[str, dict[str, Any]] = {}

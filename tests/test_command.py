@@ -308,7 +308,7 @@ json.dump({"accuracy": right.mean().item(), "n": 400}, open(f"{folder}/result.js
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("how", ["marks", "classes"])
+@pytest.mark.parametrize("how", ["marks", pytest.param("classes", marks=pytest.mark.slow)])
 def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how):
     """As by the images of our own runs, which the reference of the statistics judges; other
     predictions are kept, and say nothing of a spread."""

@@ -15,7 +15,11 @@ from ablate.running.launchers.pilots import PilotLauncher
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module", params=SITES)
+# Grid Engine and ssh share their launcher; test_sites.py has both.
+RARE = [pytest.param(name, marks=[pytest.mark.slow] * (name == "sge")) for name in SITES]
+
+
+@pytest.fixture(scope="module", params=RARE)
 def site(request) -> Iterator[Site]:
     with started_site(request.param) as made:
         yield made

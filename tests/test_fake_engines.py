@@ -50,6 +50,11 @@ def sweep(shell, engine, fakes, calm) -> Iterator[FarSweeps]:
     sweeps.end()
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "pbs")) for name in FAKE_ENGINES],
+    indirect=True,
+)
 def test_a_sweep_has_the_bytes_of_the_local_one(shell, sweep, calm):
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
     wait_for(lambda: not sweep.jobs())  # pilots end by themselves

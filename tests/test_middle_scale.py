@@ -37,7 +37,10 @@ SHORT = {
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "table5")) for name in SETS],
+)
 def test_it_is_planned_without_its_data_and_its_header_has_the_hours(shell: Shell, name: str):
     said = shell("plan", name, "launcher=inline", "--scale", "cifar", "--on", "a100").out
     found = re.search(r"([\d.]+) device-hours", said)

@@ -436,6 +436,7 @@ def threads_started(script: str) -> int:
     return int(done.stderr)
 
 
+@pytest.mark.slow
 def test_a_forked_rank_has_threads_of_its_own_before_it_computes(shell):
     """Autograd starts a thread for each GPU, and all of them call set_num_threads at once: where
     the pool is still the parent's, the process aborts ("Invalid thread pool!")."""

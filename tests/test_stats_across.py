@@ -79,7 +79,7 @@ def test_a_column_with_an_unstable_baseline_is_not_averaged():
     assert stats.average_gains(y, 0, family(4), unstable) == (None,) * 4
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_a_noisy_baseline_is_seen_in_the_average_and_between_columns():
     """Of 2,000 tables without a gain; a baseline that no screen looks at errs in .21 to .23."""
     y = np.random.default_rng(65).normal(90, 1, (2000, 2, 10, 5))

@@ -193,8 +193,9 @@ SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: 
     ("sections", "epochs"),
     [  # of both rows: a run has 4 epochs, a parent 20, each of two trials 1
         (f"{SEARCH}}}", 2 * (4 + 2)),
-        (f"{PARENTS}}}", 2 * 4 + 20),  # which rows share that differ in the child alone
-        (f"{PARENTS}, seed: 0}}", 2 * 4 + 20 / 9),  # and all nine seeds
+        # Rows that differ in the child alone share parents, and so do all nine seeds.
+        pytest.param(f"{PARENTS}}}", 2 * 4 + 20, marks=pytest.mark.slow),
+        pytest.param(f"{PARENTS}, seed: 0}}", 2 * 4 + 20 / 9, marks=pytest.mark.slow),
         (f"{PARENTS}}}\n{SEARCH}}}", 2 * (4 + 2) + 20),
         # Both rows have the same trials, so the same winner: a sweep of them trains both once.
         (f"{PARENTS}, {SEARCH}}}}}", 2 * 4 + 2 + 20),
