@@ -3,6 +3,7 @@ The gains are known, since the trainer's score is a number in its file plus a dr
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 
@@ -11,17 +12,18 @@ from conftest import refused
 from support.files import write_files
 from support.streams import (
     EVALUATION,
+    WORDS,
     start_stream,
     stream_events,
     stream_record,
     write_trainer,
 )
 
-from ablate.api import Stream
+from ablate.api import Stream, Sweep
 from ablate.api.pins import read_pinned
 from ablate.api.stream_answers import EXIT_CODES
 from ablate.audit.streams import verify_stream
-from ablate.planning import ComposedCode
+from ablate.planning import ComposedCode, Plan
 from ablate.report import StreamView
 from ablate.report.stream import MARKS, REASONS
 from ablate.shared import Failure, TryAgain
@@ -437,6 +439,27 @@ def test_a_stop_while_the_code_is_read_ends_the_proposal(folder, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         stream.attempt()
     assert {*runs.iterdir()} == before
+
+
+def test_a_sweep_of_a_stream_goes_on_by_the_stream_alone(folder):
+    stream = start_stream()
+    write_trainer(folder, gain=5.0)
+    stream.attempt()
+    plan = Store(folder / "runs").read_plan("idea.1")
+    assert plan.command == ("gate", "try", "idea")
+    assert Plan.from_tree(json.loads(plan.to_bytes())) == plan
+    with refused(r".*`ablate gate try idea`"):
+        Sweep("idea.1").plan()
+    with refused("idea.1: "):
+        Sweep(*WORDS, name="idea.1").train()
+    with refused(r"idea\.1"):
+        start_stream("idea.1")
+
+
+def test_a_stream_takes_no_name_of_a_sweep(folder):
+    Sweep("trainer.rate=1,2", *WORDS, name="rates", seeds=1).train()
+    with refused("rates: "):
+        start_stream("rates")
 
 
 def test_every_word_has_a_mark_that_can_be_told_in_grey():

@@ -84,6 +84,8 @@ class Stream:
         }
         with file.appending() as writer:
             if not file.exists():
+                if place.plan_path(name).exists():  # `verify NAME` would check the stream alone
+                    raise UserError(f"{name}: is the name of a sweep here; give the stream another")
                 writer.append("start", rules=sealed_rules, code=dataclasses.asdict(code))
             record = file.record()
         same_rules = {**dataclasses.asdict(record.rules), "holdout": [*record.rules.holdout]}

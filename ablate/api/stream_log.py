@@ -51,19 +51,19 @@ def _advice(store: Store, record: StreamRecord, number: int) -> str:
     if proposal.simplify is not None:
         words = (*words, "--simplify", spelling(proposal.simplify))
     undo = _undo(store, record, proposal.code)
-    now = f"the baseline is proposal {baseline.number} now"
+    succession = f"the baseline is proposal {baseline.number} now"
     is_past = not record.is_answered(proposal)
     match proposal.word:
         case "keep" if is_past:
-            return f"it was kept; {now}"
+            return f"it was kept; {succession}"
         case "undecided" if is_past:
-            return f"{now}: the change on top of it is a new proposal"
+            return f"{succession}: the change on top of it is a new proposal"
         case "keep":
             return "it is the baseline now: commit it, and propose the next change on top of it"
         case "discard":
             return undo
         case "stale":
-            return f"{now}: make the change on top of it"
+            return f"{succession}: make the change on top of it"
         case "undecided":
             reason = proposal.looks[-1].reason
             if reason == "bits":

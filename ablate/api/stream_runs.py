@@ -75,7 +75,7 @@ class StreamRuns:
         *_, newest = codes.values()
         specs = {label: self._spec(code) for label, code in codes.items()}
         title = f"stream {self.record.name}, {', '.join(codes)}"
-        plan = ComposedCode.plan(name, title, specs, seeds, newest.declared)
+        plan = ComposedCode.plan(name, title, specs, seeds, newest.declared, self.record.name)
         results, withheld = self.store.results(plan.runs())
         if any(result is None for result in results.values()) or withheld:
             self._drive(plan)

@@ -216,6 +216,11 @@ def recall_declared(
         return None
     if (plan := readable_plan(name, store)) is None:
         return None
+    if plan.stream is not None:
+        raise UserError(
+            f"{name}: has the runs of a stream's proposals; `{store.command(*plan.command)}` goes "
+            f"on with them"
+        )
     has_file = isinstance(plan.declared, Declared) and plan.declared.file is not None
     if "=" in name and not has_file:  # a word, which stores of before have as a sweep's name
         return None
@@ -277,7 +282,10 @@ def check_words(plan: Plan, store: Store) -> None:
     last_plan = readable_plan(plan.name, store)
     if last_plan is None:
         return
-    if isinstance(plan.declared, Declared) and plan.declared.is_same_sweep(last_plan.declared):
+    is_same = isinstance(plan.declared, Declared) and plan.declared.is_same_sweep(
+        last_plan.declared
+    )
+    if is_same and last_plan.stream in (None, plan.stream):  # None: stores of before lack it
         return
     raise UserError(
         f"{plan.name}: is the name of another sweep, `{store.command(*last_plan.command)}`; "

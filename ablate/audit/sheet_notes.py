@@ -179,7 +179,7 @@ def removed_runs(
     has_twin = len({s.file for s in sources if os.path.basename(s.file) == name}) > 1
 
     def is_of_sheet(file: str) -> bool:
-        """Whether a run's file, as it was typed in the folder of that time, is this sheet."""
+        """Return whether a run's file, typed in the folder of that time, is this sheet."""
         return os.path.abspath(file) == sheet.path if has_twin else os.path.basename(file) == name
 
     labels = []

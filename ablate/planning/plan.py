@@ -93,6 +93,7 @@ class Plan:
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Changes | None = None  # their cells are the rows
     smoke: bool = False  # do its runs only show that it works? Then no gain is judged
+    stream: str | None = None  # of proposals, whose runs these are
 
     def runs(self) -> Iterator[PlannedRun]:
         """Yield every run, seed-major: every variant once before any twice.
@@ -152,6 +153,8 @@ class Plan:
     @property
     def command(self) -> tuple[str, ...]:
         """The words after `ablate` that make the plan again."""
+        if self.stream is not None:
+            return "gate", "try", self.stream
         return ("sweep", *self.words) if self.design.trains else self.words
 
     @property
@@ -475,7 +478,7 @@ class Plan:
     def to_bytes(self) -> bytes:
         """Return the content of the plan's file, whose hash the ledger seals."""
         parts = {key: value for key, value in vars(self).items() if key != "design"}
-        for key in ("changes", "smoke"):
+        for key in ("changes", "smoke", "stream"):
             if not parts[key]:  # so the file stays as older versions wrote it
                 del parts[key]
         parts["analysis"] = self.analysis.plain
@@ -530,7 +533,8 @@ class Plan:
     @classmethod
     def _from_parts(cls, tree: Mapping[str, Any]) -> Plan:
         own_readers = ("design", "changes", "declared")
-        added = {"changes": tree.get("changes"), "smoke": tree.get("smoke", False)}
+        added = {key: tree.get(key) for key in ("changes", "stream")}
+        added["smoke"] = tree.get("smoke", False)
         names = {part.name for part in fields(cls)} - {*own_readers, *added}
         parts = {**{name: tree[name] for name in names}, **added}
         metrics = analysis_keys.parse_own_metrics(tree["own"])

@@ -77,9 +77,11 @@ class ComposedCode(NamedTuple):
         specs: Mapping[str, RunSpec],
         seeds: Sequence[int],
         declared: Mapping[str, Any],
+        stream: str,
     ) -> Plan:
         """Return the plan of a sweep of these codes, by their labels, the baseline first; each is a
-        row. Runs of a seed follow one another. `declared`: the plain tree of its declaration."""
+        row. Runs of a seed follow one another. `declared`: the plain tree of its declaration;
+        `stream`: the name of the stream that compares the codes."""
         cells = tuple(Cell(label, "", spec, spec.ids(seeds)) for label, spec in specs.items())
         return Plan(
             name=name,
@@ -90,6 +92,7 @@ class ComposedCode(NamedTuple):
             baseline=cells[0].row,
             seeds=tuple(seeds),
             declared=_declared(declared),
+            stream=stream,
         )
 
 

@@ -187,7 +187,7 @@ class StoreFolder:
 
     @property
     def is_bundle(self) -> bool:
-        """Whether `ablate export` wrote the folder: see `ablate.audit.bundle`."""
+        """Return whether `ablate export` wrote the folder: see `ablate.audit.bundle`."""
         match read_json(self.root / "environment.json"):
             case {"bundle": int()}:
                 return True

@@ -256,9 +256,9 @@ class Queries:
     def _changed(self, number: int, subject: str) -> Failure:
         """Return the error for an event that is not as it was written."""
         _, _, path = self._db.execute("PRAGMA database_list").fetchone()
-        file, here = Path(path), Path.cwd()
-        if file.is_relative_to(here):  # as it is typed
-            file = file.relative_to(here)
+        file, folder = Path(path), Path.cwd()
+        if file.is_relative_to(folder):  # as it is typed
+            file = file.relative_to(folder)
         command = StoreFolder(file.parent).command("doctor", "--repair")
         return Failure(
             f"{file}: event {number}, {subject}, was changed, or an event before it was removed; "
