@@ -329,6 +329,36 @@ def test_interpolations_are_resolved_after_values_are_set():
     assert resolve_run(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
 
 
+BOTH = {"blocks": 0.0, "blocks.0": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("layers", "factors"),
+    [
+        ([{"blocks": 0, "blocks.0": 1}], BOTH),
+        ([{"blocks.0": 1, "blocks": 0}], BOTH),
+        ([{"blocks.0": 1}, {"blocks": 0}], BOTH),
+        ([{"blocks": 0}, {"blocks.0": 1}], BOTH),
+        ([{"": None}, {"blocks": 0}], {"blocks": 0.0}),
+        ([{"blocks": 0}, {"": None}], None),
+        ([{"blocks": 0}, {"": None}, {"blocks": 1}], {"blocks": 1.0}),
+    ],
+)
+def test_a_path_of_lr_mult_and_one_below_it_each_have_a_factor(layers, factors):
+    composer = Composer(STORE)
+    settings = [{f"optim.lr_mult.{k}".strip("."): v for k, v in layer.items()} for layer in layers]
+    tree = composer.tree([SettingsLayer(str(n), layer) for n, layer in enumerate(settings)])
+    assert composer.run(tree).optim.lr_mult == factors
+
+
+def test_a_recipe_may_nest_the_paths_of_lr_mult():
+    text = (shipped_folder("conf") / "recipe" / "quick.yaml").read_text()
+    conf("recipe/mine", text.replace("lr: 3e-3", "lr: 3e-3, lr_mult: {blocks: {0: 0.5}}"))
+    words = ["recipe=mine", "optim.lr_mult.blocks.0=1", "optim.lr_mult.head=2"]
+    factors = resolve_run(words, STORE)[0]["optim"]["lr_mult"]
+    assert factors == {"blocks.0": 1.0, "head": 2.0}
+
+
 @pytest.mark.parametrize(
     ("name", "keys"),
     [

@@ -393,9 +393,21 @@ def value_at(tree: Mapping[str, Any], key: str) -> Any:
     return value_at(below, rest)
 
 
+LR_FACTORS = "optim.lr_mult."  # the prefix of keys that end in a path of parameters
+
+
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; what lies on the way is copied, since composed trees are shared."""
+    """Set a dotted key; what lies on the way is copied, since composed trees are shared.
+
+    A path of `optim.lr_mult` is one key in it: a path and one below it may each have a factor.
+    Raises UserError where a value lies on the way.
+    """
     *parents, leaf = key.split(".")
+    if key.startswith(LR_FACTORS):
+        parents, leaf = LR_FACTORS.split(".")[:-1], key.removeprefix(LR_FACTORS)
+        factors = value_at(tree, ".".join(parents))
+        if factors is None or isinstance(factors, Mapping):
+            value, leaf = {**dict(leaves(factors or {})), leaf: value}, parents.pop()
     section = tree
     for n, parent in enumerate(parents):
         below = section.get(parent, {})
