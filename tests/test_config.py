@@ -15,7 +15,9 @@ from support.runs import GOLDEN_RUN
 
 from ablate.planning.compose import Composer, resolve_run
 from ablate.planning.conf import compose_config, shipped_folder
-from ablate.planning.settings import SettingsLayer, parse_word
+from ablate.planning.declaration import settings_at
+from ablate.planning.declared import words_of
+from ablate.planning.settings import SettingsLayer, Word, parse_word
 from ablate.run import choices
 from ablate.run.build import build_run
 from ablate.shared.errors import UserError
@@ -225,6 +227,8 @@ def test_a_broken_conf_is_told_in_one_line(text, told):
         ("optim.clip=null,1", "optim.clip", (None, 1)),
         ("seeds=[0,1]", "seeds", ([0, 1],)),
         ("probe=['a b',\"c\"],[]", "probe", (["a b", "c"], [])),
+        ("optim.lr_mult={}", "optim.lr_mult", (None,)),
+        ("from.optim.lr_mult={},3", "from.optim.lr_mult", (None, 3)),
         ("train.deterministic=true,false", "train.deterministic", (True, False)),
         ("model.depth=range(1,4)", "model.depth", (1, 2, 3)),
         ("stem=glob(d*)", "stem", ("dpn",)),
@@ -349,6 +353,12 @@ def test_a_path_of_lr_mult_and_one_below_it_each_have_a_factor(layers, factors):
     settings = [{f"optim.lr_mult.{k}".strip("."): v for k, v in layer.items()} for layer in layers]
     tree = composer.tree([SettingsLayer(str(n), layer) for n, layer in enumerate(settings)])
     assert composer.run(tree).optim.lr_mult == factors
+
+
+def test_no_factors_are_null_in_a_file_and_in_python():
+    assert settings_at({"optim.lr_mult": {}}, "base") == {"optim.lr_mult": None}
+    for settings in ({"optim": {"lr_mult": {}}}, {"optim.lr_mult": {}}):
+        assert words_of(settings) == [Word("optim.lr_mult", (None,))]
 
 
 def test_a_recipe_may_nest_the_paths_of_lr_mult():

@@ -158,7 +158,12 @@ def with_spelling(word: Word, text: str) -> Word:
 
 
 def plain(value: Any, key: str) -> Any:
-    """Return a value as JSON has it. Raises UserError for settings where a value belongs."""
+    """Return a value as JSON has it. Raises UserError for settings where a value belongs.
+
+    `optim.lr_mult={}` is null: no path has a factor.
+    """
+    if is_empty_factors(value, key):
+        return None
     if isinstance(value, Mapping):
         dotted = ", ".join(f"{key}.{name}" for name in value) or f"{key}.KEY"
         raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
@@ -166,6 +171,11 @@ def plain(value: Any, key: str) -> Any:
         return [plain(item, key) for item in value]
     value = getattr(value, "text", value)  # Hydra's quoted strings
     return "pre+post" if value == "pre_post" else value  # a shell-friendly spelling
+
+
+def is_empty_factors(value: Any, key: str) -> bool:
+    """Return whether a value is the `{}` of `optim.lr_mult`, a parent's included."""
+    return value == {} and f"{key}.".rpartition("from.")[2] == LR_FACTORS
 
 
 def value_text(value: Any) -> str:
