@@ -124,6 +124,8 @@ A, B = ("--change", "a: stem=dpn"), ("--change", "b: norm=rmsnorm")
         (["--change", "a stem=dpn"], ["--change 'a stem=dpn'", "NAME: key=value"]),
         (["--change", "a:"], ["--change 'a:'", "NAME: key=value"]),
         ([*A, "--change", "a: stem=pre"], ["--change a", "given twice"]),
+        ([*B, "--change", "a: stem=dpn stem=pre"], ["--change a: stem: ", "given twice"]),
+        ([*B, "--change", "a: stem=dpn,pre"], ["--change a: stem: ", "stem=dpn"]),
         (
             [*A, "--change", "b: stem=pre"],
             ["a and b both set stem", "give 'a + b', with the stem"],

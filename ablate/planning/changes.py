@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
 from ablate.planning.declared import Change, words_of
-from ablate.planning.settings import parse_word, value_text
+from ablate.planning.settings import parse_word, single_values, value_text
 from ablate.run import Key
 from ablate.shared import UserError, unknown_value
 
@@ -301,7 +301,10 @@ def changes_of(changes: Iterable[Change]) -> DeclaredChanges:
             )
         if change.name in content:
             raise UserError(f"--change {change.name}: given twice")
-        content[change.name] = {setting.key: setting.value for setting in change.settings}
+        try:
+            content[change.name] = single_values(change.settings)
+        except UserError as error:
+            raise UserError(f"--change {change.name}: {error}") from error
     return changes_at(content, "--change")
 
 
