@@ -16,6 +16,7 @@ from ablate.analysis import stats
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.tabulate import make_table
 from ablate.planning import expand
+from ablate.planning.changes import read_changes
 from ablate.report.formats import render_table
 
 SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
@@ -94,6 +95,16 @@ def test_a_design_has_its_cells_with_the_settings_of_their_changes(design):
     assert len({*ids(plan).values()}) == len(plan.rows)
     two = planned(*words("dpn", "rms", design="both"))  # which has one design of all cells
     assert {*ids(two).items()} == {*ids(planned(*words(*THREE[:2], design="factorial"))).items()}
+
+
+def test_a_space_in_a_list_or_in_quotes_parts_no_words():
+    probe = "probe=[gradnorm, scales]"
+    text = f"""a: {probe} text.prompts=[['a ]', "{{}}"], b]  train.loss='x y'"""
+    changes = read_changes([text, f"b:{probe} stem=dpn"], {})
+    settings = [{word.key: word.value for word in change.settings} for change in changes]
+    probes = {"probe": ["gradnorm", "scales"]}
+    prompts = {"text.prompts": [["a ]", "{}"], "b"], "train.loss": "x y"}
+    assert settings == [probes | prompts, probes | {"stem": "dpn"}]
 
 
 def test_a_file_says_what_changes_set_together(shell, monkeypatch):
