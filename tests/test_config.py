@@ -235,6 +235,9 @@ def test_a_broken_conf_is_told_in_one_line(text, told):
         ("norm=pkg.mod:Class", "norm", ("pkg.mod:Class",)),
         ("data.path=~/Bücher (alt)", "data.path", ("~/Bücher (alt)",)),
         ("data.path='a,b'", "data.path", ("a,b",)),
+        ("data.path=2024,null,1.10,x", "data.path", ("2024", None, "1.10", "x")),
+        ("from.data.path=1e3", "from.data.path", ("1e3",)),
+        ("from.data.path=x (1)", "from.data.path", ("x (1)",)),
     ],
 )
 def test_words(word: str, key: str, values: tuple[object, ...]):

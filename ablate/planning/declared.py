@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.parents import bare
-from ablate.planning.settings import Word, is_empty_factors, plain, single_values, value_text
+from ablate.planning.settings import Word, bare, is_empty_factors, plain, single_values, value_text
 from ablate.run import read_value
 from ablate.shared import UserError
 

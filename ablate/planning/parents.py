@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ablate.planning.settings import Layers, SettingsLayer
+from ablate.planning.settings import Layers, SettingsLayer, bare
 from ablate.run import (
     CHOICES,
     DEFAULT_TASK,
@@ -72,13 +72,6 @@ def check_once(settings: Mapping[str, Any], place: str) -> None:
                 f"{above}{sibling} is {settings[sibling]!r}, but {key} is {value!r}: a run has the "
                 f"model of the one that it starts from; leave one of them out"
             )
-
-
-def bare(key: str) -> str:
-    """Return the key without `from.` prefixes: `data.path` for `from.from.data.path`."""
-    while _above(key):
-        key = key.removeprefix(FROM_PREFIX)
-    return key
 
 
 def _above(key: str) -> bool:

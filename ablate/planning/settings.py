@@ -98,7 +98,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         override = OverridesParser.create().parse_override(text)
         parsed = override.value()
     except HydraException as error:
-        if key == "data.path":  # a path that the grammar can't read is meant as it stands
+        if bare(key) == "data.path":  # a path that the grammar can't read is meant as it stands
             return Word(key, (value,))
         raise UserError(
             f"{key}: cannot read {value!r}: {first_line(error)}; "
@@ -110,7 +110,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if not override.is_sweep_override():
         if isinstance(parsed, list) and any(isinstance(item, Sweep | Glob) for item in parsed):
             raise UserError(f"{key}: a list can't have {value[1:-1]} in it; leave out the brackets")
-        return Word(key, (plain(parsed, key),))
+        return _with_path(Word(key, (plain(parsed, key),)), text)
     if isinstance(parsed, Glob):
         if not groups:
             raise UserError(f"{key}: glob() can't be used here; write the value")
@@ -131,7 +131,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         ) from error
     if len(items) > MOST_VALUES:
         raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
-    return _swept(key, value, [plain(item, key) for item in items])
+    return _with_path(_swept(key, value, [plain(item, key) for item in items]), text)
 
 
 def _swept(key: str, text: str, values: Iterable[Any], glob: bool = False) -> Word:
@@ -140,6 +140,15 @@ def _swept(key: str, text: str, values: Iterable[Any], glob: bool = False) -> Wo
     if not word.values:
         raise UserError(f"{key}: {text} has no values; give a range or a pattern that has some")
     return word
+
+
+def _with_path(word: Word, text: str) -> Word:
+    """Return the word; where it is a path, as it is spelled, for a folder may be called 2024."""
+    if bare(word.key) != "data.path":
+        return word
+    pairs = zip(word.values, with_spelling(word, text).values, strict=True)
+    values = tuple(value if value is None else path for value, path in pairs)
+    return dataclasses.replace(word, values=values)
 
 
 def with_spelling(word: Word, text: str) -> Word:
@@ -155,6 +164,11 @@ def with_spelling(word: Word, text: str) -> Word:
         for piece, value in zip(pieces, word.values, strict=True)
     )
     return dataclasses.replace(word, values=values)
+
+
+def bare(key: str) -> str:
+    """Return the key without `from.` prefixes: `data.path` for `from.from.data.path`."""
+    return re.sub(r"^(from\.)+", "", key)
 
 
 def plain(value: Any, key: str) -> Any:
@@ -175,7 +189,7 @@ def plain(value: Any, key: str) -> Any:
 
 def is_empty_factors(value: Any, key: str) -> bool:
     """Return whether a value is the `{}` of `optim.lr_mult`, a parent's included."""
-    return value == {} and f"{key}.".rpartition("from.")[2] == LR_FACTORS
+    return value == {} and f"{bare(key)}." == LR_FACTORS
 
 
 def value_text(value: Any) -> str:
