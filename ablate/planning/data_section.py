@@ -69,6 +69,9 @@ def complete(
     if data["path"] is not None:
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
+        if not data["path"]:  # which is no way to say the working folder
+            place = f"{data['name']}:FOLDER" if tested else "data.path=FOLDER"
+            raise UserError(f"data.path: expected a folder, got ''; give {place}")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     texts = data.get("text") is not None
     listing = None
