@@ -3,6 +3,7 @@ class or by its number; a column of every table; one file of predictions each, s
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -232,6 +233,20 @@ def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(drive
     assert run_id("eval.also=[sets/few]") != run_id("eval.also=[moved/few]")
 
 
+def split_in_two() -> None:
+    """A folder with two splits of ten classes, and none to test on."""
+    for split, number in itertools.product(("train", "val"), range(10)):
+        (place := Path("split", split, str(number))).mkdir(parents=True)
+        (place / "0.png").touch()
+
+
+@pytest.mark.parametrize(("name", "split"), [("./split/val", "train"), ("imagenet1k:split", "val")])
+def test_a_folder_is_tested_on_its_one_split_or_on_val(here, name, split):
+    split_in_two()
+    tree, _ = resolve_run([f"eval.also=[{name}]"], here / "runs")
+    assert [tested["test"] for tested in tree["eval"]["also"]] == [split]
+
+
 ENCODED = ("data=mnist", "data.cache=encoded")
 
 
@@ -242,6 +257,7 @@ ENCODED = ("data=mnist", "data.cache=encoded")
         (("eval.also=[./nosuch]",), "eval.also: ./nosuch: no such folder"),
         (("eval.also=[dark]",), "eval.also: dark: is no name of data; the folder is ./dark"),
         (("eval.also=[./dark]",), "eval.also: ./dark: data.path: dark: holds neither [^;]+$"),
+        (("eval.also=[./split]",), "eval.also: ./split: no split 'test', .* as /.*/split/val$"),
         ((*ENCODED, "eval.also=[digits]"), "eval.also: digits: cache: images of data=digits are "),
         (("eval.also=[mnist5k,mnist5k]",), "eval.also: mnist5k: two sets have this name"),
         (("eval.also=[cifar100]",), "eval.also: cifar100: has 100 classes, data=digits has 10"),
@@ -250,6 +266,7 @@ ENCODED = ("data=mnist", "data.cache=encoded")
 )
 def test_mistakes_are_told_in_a_line(here, words, said):
     Path("dark").mkdir()
+    split_in_two()
     with refused("^" + said):
         resolve_run(list(words), here / "runs")
 

@@ -16,6 +16,7 @@ from ablate.analysis import stats
 from ablate.analysis.evidence import Evidence
 from ablate.analysis.tabulate import make_table
 from ablate.planning import expand
+from ablate.planning.changes import read_changes
 from ablate.report.formats import render_table
 
 SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
@@ -96,6 +97,16 @@ def test_a_design_has_its_cells_with_the_settings_of_their_changes(design):
     assert {*ids(two).items()} == {*ids(planned(*words(*THREE[:2], design="factorial"))).items()}
 
 
+def test_a_space_in_a_list_or_in_quotes_parts_no_words():
+    probe = "probe=[gradnorm, scales]"
+    text = f"""a: {probe} text.prompts=[['a ]', "{{}}"], b]  train.loss='x y'"""
+    changes = read_changes([text, f"b:{probe} stem=dpn"], {})
+    settings = [{word.key: word.value for word in change.settings} for change in changes]
+    probes = {"probe": ["gradnorm", "scales"]}
+    prompts = {"text.prompts": [["a ]", "{}"], "b"], "train.loss": "x y"}
+    assert settings == [probes | prompts, probes | {"stem": "dpn"}]
+
+
 def test_a_file_says_what_changes_set_together(shell, monkeypatch):
     monkeypatch.chdir(shell.folder)
     Path("both.yaml").write_text(
@@ -124,6 +135,8 @@ A, B = ("--change", "a: stem=dpn"), ("--change", "b: norm=rmsnorm")
         (["--change", "a stem=dpn"], ["--change 'a stem=dpn'", "NAME: key=value"]),
         (["--change", "a:"], ["--change 'a:'", "NAME: key=value"]),
         ([*A, "--change", "a: stem=pre"], ["--change a", "given twice"]),
+        ([*B, "--change", "a: stem=dpn stem=pre"], ["--change a: stem: ", "given twice"]),
+        ([*B, "--change", "a: stem=dpn,pre"], ["--change a: stem: ", "stem=dpn"]),
         (
             [*A, "--change", "b: stem=pre"],
             ["a and b both set stem", "give 'a + b', with the stem"],

@@ -15,7 +15,9 @@ from support.runs import GOLDEN_RUN
 
 from ablate.planning.compose import Composer, resolve_run
 from ablate.planning.conf import compose_config, shipped_folder
-from ablate.planning.settings import SettingsLayer, parse_word
+from ablate.planning.declaration import settings_at
+from ablate.planning.declared import words_of
+from ablate.planning.settings import SettingsLayer, Word, parse_word
 from ablate.run import choices
 from ablate.run.build import build_run
 from ablate.shared.errors import UserError
@@ -225,12 +227,17 @@ def test_a_broken_conf_is_told_in_one_line(text, told):
         ("optim.clip=null,1", "optim.clip", (None, 1)),
         ("seeds=[0,1]", "seeds", ([0, 1],)),
         ("probe=['a b',\"c\"],[]", "probe", (["a b", "c"], [])),
+        ("optim.lr_mult={}", "optim.lr_mult", (None,)),
+        ("from.optim.lr_mult={},3", "from.optim.lr_mult", (None, 3)),
         ("train.deterministic=true,false", "train.deterministic", (True, False)),
         ("model.depth=range(1,4)", "model.depth", (1, 2, 3)),
         ("stem=glob(d*)", "stem", ("dpn",)),
         ("norm=pkg.mod:Class", "norm", ("pkg.mod:Class",)),
         ("data.path=~/Bücher (alt)", "data.path", ("~/Bücher (alt)",)),
         ("data.path='a,b'", "data.path", ("a,b",)),
+        ("data.path=2024,null,1.10,x", "data.path", ("2024", None, "1.10", "x")),
+        ("from.data.path=1e3", "from.data.path", ("1e3",)),
+        ("from.data.path=x (1)", "from.data.path", ("x (1)",)),
     ],
 )
 def test_words(word: str, key: str, values: tuple[object, ...]):
@@ -327,6 +334,42 @@ def test_the_place_of_data_has_no_other_resolver(text, monkeypatch):
 def test_interpolations_are_resolved_after_values_are_set():
     words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
     assert resolve_run(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
+
+
+BOTH = {"blocks": 0.0, "blocks.0": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("layers", "factors"),
+    [
+        ([{"blocks": 0, "blocks.0": 1}], BOTH),
+        ([{"blocks.0": 1, "blocks": 0}], BOTH),
+        ([{"blocks.0": 1}, {"blocks": 0}], BOTH),
+        ([{"blocks": 0}, {"blocks.0": 1}], BOTH),
+        ([{"": None}, {"blocks": 0}], {"blocks": 0.0}),
+        ([{"blocks": 0}, {"": None}], None),
+        ([{"blocks": 0}, {"": None}, {"blocks": 1}], {"blocks": 1.0}),
+    ],
+)
+def test_a_path_of_lr_mult_and_one_below_it_each_have_a_factor(layers, factors):
+    composer = Composer(STORE)
+    settings = [{f"optim.lr_mult.{k}".strip("."): v for k, v in layer.items()} for layer in layers]
+    tree = composer.tree([SettingsLayer(str(n), layer) for n, layer in enumerate(settings)])
+    assert composer.run(tree).optim.lr_mult == factors
+
+
+def test_no_factors_are_null_in_a_file_and_in_python():
+    assert settings_at({"optim.lr_mult": {}}, "base") == {"optim.lr_mult": None}
+    for settings in ({"optim": {"lr_mult": {}}}, {"optim.lr_mult": {}}):
+        assert words_of(settings) == [Word("optim.lr_mult", (None,))]
+
+
+def test_a_recipe_may_nest_the_paths_of_lr_mult():
+    text = (shipped_folder("conf") / "recipe" / "quick.yaml").read_text()
+    conf("recipe/mine", text.replace("lr: 3e-3", "lr: 3e-3, lr_mult: {blocks: {0: 0.5}}"))
+    words = ["recipe=mine", "optim.lr_mult.blocks.0=1", "optim.lr_mult.head=2"]
+    factors = resolve_run(words, STORE)[0]["optim"]["lr_mult"]
+    assert factors == {"blocks.0": 1.0, "head": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -394,7 +394,7 @@ def test_the_image_tower_starts_from_a_classifier():
     [
         (
             {"train.micro_batch": 4, "optim.lr_mult": None},
-            r"^train\.micro_batch: .* batch that is split",
+            r"^train\.micro_batch: .* batch that is split, .* optim\.lr_mult\.image=0$",
         ),
         ({"probe": ["scales"]}, "^probe: scales: task=contrastive has none; leave it out"),
         ({"augment.mixup": 0.2}, "^task: contrastive has no classes to mix"),

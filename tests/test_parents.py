@@ -119,6 +119,7 @@ def test_where_a_parent_s_data_lies_is_no_part_of_a_sweep_s_name(planned, here):
         (("from.train.steps=0",), "from.train.steps: "),
         (("from.weights=none.safetensors",), "from.weights: none.safetensors: no such file"),
         (("from.weights=a", "from.recipe=quick"), "from.recipe: "),
+        (("from.weights=a", "model.head_bias=-6.9"), "model.head_bias: -6.9 "),
         (("parent.seed=1",), "parent.seed: no such key"),
         (
             ("from.train.steps=3", "model.depth=1", "from.model.depth=2"),

@@ -13,6 +13,9 @@ import pytest
 import yaml
 from support.programs import filled, number
 
+from ablate.planning.expand import plan_from_words
+from ablate.planning.settings import value_at
+
 PLAYED = {
     "python train.py": {},
     "python train.py --lr 0.1 --seed 0 --out out": {"lr": 0.1},
@@ -321,6 +324,24 @@ def test_flags_lists_variables_and_spellings_reach_the_program(program):
     program("sweep", "trainer=fit", "trainer.rest=x", "trainer.version=1.10,2e3", "seeds=1")
     words = {line.partition("--bias=False|")[2] for line in printed(program)}
     assert {"x|--v|1.10|0|sub|hello", "x|--v|2e3|0|sub|hello"} <= words
+
+
+@pytest.mark.parametrize(
+    ("base", "options"),
+    [({"trainer": "fit"}, {}), ({}, {"scale": "s"}), ({"trainer": "x"}, {"scale": "s"})],
+)
+def test_a_text_keeps_its_spelling_where_a_file_names_the_trainer(
+    program, monkeypatch, base, options
+):
+    monkeypatch.chdir(program.folder)
+    rows = [{"a": {}}, {"b": {"trainer.bias": "True"}}]
+    scales = {"s": {"base": {"trainer": "fit"}}}
+    sweep = {"base": base, "variants": rows, "seeds": 1, "scales": scales}
+    Path("mine.yaml").write_text(json.dumps(sweep))
+    words = ["./mine.yaml", "trainer.version=1.0,1.10,2e3"]
+    plan, _ = plan_from_words(words, store=Path("runs"), **options)
+    versions = [value_at(cell.spec.tree, "trainer.version") for cell in plan.cells]
+    assert versions == ["1.0", "1.0", "1.10", "1.10", "2e3", "2e3"]
 
 
 def test_what_a_program_starts_with_is_part_of_its_id(program):

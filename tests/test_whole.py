@@ -359,6 +359,28 @@ def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
     assert "norm" not in net
 
 
+@pytest.mark.parametrize(
+    ("condition", "rates"),
+    [
+        ("{model.arch: mu/4}", [0.5, 0.003, 0.5]),
+        ("{model: mu/4}", [0.5, 0.003, 0.5]),
+        ("{model: 'nets.own:Net'}", [0.003, 0.5, 0.003]),
+        ("{stem: dpn}", [0.5, 0.003, 0.003]),
+    ],
+)
+def test_an_override_matches_no_setting_that_a_whole_model_replaces(folder, condition, rates):
+    (folder / "sweeps").mkdir()
+    (folder / "sweeps" / "mine.yaml").write_text(
+        f"""
+base: {{recipe: quick, data: digits, model.arch: mu/4, stem: dpn}}
+variants: [{{a: {{}}}}, {{b: {{model: "nets.own:Net"}}}}, {{c: {{model: mu/4, stem: none}}}}]
+overrides: [{{if: {condition}, set: {{optim.lr: 0.5}}}}]
+"""
+    )
+    plan = expand.plan_from_words(["mine"], store=folder / "runs")[0]
+    assert [cell.spec.tree["optim"]["lr"] for cell in plan.cells] == rates
+
+
 def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     """By name and by value: equal constructors share all, another width what hangs on no draw."""
     plan, _ = expand.plan_from_words(

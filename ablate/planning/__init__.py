@@ -173,6 +173,7 @@ if TYPE_CHECKING:
         apply_settings,
     )
     from ablate.planning.settings import (
+        LR_FACTORS,
         SettingsLayer,
         Word,
         check_sweep_name,
@@ -187,7 +188,7 @@ if TYPE_CHECKING:
     from ablate.planning.sweep_file import edit_notes, load_sweep_file
     from ablate.planning.sweep_paths import find_sweep_file, sweep_files
     from ablate.planning.templates import write_template
-    from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
+    from ablate.planning.tuning import DEFAULT_TRIALS, TUNER_KEYS
     from ablate.planning.unite import unite_plans
     from ablate.planning.words import read_line, split_analysis_words
 else:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
 from ablate.planning.declared import Change, words_of
-from ablate.planning.settings import parse_word, value_text
+from ablate.planning.settings import parse_word, single_values, value_text
 from ablate.run import Key
 from ablate.shared import UserError, unknown_value
 
@@ -279,15 +279,27 @@ def read_changes(
         return tuple(changes)
     for text in declarations:
         name, colon, settings = text.partition(":")
-        words = tuple(parse_word(word, groups) for word in _OUTSIDE_QUOTES.findall(settings))
+        words = tuple(parse_word(word, groups) for word in _split_words(settings))
         if not colon or not name.strip() or not words:
             raise UserError(f"--change {text!r}: expected {WORD}")
         changes.append(Change(name.strip(), words))
     return tuple(changes)
 
 
-# The words of a change, which spaces part that are in no quotes.
-_OUTSIDE_QUOTES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S)+""")
+# A text in quotes, spaces, or any other character.
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\s+|.""")
+
+
+def _split_words(settings: str) -> list[str]:
+    """Return the words of a change, which spaces part that are in no quotes and no list."""
+    words, depth = [""], 0
+    for token in _TOKEN.findall(settings):
+        depth += (token == "[") - (token == "]")
+        if token.isspace() and depth < 1:
+            words.append("")
+        else:
+            words[-1] += token
+    return [word for word in words if word]
 
 
 def changes_of(changes: Iterable[Change]) -> DeclaredChanges:
@@ -301,7 +313,10 @@ def changes_of(changes: Iterable[Change]) -> DeclaredChanges:
             )
         if change.name in content:
             raise UserError(f"--change {change.name}: given twice")
-        content[change.name] = {setting.key: setting.value for setting in change.settings}
+        try:
+            content[change.name] = single_values(change.settings)
+        except UserError as error:
+            raise UserError(f"--change {change.name}: {error}") from error
     return changes_at(content, "--change")
 
 

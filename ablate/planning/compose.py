@@ -302,8 +302,9 @@ class Composer:
         drop_overridden_caveats(tree, values)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
-        for key, value in values.items():
-            put(tree, key, value)
+        # Of `optim.lr_mult=null` and a path in it, the higher counts, and the path on one level.
+        for key in sorted(values, key=lambda key: (merged.height.get(key, -1), key)):
+            put(tree, key, values[key])
         if "data.hub" in values and "data.rows" not in values:  # those are the group's own
             tree["data"] = {**tree["data"], "rows": None}
         if whole_model is None and is_whole(tree["model"]):

@@ -69,6 +69,9 @@ def complete(
     if data["path"] is not None:
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
+        if not data["path"]:  # which is no way to say the working folder
+            place = f"{data['name']}:FOLDER" if tested else "data.path=FOLDER"
+            raise UserError(f"data.path: expected a folder, got ''; give {place}")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     texts = data.get("text") is not None
     listing = None
@@ -108,6 +111,8 @@ def complete(
             data[key] = key if key in (present or ()) else 0.1
     if listing is not None and listing.kind == "folder":
         data |= _folder_settings(data, listing, present or ())
+        if tested and _has_class_folders(data, listing):
+            _check_test_split(data, listing, present or ())
     splits = _split_names(data)
     if data["path"] is not None and data["hub"] is not None and present is not None:
         missing = sorted(set(splits.values()) - set(present))
@@ -153,6 +158,16 @@ def _folder_settings(
     if is_cut and "order" not in data and not (listing.path / MASKS).is_dir():
         settings["order"] = "keyed"
     return settings
+
+
+def _check_test_split(data: Mapping[str, Any], listing: Listing, present: Sequence[str]) -> None:
+    """Raise UserError where a folder that is only tested on has splits, and not the one to test."""
+    split = parse_slice("test", data["test"]).split
+    if split not in present:
+        raise UserError(
+            f"no split {split!r}, present: {', '.join(present)}; give the folder of a split, such "
+            f"as {split_folder(listing.path, present[-1])}"
+        )
 
 
 def _has_class_folders(data: Mapping[str, Any], listing: Listing) -> bool:

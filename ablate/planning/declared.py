@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.parents import bare
-from ablate.planning.settings import Word, plain, single_values, value_text
+from ablate.planning.settings import Word, bare, is_empty_factors, plain, single_values, value_text
 from ablate.run import read_value
 from ablate.shared import UserError
 
@@ -256,7 +255,7 @@ def words_of(keys: Mapping[str, Any], section: str = "") -> list[Word]:
     for key, value in keys.items():
         if not isinstance(key, str) or not key:
             raise UserError(f"{section}{key!r}: expected a key such as 'train', a text")
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not is_empty_factors(value, f"{section}{key}"):
             words += words_of(value, f"{section}{key}.")
         else:
             words.append(word_of(f"{section}{key}", value))
@@ -268,7 +267,7 @@ def _plain_value(value: Any, key: str) -> Any:
     from numbers import Integral, Real
     from os import PathLike, fspath
 
-    if isinstance(value, str):
+    if isinstance(value, str | Mapping):
         return plain(value, key)
     if value is None or isinstance(value, bool):
         return value

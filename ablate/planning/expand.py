@@ -36,6 +36,7 @@ from ablate.planning.settings import (
     single_values,
     value_at,
     value_text,
+    with_one_model,
 )
 from ablate.planning.short_name import base_name, unique_name
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
@@ -273,7 +274,9 @@ def _cell(
     layers = sweep.layers(row, column)
     with placed(layers, otherwise):
         tree = composer.tree(layers)
-    settings = {key: value for layer in layers for key, value in layer.settings.items()}
+    settings = {k: v for layer in with_one_model(layers) for k, v in layer.settings.items()}
+    if "model.arch" in settings:  # for which `model: S/16` is another word
+        settings.setdefault("model", settings["model.arch"])
     applied: list[CellRule] = []
     if sweep.excludes or sweep.overrides:
         values = {**composer.defaults, **settings}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ablate.planning.settings import Layers, SettingsLayer
+from ablate.planning.settings import Layers, SettingsLayer, bare, value_text
 from ablate.run import (
     CHOICES,
     DEFAULT_TASK,
@@ -74,13 +74,6 @@ def check_once(settings: Mapping[str, Any], place: str) -> None:
             )
 
 
-def bare(key: str) -> str:
-    """Return the key without `from.` prefixes: `data.path` for `from.from.data.path`."""
-    while _above(key):
-        key = key.removeprefix(FROM_PREFIX)
-    return key
-
-
 def _above(key: str) -> bool:
     return key.startswith(FROM_PREFIX)
 
@@ -99,14 +92,20 @@ def descend(
 ) -> None:
     """Put the parent, or the weights, that a run starts from into its composed tree.
 
-    `compose`: makes the tree of layers. Raises UserError as `compose` does, and where a run would
-    start from two things.
+    `compose`: makes the tree of layers. Raises UserError as `compose` does, where a run would start
+    from two things, and for a typed bias of a head that starts at zero.
     """
     settings = {key: value for layer in above for key, value in layer.settings.items()}
     if "weights" in settings:
         for key in settings:
             if key not in OF_FILE and key.partition(".")[0] not in SHARED_SECTIONS:
                 raise unknown_value(f"{FROM_PREFIX}{key}", key, OF_FILE, "with from.weights one of")
+        typed = {k: v for layer in above if not layer.place for k, v in layer.settings.items()}
+        if (bias := typed.get("model.head_bias", 0)) != 0 and not is_whole(tree["model"]):
+            raise UserError(
+                f"model.head_bias: {value_text(bias)} has no effect with from.weights, whose head "
+                f"starts at zero; leave it out"
+            )
         tree["model"] = _headless(tree["model"])
         tree["weights"] = {"names": "ablate"} | {k: settings[k] for k in OF_FILE if k in settings}
         return

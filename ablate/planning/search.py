@@ -30,9 +30,8 @@ from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
 from ablate.planning.design import Standing
 from ablate.planning.parents import FROM_PREFIX, is_of_parent, trees_of
 from ablate.planning.plan import Plan
-from ablate.planning.settings import sweep_file_name
+from ablate.planning.settings import LR_FACTORS, sweep_file_name
 from ablate.planning.tuning import (
-    LR_FACTORS,
     SPREAD,
     default_of,
     distribution,

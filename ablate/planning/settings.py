@@ -98,7 +98,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         override = OverridesParser.create().parse_override(text)
         parsed = override.value()
     except HydraException as error:
-        if key == "data.path":  # a path that the grammar can't read is meant as it stands
+        if bare(key) == "data.path":  # a path that the grammar can't read is meant as it stands
             return Word(key, (value,))
         raise UserError(
             f"{key}: cannot read {value!r}: {first_line(error)}; "
@@ -110,7 +110,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if not override.is_sweep_override():
         if isinstance(parsed, list) and any(isinstance(item, Sweep | Glob) for item in parsed):
             raise UserError(f"{key}: a list can't have {value[1:-1]} in it; leave out the brackets")
-        return Word(key, (plain(parsed, key),))
+        return _with_path(Word(key, (plain(parsed, key),)), text)
     if isinstance(parsed, Glob):
         if not groups:
             raise UserError(f"{key}: glob() can't be used here; write the value")
@@ -131,7 +131,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         ) from error
     if len(items) > MOST_VALUES:
         raise UserError(f"{key}: {value} has more than {MOST_VALUES:,} values")
-    return _swept(key, value, [plain(item, key) for item in items])
+    return _with_path(_swept(key, value, [plain(item, key) for item in items]), text)
 
 
 def _swept(key: str, text: str, values: Iterable[Any], glob: bool = False) -> Word:
@@ -140,6 +140,15 @@ def _swept(key: str, text: str, values: Iterable[Any], glob: bool = False) -> Wo
     if not word.values:
         raise UserError(f"{key}: {text} has no values; give a range or a pattern that has some")
     return word
+
+
+def _with_path(word: Word, text: str) -> Word:
+    """Return the word; where it is a path, as it is spelled, for a folder may be called 2024."""
+    if bare(word.key) != "data.path":
+        return word
+    pairs = zip(word.values, with_spelling(word, text).values, strict=True)
+    values = tuple(value if value is None else path for value, path in pairs)
+    return dataclasses.replace(word, values=values)
 
 
 def with_spelling(word: Word, text: str) -> Word:
@@ -157,8 +166,18 @@ def with_spelling(word: Word, text: str) -> Word:
     return dataclasses.replace(word, values=values)
 
 
+def bare(key: str) -> str:
+    """Return the key without `from.` prefixes: `data.path` for `from.from.data.path`."""
+    return re.sub(r"^(from\.)+", "", key)
+
+
 def plain(value: Any, key: str) -> Any:
-    """Return a value as JSON has it. Raises UserError for settings where a value belongs."""
+    """Return a value as JSON has it. Raises UserError for settings where a value belongs.
+
+    `optim.lr_mult={}` is null: no path has a factor.
+    """
+    if is_empty_factors(value, key):
+        return None
     if isinstance(value, Mapping):
         dotted = ", ".join(f"{key}.{name}" for name in value) or f"{key}.KEY"
         raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
@@ -166,6 +185,11 @@ def plain(value: Any, key: str) -> Any:
         return [plain(item, key) for item in value]
     value = getattr(value, "text", value)  # Hydra's quoted strings
     return "pre+post" if value == "pre_post" else value  # a shell-friendly spelling
+
+
+def is_empty_factors(value: Any, key: str) -> bool:
+    """Return whether a value is the `{}` of `optim.lr_mult`, a parent's included."""
+    return value == {} and f"{bare(key)}." == LR_FACTORS
 
 
 def value_text(value: Any) -> str:
@@ -393,9 +417,21 @@ def value_at(tree: Mapping[str, Any], key: str) -> Any:
     return value_at(below, rest)
 
 
+LR_FACTORS = "optim.lr_mult."  # the prefix of keys that end in a path of parameters
+
+
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; what lies on the way is copied, since composed trees are shared."""
+    """Set a dotted key; what lies on the way is copied, since composed trees are shared.
+
+    A path of `optim.lr_mult` is one key in it: a path and one below it may each have a factor.
+    Raises UserError where a value lies on the way.
+    """
     *parents, leaf = key.split(".")
+    if key.startswith(LR_FACTORS):
+        parents, leaf = LR_FACTORS.split(".")[:-1], key.removeprefix(LR_FACTORS)
+        factors = value_at(tree, ".".join(parents))
+        if factors is None or isinstance(factors, Mapping):
+            value, leaf = {**dict(leaves(factors or {})), leaf: value}, parents.pop()
     section = tree
     for n, parent in enumerate(parents):
         below = section.get(parent, {})

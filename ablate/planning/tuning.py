@@ -22,7 +22,7 @@ from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, settings_at
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM_PREFIX, trees_of
-from ablate.planning.settings import plain
+from ablate.planning.settings import LR_FACTORS, plain
 from ablate.run import (
     RunSpec,
     check_keys,
@@ -197,7 +197,6 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
 
 
 EDGE = 0.02  # the part of a range at each end that counts as its edge
-LR_FACTORS = "optim.lr_mult."  # the prefix of keys that end in a path of parameters
 SPREAD = 8  # trials after the default that are spread evenly, whatever the results are
 
 

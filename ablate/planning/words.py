@@ -19,6 +19,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
 from ablate.planning.changes import DEFAULT as DESIGN
 from ablate.planning.changes import WORD, changes_of, read_changes
+from ablate.planning.conf import check_yaml
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -40,7 +41,7 @@ from ablate.planning.declared import (
     words_of,
 )
 from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
-from ablate.planning.sweep_paths import sweep_files
+from ablate.planning.sweep_paths import find_sweep_file, sweep_files
 from ablate.run import TRAINER
 from ablate.shared import UserError, nearest_name
 
@@ -74,7 +75,10 @@ def read_line(
             remedy = "; a sweep's NAME comes first" if names_file else ", such as recipe=quick"
             raise UserError(f"{word}: expected KEY=VALUE{remedy}")
     parsed = [_read_word(word, groups) for word in words[has_name:]]
+    options = options or Options()
     trainers = [name for word in parsed if word.key == TRAINER for name in word.values]
+    if has_name and not trainers and any(word.key.startswith(f"{TRAINER}.") for word in parsed):
+        trainers = [_base_trainer(words[0], options.scale)]
     text_keys = {f"{TRAINER}.{key}" for name in trainers for key in declared_texts(str(name))}
     parsed = [
         with_spelling(word, text) if word.key in text_keys else word
@@ -98,7 +102,7 @@ def read_line(
         is_unknown = "." not in key and key not in (*SWEEP_KEYS, *groups)
         if is_unknown and (meant := nearest_name(key, SWEEP_KEYS, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
-    return Declared(words[0] if has_name else None, tuple(parsed), options or Options())
+    return Declared(words[0] if has_name else None, tuple(parsed), options)
 
 
 def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
@@ -108,6 +112,27 @@ def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     if key in PART_KEYS and not re.search(r"(^|,)\s*['\"]", labels):
         return Word(key, (labels.strip(),))
     return parse_word(text, groups)
+
+
+def _base_trainer(name: str, scale: str | None) -> Any:
+    """Return the trainer of a sweep file's base at a scale; None where there is none, or the file
+    can't be read, as `from_file` says."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        path = find_sweep_file(name)
+        check_yaml(path, name)
+        content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        base = content.get("base") or {}
+        if scale is not None:
+            base = {**base, **(content["scales"][scale].get("base") or {})}
+        return base.get(TRAINER)
+    except (UserError, OmegaConfBaseException, OSError, ValueError, YAMLError):
+        return None
+    except (TypeError, KeyError, AttributeError):  # a section is no mapping, or there is no scale
+        return None
 
 
 def declared_texts(trainer: str) -> set[str]:

@@ -491,7 +491,7 @@ def _texts(run: Run) -> None:
         raise UserError(
             f"train.micro_batch: task={run.task} runs the image tower twice on a batch that is "
             f"split, which may give two results while the tower trains; got "
-            f"{run.train.micro_batch}, set train.micro_batch=null or optim.lr_mult={{image: 0}}"
+            f"{run.train.micro_batch}, set train.micro_batch=null or optim.lr_mult.image=0"
         )
     if run.augment.mixup or run.augment.cutmix or run.train.label_smoothing:
         raise UserError(
