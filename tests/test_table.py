@@ -526,6 +526,19 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     assert (first.values["compared"], first.values["contrasts"]) == (5, 10)
 
 
+def test_the_error_of_a_table_wide_family_counts_each_comparison_in_its_own_column():
+    """Where five variants were read in each of two columns, two of which are in the table."""
+    wide = {"columns": ("S", "Ti"), "family": "table", "spread": "paired"}
+    plan, results = grown(**wide)
+    best, three = (part(p, "base", "better", "worse") for p in (plan, grown(3, **wide)[0]))
+    for earlier, variants in (((three,), 2), ((three, plan), 5)):
+        table = tabulate(best, results, before(best, *earlier))
+        method = stats.Method("paired", contrasts=2 * variants, variants=variants)
+        [readings] = notes_of(table, "looks.other-readings")
+        expected = 1 - (1 - stats.look_error((3, 5), method)) ** 2
+        assert readings.values["error"] == pytest.approx(expected)
+
+
 def test_only_the_columns_that_differ_are_named():
     plan, results = grown(columns=("S", "Ti"))
     cells = tuple(c for c in plan.cells if c.column == "S" or c.row in ("base", "better"))

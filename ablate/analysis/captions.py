@@ -418,7 +418,14 @@ def look_notes(
         sentences += _by_column(
             plan, methods, lambda column: _among(past, column, methods[column].contrasts)
         )
-        sentences += (*_read_at(plan, counts, methods, is_error_known), *changed)
+        # Of each column, with all that was read in it; the family may be of all columns.
+        all_read = {
+            column: dataclasses.replace(
+                method, variants=max(method.variants, past.contrasts(column))
+            )
+            for column, method in methods.items()
+        }
+        sentences += (*_read_at(plan, counts, all_read, is_error_known), *changed)
         sentences += _by_column(
             plan, methods, lambda column: _shared_baseline_note(plan, past, column)
         )
@@ -475,7 +482,8 @@ def _read_at(
     is_error_known: bool,
 ) -> Iterator[Sentence]:
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
-    seeds, which were not declared; with the error, where nothing else makes it unknown."""
+    seeds, which were not declared; with the error, where nothing else makes it unknown. `methods`:
+    by column, with all comparisons that were read in it as its variants."""
     alike: list[tuple[dict[str, Any], list[str]]] = []
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
@@ -486,7 +494,7 @@ def _read_at(
             else:
                 labels.append(column)
     for readings, columns in alike:
-        errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
+        errors = [stats.look_error(counts[c].numbers, methods[c]) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
         headings = [plan.heading(c) for c in columns] if len(columns) < len(methods) else []
@@ -500,11 +508,6 @@ def _read_at(
             of_column=len(errors) > 1 and by_column,
             **readings,
         )
-
-
-def _widened_method(method: stats.Method) -> stats.Method:
-    """Return the method for a column that has all variants that were read."""
-    return dataclasses.replace(method, variants=max(method.contrasts, method.variants))
 
 
 def _what_was_read(n: int) -> str:
