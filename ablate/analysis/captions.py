@@ -126,7 +126,11 @@ def _metric(
     lines = [line for block in blocks for line in block.lines]
     has_effects = plan.changes is not None and any(line.gain.low is not None for line in lines)
     effects = gain_alpha(plan.analysis) if has_effects else None
-    counts = [{entry.n for entry in column.entries if entry.n} for column in columns]
+    # Of gains and of means: a gain is on fewer seeds than its row where the baseline lacks some.
+    counts = [
+        {n for e in column.entries for n in (e.n, e.accuracy.n if e.accuracy else 0) if n}
+        for column in columns
+    ]
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
     reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
     reading = sentence("reading", **reading_values, effects=effects, uneven=uneven)

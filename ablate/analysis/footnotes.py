@@ -93,7 +93,9 @@ def _of_runs(row: JudgedRow) -> Iterator[Sentence]:
             fisher=fisher,
         )
     if scores.main.never and not has_target:
-        yield sentence("never", seeds=[*scores.main.never])
+        silences = {"baseline": True, "looks": bool(plan.design.seed_counts)}
+        of_column = {} if plan.is_judged(scores.cell.row) else silences
+        yield sentence("never", seeds=[*scores.main.never], **of_column)
     for name, values in scores.beyond.items():
         yield sentence(
             "beyond",

@@ -106,10 +106,15 @@ def _fisher_clause(fisher: Values | None) -> str:
 
 
 @writes("never")
-def never(seeds: Sequence[int]) -> str:
+def never(seeds: Sequence[int], baseline: bool = False, looks: bool = False) -> str:
+    """`baseline`: whether the row is the baseline, over which all gains of its column are;
+    `looks`: whether looks judge these."""
+    consequence = "the row has no verdict"
+    if baseline:
+        consequence = f"no row of this column has a {'further ' * looks}verdict"
     return (
         f"{seed_names(seeds).capitalize()} never reached the threshold and "
-        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so the row has no verdict."
+        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so {consequence}."
     )
 
 
