@@ -21,7 +21,7 @@ from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
-from ablate.analysis.scores import Scores, repeats_of
+from ablate.analysis.scores import Scores
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
@@ -345,8 +345,7 @@ def _few_seeds(plan: Plan, n: int, gains: Sequence[Mapping[str, Any]]) -> Senten
 def _repeats_value(plan: Plan) -> dict[str, str]:
     """Return the value of a sentence that says what n counts, where that is not seeds: the JSON of
     all other tables, which bundles hold, stays as it was."""
-    repeats = repeats_of(plan)
-    return {} if repeats == "seeds" else {"repeats": repeats}
+    return {} if plan.repeats == "seeds" else {"repeats": plan.repeats}
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:

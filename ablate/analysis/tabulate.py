@@ -40,7 +40,6 @@ from ablate.analysis.scores import (
     Scores,
     Values,
     mean_by_replicate,
-    repeats_of,
     sets_of,
 )
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
@@ -149,7 +148,7 @@ def make_table(
         baseline=plan.baseline,
         baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
-        repeats=repeats_of(plan),
+        repeats=plan.repeats,
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,
