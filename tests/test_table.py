@@ -33,7 +33,7 @@ from ablate.analysis.english import captions
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.summary import PValues
-from ablate.planning.cell import Column
+from ablate.planning.cell import Column, Tune, TuningStage
 from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan
 from ablate.report.formats import DEFAULT_SHOW, render_table
@@ -286,6 +286,21 @@ def test_a_row_far_from_zero_by_eye_is_unstable_and_says_what_would_decide():
         if scipy.stats.t.ppf(1 - 0.05 / 10, n - 1) * d.std(ddof=1) / math.sqrt(n) < -d.mean()
     )
     assert unstable.values["needed_seeds"] == n
+
+
+def test_an_unstable_row_whose_seeds_share_searches_is_of_searches():
+    tune = Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 5),), repeats=3)
+    values = {row: np.repeat(of, 2) for row, of in (PLANTED | {"worse": [88, 45, 37]}).items()}
+    plan = dataclasses.replace(make_plan([*values], seeds=6), tune=tune)
+    by_search = {row: np.ravel(np.reshape(of, (3, 2)).T) for row, of in values.items()}
+    table = tabulate(plan, plant(plan, by_search))  # searches are dealt to seeds in turn
+    [unstable] = notes_of(table, "verdict.unstable")
+    assert (unstable.values["searches"], unstable.values["seed"]) == (True, None)
+    assert unstable.values["gain"] == pytest.approx(88 - PLANTED["base"][0])
+    [metric] = notes_of(table, "metric")
+    assert metric.values["searches"]
+    assert "eed" not in unstable.text
+    assert "training seeds" not in metric.text
 
 
 def test_a_row_that_always_diverged_has_nothing_but_its_count():

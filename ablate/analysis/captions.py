@@ -134,7 +134,8 @@ def _metric(
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
     reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
     reading = sentence("reading", **reading_values, effects=effects, uneven=uneven)
-    return reading, sentence("metric", **values, test=test)
+    searches = {"searches": True} if plan.repeats == "searches" else {}
+    return reading, sentence("metric", **values, **searches, test=test)
 
 
 def _target(
