@@ -170,6 +170,22 @@ def test_the_same_predictions_in_every_seed_did_nothing():
     assert entries(planted(values, changed))["unclear"].verdict == "can't tell"
 
 
+@pytest.mark.parametrize("row", ["base", "unclear"])
+def test_a_row_did_nothing_in_the_seeds_that_it_shares_with_the_baseline(row):
+    """Where either lacks seed 1, which the user has skipped."""
+    plan, results = grown()
+    plan, results = part(plan, "base", "unclear"), {**results}
+    for seed in range(5):
+        digest = {"predictions_sha256": f"digest {seed}"}
+        results[f"unclear@#{seed}"] = {**results[f"base@#{seed}"], **digest}
+        results[f"base@#{seed}"] |= digest
+    skipped = dataclasses.replace(plan, skipped={f"{row}#1": {"status": "planned"}})
+    unclear = entries(tabulate(skipped, results))["unclear"]
+    assert (unclear.verdict, unclear.gain.n) == ("did nothing", 4)
+    results["unclear@#2"] |= {"predictions_sha256": "another"}
+    assert entries(tabulate(skipped, results))["unclear"].verdict == "can't tell"
+
+
 def test_two_seeds_give_intervals_and_no_verdicts():
     table = planted({row: values[:2] for row, values in PLANTED.items()})
     better = entries(table)["better"]
