@@ -186,6 +186,13 @@ def test_a_row_did_nothing_in_the_seeds_that_it_shares_with_the_baseline(row):
     assert entries(tabulate(skipped, results))["unclear"].verdict == "can't tell"
 
 
+def test_rows_without_any_spread_promise_nothing_of_more_seeds():
+    values = {"base": [90] * 5, "a": [92] * 5, "noisy": [89, 90, 92, 88, 91]}
+    table = planted(values, metric="loss")
+    assert entries(table)["noisy"].verdict == "can't tell"
+    assert table.columns[0].forecast is None
+
+
 def test_two_seeds_give_intervals_and_no_verdicts():
     table = planted({row: values[:2] for row, values in PLANTED.items()})
     better = entries(table)["better"]
