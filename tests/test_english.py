@@ -193,7 +193,9 @@ EXAMPLES = [
         {"diverged": [{"seed": 2, "step": None}], "never": [], "planned": 9, "has_side": False},
         ["1 of 9 runs has no number (seed 2)"],
     ),
-    ("never", {"seeds": [4, 6]}, ["eeds 4, 6 "]),
+    ("never", {"seeds": [4, 6]}, ["eeds 4, 6 ", "the row has no verdict"]),
+    ("never", {"seeds": [4], "baseline": True, "looks": False}, ["eed 4 ", "column has a verdict"]),
+    ("never", {"seeds": [4], "baseline": True, "looks": True}, ["column has a further verdict"]),
     (
         "noise.resolution",
         {"columns": [RESOLVED], "points": "dB", "seeds": 7},

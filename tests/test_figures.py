@@ -19,8 +19,10 @@ from support.tables import finished, make_plan, plant, tabulate
 from ablate.analysis import stats
 from ablate.analysis.effects import TOGETHER
 from ablate.planning import expand
+from ablate.planning.cell import Column
 from ablate.report.page import render_page
 from ablate.report.plot import FIGURE_KINDS, FigureForm
+from ablate.report.plot.across import across
 from ablate.report.plot.changes import EXPECTED, FADED, changes, pairs
 from ablate.report.plot.curves import curves
 from ablate.report.plot.form import COLOURS, inks
@@ -216,6 +218,20 @@ def test_a_figure_without_intervals_promises_no_bars():
         sheet = draw(gain, drawn_plan, table)
         assert "Bars:" not in said(sheet)
         assert re.search(f"No gain .*{reason}", said(sheet))
+
+
+@pytest.mark.parametrize(
+    ("smoke", "values", "reason"),
+    [(True, [90.0, 91.0], "smoke"), (False, [90.0, 90.0], "equal"), (False, [90.0], "single")],
+)
+def test_a_figure_states_why_means_have_no_bars(smoke, values, reason):
+    plan = make_plan(["base", "other"], ("1", "2"), len(values))
+    columns = tuple(Column(c.label, {"model.depth": int(c.label)}) for c in plan.columns)
+    plan = replace(plan, columns=columns, smoke=smoke)
+    results = plant(plan, {"base": values, "other": values})
+    lines = said(draw(across, plan, tabulate(plan, results)))
+    reasons = {"smoke": "smoke test has", "equal": "seeds are equal", "single": "single seed"}
+    assert [name for name, words in reasons.items() if words in lines] == [reason]
 
 
 # --- Changes ------------------------------------------------------------------------------------

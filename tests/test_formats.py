@@ -20,6 +20,7 @@ from support.tables import entries, finished, make_plan, note, notes_of, tabulat
 from ablate.analysis import stats
 from ablate.analysis.note import FOOTNOTES
 from ablate.planning.cell import Column
+from ablate.planning.design import Fixed, Looks
 from ablate.report.formats import DEFAULT_SHOW, check_show, grid, latex, render_table
 from ablate.report.formats.latex import escape
 from ablate.run.metrics import TASKS
@@ -445,6 +446,27 @@ def test_epochs_to_counts_who_never_gets_there():
     lacking = r"auc: run .* has 0 of the two validations that a curve needs"
     with pytest.raises(UserError, match=lacking):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])
+
+
+def test_a_baseline_that_never_gets_there_is_said_to_silence_its_column():
+    """Also at looks; and the gain, on the seeds of both, is no longer the difference of means."""
+    plan = make_plan(["base", "a", "b"], seeds=4, metric="epochs_to:0.9")
+    results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
+    firsts = {"base": (10, 9, 12, 11), "a": (5, 20, 6, 5), "b": (10, 9, 11, 12)}
+    curves = {
+        f"{row}@#{seed}": curve([0.5] * (first - 1) + [0.95] * (row != "base" or seed != 1))
+        for row, of in firsts.items()
+        for seed, first in enumerate(of)
+    }
+    for design in (Fixed(), Looks((3, 4))):
+        table = tabulate(replace(plan, design=design), results, curves=curves.__getitem__)
+        [never] = notes_of(table, "never")
+        silences = {"baseline": True, "looks": isinstance(design, Looks)}
+        assert (never.values, never.place) == ({"seeds": [1], **silences}, ("base", ""))
+        assert not any(entry.verdict for entry in table.entries)
+        [reading] = notes_of(table, "reading")
+        assert reading.values["uneven"]
+    assert notes_of(tabulate(plan, results, curves=lambda run: curves["a@#0"]), "never") == []
 
 
 # --- The command --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from support.plans import with_sections
 from support.tables import finished, make_plan, notes_of, tabulate
 
 from ablate.analysis import paper, stats
-from ablate.planning.cell import Column
+from ablate.planning.cell import Column, Tune, TuningStage
 from ablate.planning.expand import plan_from_words as make_real
 from ablate.report.formats import render_table
 from ablate.report.formats.parts import OTHER_SUBJECT
@@ -320,6 +320,18 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
         assert lines[-2] == f"  all columns with {max(needs)} seeds: {total:.2g} device-hours"
         assert [line for line in lines if line.startswith("  Ti/4: ")]
         assert len(needs) == 2
+
+
+def test_where_seeds_share_searches_searches_are_forecast_with_all_their_runs():
+    tune = Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 5),), repeats=3)
+    plan = dataclasses.replace(make_plan(["base", "a", "b"], ("S", "B"), seeds=7), tune=tune)
+    lines = forecast_lines(plan, 1.0, None, cost_of(plan), results_of(plan, {}, noise=0.4))
+    assert "3 searches" in lines[3]
+    assert not [line for line in lines if "seed" in line]
+    assert "21 finished" in lines[1]
+    needed = max(int(n) for line in lines for n in re.findall(r"needs (\d+)", line))
+    total = needed * 7 / 3 * 6 * 36 / 3600  # of six cells, a search has 7 / 3 runs of 36 s
+    assert lines[-1].endswith(f"{needed} searches: {total:.2g} device-hours")
 
 
 def test_without_runs_the_spread_is_an_assumption_that_is_said():

@@ -14,11 +14,13 @@ from support.tables import make_plan, notes_of, plant, tabulate, text_of
 
 import ablate
 from ablate.analysis import stats
+from ablate.analysis.effects import gain_sign
 from ablate.analysis.judging import method_of
 from ablate.analysis.stats import Flips, ImageFlips, Method
 from ablate.audit.bundle import Bundle
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Row
+from ablate.planning.changes import Changes
 from ablate.planning.design import Looks
 from ablate.planning.expand import plan_from_words
 from ablate.run.spec import RunSpec
@@ -220,6 +222,20 @@ def test_a_smaller_metric_is_better_also_in_a_contrast():
     block = tabulate(plan, plant(plan, values)).blocks[0]
     assert block.lines[0].gain.mean == pytest.approx(0.1, abs=0.001)
     assert block.lines[0].verdict == "better"
+
+
+@pytest.mark.parametrize("metric", ["top1", "loss"])
+def test_a_note_states_the_sign_of_differences_where_less_is_better(metric):
+    """Of contrasts between rows and of main effects, whose words alone have the other sign."""
+    compared = make_plan(["none", "a", "b", "all"], metric=metric, contrasts=A_MINUS_B)
+    cells = {"none": (), "a": ("a",), "b": ("b",), "all": ("a", "b")}
+    changes = Changes(("a", "b"), "factorial", cells)
+    crossed = dataclasses.replace(make_plan([*cells], metric=metric), changes=changes)
+    assert bool(gain_sign(compared)) == (metric == "loss")
+    values = {"none": [50.0, 51, 52], "a": [60, 61, 62.1], "b": [70, 71, 72.2], "all": [80] * 3}
+    for plan in (compared, crossed):
+        block = tabulate(plan, plant(plan, values)).blocks[0]
+        assert block.note.endswith(("without", "above")[plan is compared] + gain_sign(plan))
 
 
 @pytest.mark.parametrize(

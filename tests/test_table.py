@@ -33,7 +33,7 @@ from ablate.analysis.english import captions
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import WARNING_KINDS
 from ablate.analysis.summary import PValues
-from ablate.planning.cell import Column
+from ablate.planning.cell import Column, Tune, TuningStage
 from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan
 from ablate.report.formats import DEFAULT_SHOW, render_table
@@ -170,6 +170,29 @@ def test_the_same_predictions_in_every_seed_did_nothing():
     assert entries(planted(values, changed))["unclear"].verdict == "can't tell"
 
 
+@pytest.mark.parametrize("row", ["base", "unclear"])
+def test_a_row_did_nothing_in_the_seeds_that_it_shares_with_the_baseline(row):
+    """Where either lacks seed 1, which the user has skipped."""
+    plan, results = grown()
+    plan, results = part(plan, "base", "unclear"), {**results}
+    for seed in range(5):
+        digest = {"predictions_sha256": f"digest {seed}"}
+        results[f"unclear@#{seed}"] = {**results[f"base@#{seed}"], **digest}
+        results[f"base@#{seed}"] |= digest
+    skipped = dataclasses.replace(plan, skipped={f"{row}#1": {"status": "planned"}})
+    unclear = entries(tabulate(skipped, results))["unclear"]
+    assert (unclear.verdict, unclear.gain.n) == ("did nothing", 4)
+    results["unclear@#2"] |= {"predictions_sha256": "another"}
+    assert entries(tabulate(skipped, results))["unclear"].verdict == "can't tell"
+
+
+def test_rows_without_any_spread_promise_nothing_of_more_seeds():
+    values = {"base": [90] * 5, "a": [92] * 5, "noisy": [89, 90, 92, 88, 91]}
+    table = planted(values, metric="loss")
+    assert entries(table)["noisy"].verdict == "can't tell"
+    assert table.columns[0].forecast is None
+
+
 def test_two_seeds_give_intervals_and_no_verdicts():
     table = planted({row: values[:2] for row, values in PLANTED.items()})
     better = entries(table)["better"]
@@ -286,6 +309,21 @@ def test_a_row_far_from_zero_by_eye_is_unstable_and_says_what_would_decide():
         if scipy.stats.t.ppf(1 - 0.05 / 10, n - 1) * d.std(ddof=1) / math.sqrt(n) < -d.mean()
     )
     assert unstable.values["needed_seeds"] == n
+
+
+def test_an_unstable_row_whose_seeds_share_searches_is_of_searches():
+    tune = Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 5),), repeats=3)
+    values = {row: np.repeat(of, 2) for row, of in (PLANTED | {"worse": [88, 45, 37]}).items()}
+    plan = dataclasses.replace(make_plan([*values], seeds=6), tune=tune)
+    by_search = {row: np.ravel(np.reshape(of, (3, 2)).T) for row, of in values.items()}
+    table = tabulate(plan, plant(plan, by_search))  # searches are dealt to seeds in turn
+    [unstable] = notes_of(table, "verdict.unstable")
+    assert (unstable.values["searches"], unstable.values["seed"]) == (True, None)
+    assert unstable.values["gain"] == pytest.approx(88 - PLANTED["base"][0])
+    [metric] = notes_of(table, "metric")
+    assert metric.values["searches"]
+    assert "eed" not in unstable.text
+    assert "training seeds" not in metric.text
 
 
 def test_a_row_that_always_diverged_has_nothing_but_its_count():
@@ -524,6 +562,19 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     first, *_ = table.unmarked_notes(*WARNING_KINDS)
     assert first.key == "looks.among"
     assert (first.values["compared"], first.values["contrasts"]) == (5, 10)
+
+
+def test_the_error_of_a_table_wide_family_counts_each_comparison_in_its_own_column():
+    """Where five variants were read in each of two columns, two of which are in the table."""
+    wide = {"columns": ("S", "Ti"), "family": "table", "spread": "paired"}
+    plan, results = grown(**wide)
+    best, three = (part(p, "base", "better", "worse") for p in (plan, grown(3, **wide)[0]))
+    for earlier, variants in (((three,), 2), ((three, plan), 5)):
+        table = tabulate(best, results, before(best, *earlier))
+        method = stats.Method("paired", contrasts=2 * variants, variants=variants)
+        [readings] = notes_of(table, "looks.other-readings")
+        expected = 1 - (1 - stats.look_error((3, 5), method)) ** 2
+        assert readings.values["error"] == pytest.approx(expected)
 
 
 def test_only_the_columns_that_differ_are_named():

@@ -21,7 +21,7 @@ from ablate.analysis.english import looks
 from ablate.analysis.footnotes import diverged_runs
 from ablate.analysis.judging import Detail, gain_alpha, verdict_words
 from ablate.analysis.note import Note, Sentence, notes, sentence
-from ablate.analysis.scores import Scores, repeats_of
+from ablate.analysis.scores import Scores
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
@@ -126,11 +126,16 @@ def _metric(
     lines = [line for block in blocks for line in block.lines]
     has_effects = plan.changes is not None and any(line.gain.low is not None for line in lines)
     effects = gain_alpha(plan.analysis) if has_effects else None
-    counts = [{entry.n for entry in column.entries if entry.n} for column in columns]
+    # Of gains and of means: a gain is on fewer seeds than its row where the baseline lacks some.
+    counts = [
+        {n for e in column.entries for n in (e.n, e.accuracy.n if e.accuracy else 0) if n}
+        for column in columns
+    ]
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
     reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
     reading = sentence("reading", **reading_values, effects=effects, uneven=uneven)
-    return reading, sentence("metric", **values, test=test)
+    searches = {"searches": True} if plan.repeats == "searches" else {}
+    return reading, sentence("metric", **values, **searches, test=test)
 
 
 def _target(
@@ -341,8 +346,7 @@ def _few_seeds(plan: Plan, n: int, gains: Sequence[Mapping[str, Any]]) -> Senten
 def _repeats_value(plan: Plan) -> dict[str, str]:
     """Return the value of a sentence that says what n counts, where that is not seeds: the JSON of
     all other tables, which bundles hold, stays as it was."""
-    repeats = repeats_of(plan)
-    return {} if repeats == "seeds" else {"repeats": repeats}
+    return {} if plan.repeats == "seeds" else {"repeats": plan.repeats}
 
 
 def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[Sentence]:
@@ -418,7 +422,14 @@ def look_notes(
         sentences += _by_column(
             plan, methods, lambda column: _among(past, column, methods[column].contrasts)
         )
-        sentences += (*_read_at(plan, counts, methods, is_error_known), *changed)
+        # Of each column, with all that was read in it; the family may be of all columns.
+        all_read = {
+            column: dataclasses.replace(
+                method, variants=max(method.variants, past.contrasts(column))
+            )
+            for column, method in methods.items()
+        }
+        sentences += (*_read_at(plan, counts, all_read, is_error_known), *changed)
         sentences += _by_column(
             plan, methods, lambda column: _shared_baseline_note(plan, past, column)
         )
@@ -475,7 +486,8 @@ def _read_at(
     is_error_known: bool,
 ) -> Iterator[Sentence]:
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
-    seeds, which were not declared; with the error, where nothing else makes it unknown."""
+    seeds, which were not declared; with the error, where nothing else makes it unknown. `methods`:
+    by column, with all comparisons that were read in it as its variants."""
     alike: list[tuple[dict[str, Any], list[str]]] = []
     for column, seed_counts in counts.items():
         if len(seed_counts.numbers) > 1 and not seed_counts.are_declared:
@@ -486,7 +498,7 @@ def _read_at(
             else:
                 labels.append(column)
     for readings, columns in alike:
-        errors = [stats.look_error(counts[c].numbers, _widened_method(methods[c])) for c in columns]
+        errors = [stats.look_error(counts[c].numbers, methods[c]) for c in columns]
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
         headings = [plan.heading(c) for c in columns] if len(columns) < len(methods) else []
@@ -500,11 +512,6 @@ def _read_at(
             of_column=len(errors) > 1 and by_column,
             **readings,
         )
-
-
-def _widened_method(method: stats.Method) -> stats.Method:
-    """Return the method for a column that has all variants that were read."""
-    return dataclasses.replace(method, variants=max(method.contrasts, method.variants))
 
 
 def _what_was_read(n: int) -> str:

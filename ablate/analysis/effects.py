@@ -127,6 +127,11 @@ MEANINGS = {
 }
 
 
+def gain_sign(plan: Plan) -> str:
+    """Return the end of the words for a difference: its sign where less is better, "" elsewhere."""
+    return ", with the sign of a gain: above 0 is better" if plan.metric.sign < 0 else ""
+
+
 def _changes_block(
     arrays: Arrays, changes: Changes, c: int, course: ColumnCourse | None
 ) -> Summary:
@@ -171,7 +176,9 @@ def _changes_block(
         if row.unlikely is not None:
             stops.setdefault(f"stopped {row.stop}", []).append(effect_label(*place))
     stopped = [f"{', '.join(labels)} {stop}" for stop, labels in stops.items()]
-    meanings = [MEANINGS[part] for part in changes.parts]
+    meanings = [
+        MEANINGS[part] + gain_sign(arrays.plan) * (part == MAIN_EFFECT) for part in changes.parts
+    ]
     by_label = {effect_label(*place): gain for place, gain in judged_changes.gains.items()}
     return Summary(
         kind="change",

@@ -7,6 +7,7 @@ MACHINE_FACTS, too (audit/rerun.py).
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from ablate.analysis.english import footnotes as english
 from ablate.analysis.judged_row import JudgedRow
 from ablate.analysis.judging import is_partial, is_wide
 from ablate.analysis.note import Note, Sentence, notes, sentence
-from ablate.analysis.scores import LARGEST, Scores, blocks_of
+from ablate.analysis.scores import LARGEST, Scores, blocks_of, mean_by_replicate
 from ablate.analysis.table import better_side
 from ablate.planning import Cell, Plan, TuningWinner
 from ablate.run import RunSpec, decoding_words
@@ -93,7 +94,9 @@ def _of_runs(row: JudgedRow) -> Iterator[Sentence]:
             fisher=fisher,
         )
     if scores.main.never and not has_target:
-        yield sentence("never", seeds=[*scores.main.never])
+        silences = {"baseline": True, "looks": bool(plan.design.seed_counts)}
+        of_column = {} if plan.is_judged(scores.cell.row) else silences
+        yield sentence("never", seeds=[*scores.main.never], **of_column)
     for name, values in scores.beyond.items():
         yield sentence(
             "beyond",
@@ -179,9 +182,12 @@ def _few_beside_more(row: JudgedRow) -> bool:
 
 def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> Sentence:
     """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it. Without
-    seeds, whose runs have no pairs, by each run's gain over the mean of the baseline's."""
-    metric = plan.metric
+    seeds, whose runs have no pairs, by each run's gain over the mean of the baseline's; of searches
+    that several seeds share, by the mean of each."""
+    metric, searches = plan.metric, plan.repeats == "searches"
     ours, theirs = scores.main.by_seed, base.main.by_seed
+    if searches:
+        ours, theirs = (_by_search(side, plan) for side in (scores, base))
     if not plan.design.blocks:
         theirs = dict.fromkeys(ours, statistics.fmean(theirs.values()))
     gains = {seed: metric.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
@@ -191,11 +197,18 @@ def _unstable(plan: Plan, scores: Scores, gain: stats.RowGain, base: Scores) -> 
         "verdict.unstable",
         metric={"change": metric.change, "points": metric.points, "decimals": metric.decimals},
         ratio=gain.ratio,
-        seed=worst if plan.design.blocks else None,
+        seed=worst if plan.repeats == "seeds" else None,
         gain=gains[worst],
         needed_seeds=gain.decides,
         most_seeds=stats.MOST_SEEDS,
+        **({"searches": True} if searches else {}),
     )
+
+
+def _by_search(scores: Scores, plan: Plan) -> dict[int, float]:
+    """Return the mean of the seeds of each search that has a value, by its place."""
+    means = enumerate(mean_by_replicate(scores.main, plan))
+    return {search: mean for search, mean in means if not math.isnan(mean)}
 
 
 def _tuned_settings(choices: Sequence[TuningWinner]) -> Iterator[Sentence]:

@@ -59,9 +59,18 @@ class JudgedRow:
 
     @property
     def _did_nothing(self) -> bool:
-        """True if the predictions of every seed are those of the baseline, bit for bit."""
-        mine, theirs = (
-            [result.get("predictions_sha256") for result in scores.results] if scores else []
-            for scores in (self.scores, self.base)
-        )
-        return all(mine) and mine == theirs[: len(mine)]  # which may have more seeds
+        """True if the predictions of every seed that both have are those of the baseline, bit for
+        bit."""
+        mine, theirs = (self._predictions(scores) for scores in (self.scores, self.base))
+        # Runs of a sheet without seeds have no pairs: each of the row counts.
+        seeds = mine.keys() & theirs.keys() if self.plan.design.blocks else mine.keys()
+        return bool(seeds) and all(mine[s] and mine[s] == theirs.get(s) for s in seeds)
+
+    def _predictions(self, scores: Scores | None) -> dict[int, str | None]:
+        """Return the hash of the predictions of each run with a result, by its seed; None where it
+        has no predictions."""
+        if scores is None:
+            return {}
+        seeds = [s for s in self.plan.planned(scores.cell) if s not in scores.missing]
+        hashes = (result.get("predictions_sha256") for result in scores.results)
+        return dict(zip(seeds, hashes, strict=True))

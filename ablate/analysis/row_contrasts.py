@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ablate.analysis import stats
 from ablate.analysis.across import joined_note
-from ablate.analysis.effects import hidden_intervals, own_reasons
+from ablate.analysis.effects import gain_sign, hidden_intervals, own_reasons
 from ablate.analysis.evidence import ColumnEvidence, Evidence
 from ablate.analysis.judging import Detail, is_partial, method_of, shown_gain, verdict_of
 from ablate.analysis.sequential import ColumnCourse
@@ -46,7 +46,8 @@ def contrast_blocks(
             name="row_contrast",
             title="Contrasts between rows",
             note=joined_note(
-                "the first row minus the second, among the comparisons of the gains above",
+                "the first row minus the second, among the comparisons of the gains above"
+                + gain_sign(plan),
                 hidden_intervals(plan, gains, detail),
             ),
             contrasts=comparisons,

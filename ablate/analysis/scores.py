@@ -67,14 +67,6 @@ def mean_by_replicate(values: Values, plan: Plan) -> list[float]:
     return [math.fsum(some) / len(some) if some else math.nan for some in replicate_values]
 
 
-def repeats_of(plan: Plan) -> str:
-    """Return the plural of what n counts: "seeds", "searches" where several seeds share one, or
-    "runs" of a sheet without seeds."""
-    if not plan.design.blocks:
-        return "runs"
-    return "searches" if any(len(seeds) > 1 for seeds in plan.replicates) else "seeds"
-
-
 def cell_scores(
     cell: Cell,
     plan: Plan,

@@ -40,7 +40,6 @@ from ablate.analysis.scores import (
     Scores,
     Values,
     mean_by_replicate,
-    repeats_of,
     sets_of,
 )
 from ablate.analysis.sequential import ColumnCourse, follow, judged_gains, means_alone
@@ -149,7 +148,7 @@ def make_table(
         baseline=plan.baseline,
         baseline_words=plan.baseline_words,
         seeds=plan.counted_seeds,
-        repeats=repeats_of(plan),
+        repeats=plan.repeats,
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,
@@ -337,10 +336,10 @@ def _forecast(
     plan: Plan, gains: stats.ColumnGains, method: stats.Method, entries: Sequence[Entry]
 ) -> Resolution | None:
     """Forecast the gain that twice as many seeds would resolve. None unless some verdict is "can't
-    tell", the rows share a known spread, and more seeds would be judged in the same way."""
+    tell", the rows share a known spread above 0, and more seeds would be judged in the same way."""
     n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if not unclear or gains.shared_sd is None or gains.tripped or plan.tune is not None:
+    if not unclear or not gains.shared_sd or gains.tripped or plan.tune is not None:
         return None
     spread = stats.Spread(gains.shared_sd, gains.shared_df)
     if spread.barely_known:

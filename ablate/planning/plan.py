@@ -363,6 +363,13 @@ class Plan:
         return tuple(self.tune.searches(self.seeds).values())
 
     @property
+    def repeats(self) -> str:
+        """The plural of what n counts: "seeds", "searches" that some share, "runs" of a sheet."""
+        if not self.design.blocks:
+            return "runs"
+        return "searches" if any(len(seeds) > 1 for seeds in self.replicates) else "seeds"
+
+    @property
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions that the seeds of a row share, which leave gains without verdicts.
 
@@ -380,10 +387,8 @@ class Plan:
         )
 
     def searches(self, cell: Cell) -> dict[int, tuple[int, ...]]:
-        """Return the searches of a cell: number -> seeds of the reports that take its winner.
-
-        It is {} where the cell gets none.
-        """
+        """Return the searches of a cell: number -> seeds of the reports that take its winner; {}
+        where the cell gets none."""
         if self.tune is None or not self.is_tuned(cell):
             return {}
         return self.tune.searches(cell.seeds or self.seeds)
@@ -407,10 +412,8 @@ class Plan:
         return sum(map(self.trials_of, self.cells))
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """Return the seeds that a cell has, or will have.
-
-        Those that no look has given it, and those that the user has skipped, are left out.
-        """
+        """Return the seeds that a cell has, or will have, without those that no look has given it
+        and those that the user has skipped."""
         return self.design.planned(self, cell)
 
     def skipped_seeds(self, cell: Cell) -> dict[int, Mapping[str, Any]]:

@@ -30,6 +30,7 @@ from ablate.running import Costs
 from ablate.shared import amount_text, count_text
 from ablate.store import PastLooks
 
+SINGULAR = {"seeds": "seed", "searches": "search", "runs": "run"}  # of what n counts
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 
@@ -66,6 +67,7 @@ class Detection:
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         plan, points = self.plan, self.plan.metric.points
+        count = SINGULAR[plan.repeats]
         gain_text = amount_text(f"{self.gain:g}", points)
         counts = sorted({forecast.contrasts for forecast in self.columns})
         *other_counts, largest = counts
@@ -77,25 +79,32 @@ class Detection:
         )
         for forecast in self.columns:
             yield f"  {_in_column(forecast.column, forecast.seeds)}"
-            seeds = _seeds(forecast.power_forecast, forecast.hours)
+            seeds = _seeds(forecast.power_forecast, self._hours(forecast), plan.repeats)
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
-            yield f"    {_planned_power(forecast.power_forecast, plan.n, points)}"
+            yield f"    {_planned_power(forecast.power_forecast, plan.n, points, count)}"
             correlation = forecast.seeds.correlation or 0.0
             if worth_pairing(plan, correlation):
-                yield f"    seeds correlate by {correlation:.2f}: {PAIRING_REMEDY}"
+                yield f"    {plan.repeats} correlate by {correlation:.2f}: {PAIRING_REMEDY}"
         seed_counts = [forecast.power_forecast.seeds.expected for forecast in self.columns]
-        seed_hours = [forecast.hours for forecast in self.columns]
-        if len(seed_counts) > 1 and None not in seed_counts and None not in seed_hours:
+        hours = [self._hours(forecast) for forecast in self.columns]
+        if len(seed_counts) > 1 and None not in seed_counts and None not in hours:
             most_seeds = max(seeds for seeds in seed_counts if seeds is not None)
-            total = most_seeds * sum(hours for hours in seed_hours if hours is not None)
+            total = most_seeds * sum(column_hours or 0.0 for column_hours in hours)
             cost = amount_text(plain(total), "device-hours")
-            seeds = count_text(most_seeds, "seed")
+            seeds = count_text(most_seeds, count)
             yield f"  all columns with {seeds}: {cost}"
         if plan.spread == "images":
             yield (
                 "  The table takes the spread of each row from test images that change between its "
                 "seeds. A forecast has no such images: its figures are for rows that are alike."
             )
+
+    def _hours(self, forecast: InColumn) -> float | None:
+        """Return the device-hours of what n counts of every row: of a seed, or of a search with the
+        seeds that share it; None: not known yet."""
+        if forecast.hours is None:
+            return None
+        return forecast.hours * len(self.plan.seeds) / len(self.plan.replicates)
 
     def tree(self) -> dict[str, Any]:
         """Return the answer as a tree for JSON: gain, metric, unit, power to reach, method;
@@ -159,32 +168,36 @@ def seed_spreads(
     over every finished run of the column, else ASSUMED."""
     points = plan.metric.points
     if assumed is not None:
-        source = f"spread {amount_text(f'{assumed:g}', points)} between seeds, given by --spread"
+        sd = amount_text(f"{assumed:g}", points)
+        source = f"spread {sd} between {plan.repeats}, given by --spread"
         spread = SeedSpread(stats.Spread(assumed), None, source)
         return {column.label: spread for column in plan.columns}
     evidence = Evidence.collect(plan, results, RunFiles(curves, probes))
     return {
-        column.column.label: _measured(plan, plan.metric.sign * column.means(plan))
+        column.column.label: _measured(
+            plan, plan.metric.sign * column.means(plan), int((~np.isnan(column.y)).sum())
+        )
         for column in evidence.columns
     }
 
 
-def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
-    """Measure the spread of a column's seeds. `y`: its scores, rows x seeds, NaN where a run has
-    none."""
+def _measured(plan: Plan, y: np.ndarray, finished: int) -> SeedSpread:
+    """Measure the spread of a column's seeds, or of its searches. `y` (R, n): the scores of rows,
+    NaN where there is none; `finished`: the runs that have a score."""
     points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
+        sd = amount_text(f"{ASSUMED:g}", points)
         source = (
-            f"spread {amount_text(f'{ASSUMED:g}', points)} between seeds: a guess, for too few "
-            f"runs have finished; --spread sets another"
+            f"spread {sd} between {plan.repeats}: a guess, for too few runs have finished; "
+            f"--spread sets another"
         )
         return SeedSpread(stats.Spread(ASSUMED), None, source)
     low, _, high = measured.interval
-    runs = count_text(int((~np.isnan(y)).sum()), "finished run")
+    runs = count_text(finished, "finished run")
     ends = f"{two_figures(low)}, {two_figures(high)}"
     interval_text = f"[{ends} at 80 %; {measured.df} df, {runs}]"
     sd = amount_text(two_figures(measured.sd), points)
-    source = f"spread {sd} between seeds {interval_text}"
+    source = f"spread {sd} between {plan.repeats} {interval_text}"
     if measured.barely_known:
         source += ": barely known"
     full_rows = y[~np.isnan(y).any(1)]
@@ -203,11 +216,13 @@ def hours_of(column: str, costs: Costs) -> float | None:
     return None if seconds is None else seconds / 3600
 
 
-def _seeds(forecast: stats.Forecast, hours: float | None) -> str:
+def _seeds(forecast: stats.Forecast, hours: float | None, repeats: str) -> str:
+    """Write what the gain needs, and its cost. `hours`: of one of the `repeats` of every row."""
+
     def seeds(n: int | None) -> str:
         return f">{stats.MOST_SEEDS}" if n is None else str(n)
 
-    text = f"needs {_range(forecast.seeds, seeds)} seeds a variant"
+    text = f"needs {_range(forecast.seeds, seeds)} {repeats} a variant"
     if hours is None:
         return f"{text}; the cost is not known yet"
 
@@ -217,13 +232,13 @@ def _seeds(forecast: stats.Forecast, hours: float | None) -> str:
     return f"{text}: {amount_text(_range(forecast.seeds, cost), 'device-hours')}"
 
 
-def _planned_power(forecast: stats.Forecast, n: int, points: str) -> str:
+def _planned_power(forecast: stats.Forecast, n: int, points: str, noun: str) -> str:
     if n < stats.FEWEST_SEEDS:
-        return f"with {count_text(n, 'seed')}: no verdicts, so no gain can be detected"
+        return f"with {count_text(n, noun)}: no verdicts, so no gain can be detected"
     power = _range(forecast.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(forecast.smallest, two_figures)
     return (
-        f"with the {count_text(n, 'seed')} planned: power {power} %; detects gains from "
+        f"with the {count_text(n, noun)} planned: power {power} %; detects gains from "
         f"{amount_text(smallest, points)}"
     )
 

@@ -106,14 +106,25 @@ def _direction(metric: Values) -> str:
 
 
 @writes("metric", exact=True)
-def metric(metric: Values, alpha: float, test: Values, seeds: bool, interval: Values | None) -> str:
+def metric(
+    metric: Values,
+    alpha: float,
+    test: Values,
+    seeds: bool,
+    interval: Values | None,
+    searches: bool = False,
+) -> str:
     """Say how intervals are computed. `metric`: its name, unit and direction; `test`: what was
     tested; `seeds`: whether runs have seeds; `interval`: see `_noise_words`, None without
-    intervals."""
+    intervals; `searches`: whether n counts searches, each of several seeds."""
     noise = f" {_noise_words(seeds, **interval)}" if interval is not None else ""
-    scope = "new training seeds" if seeds else "new runs like those of the sheet"
+    repeats, scope = "runs", "new runs like those of the sheet"
+    if seeds:
+        repeats, scope = "seeds", "new training seeds"
+    if searches:
+        repeats, scope = "searches", "new searches"
     return (
-        f"A mean's interval is Student's t of its own {'seeds' if seeds else 'runs'}.{noise} "
+        f"A mean's interval is Student's t of its own {repeats}.{noise} "
         f"Intervals are about {scope}; {_tested(**test)}."
     )
 

@@ -106,10 +106,15 @@ def _fisher_clause(fisher: Values | None) -> str:
 
 
 @writes("never")
-def never(seeds: Sequence[int]) -> str:
+def never(seeds: Sequence[int], baseline: bool = False, looks: bool = False) -> str:
+    """`baseline`: whether the row is the baseline, over which all gains of its column are;
+    `looks`: whether looks judge these."""
+    consequence = "the row has no verdict"
+    if baseline:
+        consequence = f"no row of this column has a {'further ' * looks}verdict"
     return (
         f"{seed_names(seeds).capitalize()} never reached the threshold and "
-        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so the row has no verdict."
+        f"{'is' if len(seeds) == 1 else 'are'} left out of the mean, so {consequence}."
     )
 
 
@@ -249,23 +254,24 @@ def verdict_unstable(
     gain: float,
     needed_seeds: int | None,
     most_seeds: int,
+    searches: bool = False,
 ) -> str:
     """`seed`, `gain`: those that lie farthest from the median, None for the seed of a run of a
-    sheet without seeds; `needed_seeds`: those that would resolve such a gain, None for more than
-    `most_seeds`."""
+    sheet without seeds and of a search; `needed_seeds`: those that would resolve such a gain, None
+    for more than `most_seeds`; `searches`: whether n counts searches, each of several seeds."""
     change = metric["change"]
-    noun, farthest = "seed", f"Seed {seed}"
+    repeats, farthest = "seeds", f"Seed {seed}"
     if seed is None:
-        noun, farthest = "run", "One run"
+        repeats, farthest = ("searches", "One search") if searches else ("runs", "One run")
     resolution = (
-        f"about {needed_seeds} such {noun}s would resolve a {change} as large"
+        f"about {needed_seeds} such {repeats} would resolve a {change} as large"
         if needed_seeds is not None
-        else f"even {most_seeds} such {noun}s would not resolve a {change} as large"
+        else f"even {most_seeds} such {repeats} would not resolve a {change} as large"
     )
     amount = amount_text(f"{gain:+.{metric['decimals']}f}", metric["points"])
     times = f"{ratio:.1f} times" if ratio is not None else "many times"
     return (
-        f"Unstable: this row varies {times} as much between {noun}s as the others; without that "
+        f"Unstable: this row varies {times} as much between {repeats} as the others; without that "
         f"its {change} would stand out. {farthest} is farthest from the median "
         f"({amount}); {resolution}."
     )

@@ -97,16 +97,17 @@ def _interval_lines(
 ) -> list[str]:
     """Say what the bars are, where there are any, and which means of these rows have none."""
     means_here = {cell: mean for cell, mean in means.items() if cell[0] in rows}
-    single: list[str] = []
-    equal: list[str] = []
+    bare: dict[str, list[str]] = {}  # reason -> cells without an interval
     for cell, mean in means_here.items():
         if mean.low is None:
-            (single if mean.n < 2 else equal).append(cell_name(*cell))
+            reason = "a single seed has none" if mean.n < 2 else "its seeds are equal"
+            reason = "a smoke test has none" if mean.sd else reason
+            bare.setdefault(reason, []).append(cell_name(*cell))
     lines = []
-    if len(single) + len(equal) < len(means_here):
+    if sum(map(len, bare.values())) < len(means_here):
         level = confidence_level(table.alpha)
         lines.append(f"Bars: {level} intervals of each mean, over {table.trained_repeats}.")
-    for reason, cells in (("a single seed has none", single), ("its seeds are equal", equal)):
+    for reason, cells in sorted(bare.items()):
         if len(cells) == len(means_here):
             return [f"No mean has an interval: {reason}."]
         if cells:
