@@ -522,11 +522,8 @@ class Plan:
         return plan
 
     def checked(self) -> Plan:
-        """Return the plan itself, for a caller that computes with it.
-
-        Raises ValueError where the id of a run is not the hash of its configuration: the file was
-        edited.
-        """
+        """Return the plan itself, for a caller that computes with it. Raises ValueError where the
+        id of a run is not the hash of its configuration: the file was edited."""
         if self.baseline not in [row.label for row in self.rows]:
             raise ValueError(f"is no plan of a sweep: it lacks {self.baseline!r}")
         for cell in (*self.cells, *(trial.cell for trial in self.trials)):
