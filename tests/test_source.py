@@ -53,6 +53,18 @@ def test_the_files_are_those_that_python_loads(folder):
     assert {str(file) for file in files} == imported(folder, "train")
 
 
+def test_the_packages_of_a_file_are_part_of_its_code(folder):
+    end = folder / "pkg" / "deep" / "end.py"  # which imports nothing itself
+    assert {str(file) for file in local_files(end, folder)} == imported(folder, "pkg.deep.end")
+    (folder / "pkg" / "empty").mkdir()
+    alone, above = folder / "pkg" / "empty" / "alone.py", folder / "pkg" / "__init__.py"
+    for file in (alone, alone.with_name("__init__.py"), folder / "__init__.py"):
+        file.touch()
+    assert local_files(alone, folder) == [alone, above]
+    above.write_text("")
+    assert local_files(alone, folder) == [alone]
+
+
 def test_a_file_alone_is_hashed_as_it_is(folder):
     content = (folder / "alone.py").read_bytes()
     assert code_hash(folder / "alone.py", folder) == hashlib.sha256(content).hexdigest()[:12]

@@ -106,13 +106,15 @@ def code_hash(file: Path, folder: Path) -> str:
 
 def local_files(file: Path, folder: Path) -> list[Path]:
     """List the file, then every module of the folder that it imports directly or indirectly,
-    sorted.
+    sorted. The import of the file itself also runs the packages that it is in; an `__init__.py`
+    without content runs nothing, and is not listed for that.
 
     Imports within functions count, too. The folder is last on the import path: a name that is
     installed, or Python's own, is not taken from it. Raise UserError for a file that is no Python.
     """
-    modules = {file}
-    waiting = [file]
+    packages = [folder / inside / "__init__.py" for inside in file.relative_to(folder).parents[:-1]]
+    modules = {file, *(path for path in packages if path.is_file() and path.stat().st_size)}
+    waiting = list(modules)
     while waiting:
         importer = waiting.pop()
         for module in _imported(importer, folder):
