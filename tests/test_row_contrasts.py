@@ -21,7 +21,7 @@ from ablate.audit.bundle import Bundle
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Row
 from ablate.planning.changes import Changes
-from ablate.planning.design import Looks
+from ablate.planning.design import Imported, Looks
 from ablate.planning.expand import plan_from_words
 from ablate.run.spec import RunSpec
 from ablate.shared.errors import UserError
@@ -222,6 +222,20 @@ def test_a_smaller_metric_is_better_also_in_a_contrast():
     block = tabulate(plan, plant(plan, values)).blocks[0]
     assert block.lines[0].gain.mean == pytest.approx(0.1, abs=0.001)
     assert block.lines[0].verdict == "better"
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_contrast_with_more_spread_than_other_rows_is_not_said_to_be_judged_by_images(seeded):
+    rows = ["base", "a", "b", "c", "d", "e"]
+    plan = make_plan(rows, seeds=8, metric="loss", contrasts=A_MINUS_B)
+    plan = plan if seeded else dataclasses.replace(plan, design=Imported(False, ()))
+    rng = np.random.default_rng(0)
+    values = {row: 90 + rng.normal(0, 0.5 if row == "b" else 0.1, 8) for row in rows}
+    table = tabulate(plan, plant(plan, values))
+    [block] = [block for block in table.blocks if block.kind == "row_contrast"]
+    assert "a - b" in block.basis
+    assert plan.task.examples not in block.basis
+    assert ("paired" in block.basis, "Welch" in block.basis) == (seeded, not seeded)
 
 
 @pytest.mark.parametrize("metric", ["top1", "loss"])

@@ -142,8 +142,10 @@ def _changes_block(
     if course is not None:
         gains = {place: row.gain for place, row in course.changes.items()}
         judged_changes = JudgedChanges(gains, [])
+        by_images = arrays.plan.spread == "images" and not course.lacking
     else:
         right = arrays.images([c])
+        by_images = right is not None
         judged_changes = judge_changes(
             arrays.plan,
             changes,
@@ -192,7 +194,7 @@ def _changes_block(
         contrasts=method.contrasts,
         lines=tuple(lines),
         basis=joined_note(
-            *dict.fromkeys([*judged_changes.notes, own_reasons(arrays.plan, by_label)])
+            *dict.fromkeys([*judged_changes.notes, own_reasons(arrays.plan, by_label, by_images)])
         ),
     )
 
@@ -290,13 +292,16 @@ def _effects(
         contrasts=method.contrasts,
         lines=tuple(lines),
         basis=joined_note(
-            heading.caution, basis_note(plan, rows, effects), own_reasons(plan, gains)
+            heading.caution,
+            basis_note(plan, rows, effects),
+            own_reasons(plan, gains, effects.by_images),
         ),
     )
 
 
-def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
-    """Name the effects that are judged by their own spread over seeds, and why."""
+def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain], by_images: bool) -> str:
+    """Name the effects that are judged by their own spread, and why. `by_images`: whether images
+    tell what spread is usual, and not the other rows alone."""
     beyond = [
         f"{label} ({gain.ratio:.1f} times)" if gain.ratio is not None else label
         for label, gain in gains.items()
@@ -304,10 +309,12 @@ def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
     ]
     vague = [label for label, gain in gains.items() if gain.own_reason == "vague"]
     examples = plan.task.examples
+    kind = "a paired t" if plan.design.blocks else "Welch's t"
+    usual = f"{examples} suggest" if by_images else "the other rows have"
     reasons = []
     if beyond:
         reasons.append(
-            f"judged by a paired t of its own, for more spread over seeds than {examples} suggest: "
+            f"judged by {kind} of its own, for more spread over {plan.repeats} than {usual}: "
             f"{', '.join(beyond)}"
         )
     if vague:

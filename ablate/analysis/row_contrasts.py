@@ -12,7 +12,7 @@ from ablate.analysis import stats
 from ablate.analysis.across import joined_note
 from ablate.analysis.effects import gain_sign, hidden_intervals, own_reasons
 from ablate.analysis.evidence import ColumnEvidence, Evidence
-from ablate.analysis.judging import Detail, is_partial, method_of, shown_gain, verdict_of
+from ablate.analysis.judging import Detail, is_partial, judged_by, method_of, shown_gain, verdict_of
 from ablate.analysis.sequential import ColumnCourse
 from ablate.analysis.summary import Summary, SummaryLine, p_values
 from ablate.store import PastLooks
@@ -30,14 +30,17 @@ def contrast_blocks(
     `reads_images`: whether to read which images runs get right."""
     plan, comparisons = evidence.plan, 1
     lines, gains = list[SummaryLine](), dict[str, stats.RowGain]()
+    basis = dict[bool, dict[str, stats.RowGain]]({True: {}, False: {}})  # by images, or without
     for column in evidence.columns:
         method = method_of(plan, column.column.label, past)
         comparisons = max(comparisons, method.contrasts)
         course = courses.get(column.column.label)
         has_verdicts = detail is Detail.VERDICTS
+        by_images = _is_by_images(column, method, course, reads_images)
         for line, gain in _judge(column, method, course, reads_images and not courses):
             lines.append(line if has_verdicts else replace(line, verdict=None))
-            gains[f"{line.label} {line.column}".strip()] = gain
+            name = f"{line.label} {line.column}".strip()
+            gains[name] = basis[by_images][name] = gain
     if not lines:
         return ()
     return (
@@ -52,9 +55,18 @@ def contrast_blocks(
             ),
             contrasts=comparisons,
             lines=tuple(lines),
-            basis=own_reasons(plan, gains),
+            basis=joined_note(*(own_reasons(plan, some, by) for by, some in basis.items())),
         ),
     )
+
+
+def _is_by_images(
+    column: ColumnEvidence, method: stats.Method, course: ColumnCourse | None, reads_images: bool
+) -> bool:
+    """Return whether the contrasts of a column are judged by images, as its gains are."""
+    lacking = column.images.lacking if reads_images and course is None else ""
+    lacking = course.lacking if course is not None else lacking
+    return judged_by(column.plan, method, len(column.scores), lacking) == "images"
 
 
 def _judge(
