@@ -272,6 +272,8 @@ def test_mistakes_are_told_in_a_line(tmp_path):
     words = ["stem=none,dpn", "task=fewshot"]
     with refused("task: fewshot trains nothing and needs weights to start from; give"):
         make_plan(words, store=tmp_path)
+    with refused("probe: gradnorm: "):
+        make_plan([*words, *PARENT, "probe=[gradnorm]"], store=tmp_path)
     with refused("eval.aspect: images of data=digits"):
         make_plan([*words, *PARENT, "eval.aspect=squeeze"], store=tmp_path)
 

@@ -14,6 +14,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from support.declared import split_line
+from support.plans import with_sections
 from support.tables import finished, make_plan, plant, tabulate
 
 from ablate.analysis import stats
@@ -25,8 +26,9 @@ from ablate.report.plot import FIGURE_KINDS, FigureForm
 from ablate.report.plot.across import across
 from ablate.report.plot.changes import EXPECTED, FADED, changes, pairs
 from ablate.report.plot.curves import curves
-from ablate.report.plot.form import COLOURS, inks
+from ablate.report.plot.form import COLOURS, NotYet, inks
 from ablate.report.plot.gains import forest, gain
+from ablate.report.plot.probes import gradnorm
 from ablate.report.plot.style import styled
 
 SETTINGS = {"dpn": "stem=dpn", "rms": "norm=rmsnorm", "swiglu": "model.act=swiglu"}
@@ -232,6 +234,24 @@ def test_a_figure_states_why_means_have_no_bars(smoke, values, reason):
     lines = said(draw(across, plan, tabulate(plan, results)))
     reasons = {"smoke": "smoke test has", "equal": "seeds are equal", "single": "single seed"}
     assert [name for name, words in reasons.items() if words in lines] == [reason]
+
+
+def test_runs_without_a_recorded_step_are_left_out_of_gradient_norms():
+    plan = make_plan(["base", "other"], seeds=2)
+    cells = tuple(with_sections(cell, probe=["gradnorm"]) for cell in plan.cells)
+    plan = replace(plan, cells=cells)
+    table = tabulate(plan, plant(plan, {"base": [90.0, 91], "other": [92.0, 93]}))
+    groups = np.array(["embedding", "blocks.0.attn", "head"])
+
+    def rundir(run, rows):
+        steps = np.arange(5 * run.startswith(rows))
+        arrays = {"steps": steps, "groups": groups, "norms": np.ones((len(steps), 3), "f4")}
+        return SimpleNamespace(read_probe=lambda probe: arrays)
+
+    sheet = draw(gradnorm, plan, table, rundir=lambda run: rundir(run, "base"))
+    assert [*sheet.names] == ["base"]
+    with pytest.raises(NotYet):
+        draw(gradnorm, plan, table, rundir=lambda run: rundir(run, "none"))
 
 
 # --- Changes ------------------------------------------------------------------------------------

@@ -224,13 +224,15 @@ def test_a_smaller_metric_is_better_also_in_a_contrast():
     assert block.lines[0].verdict == "better"
 
 
-@pytest.mark.parametrize("seeded", [True, False])
-def test_a_contrast_with_more_spread_than_other_rows_is_not_said_to_be_judged_by_images(seeded):
+@pytest.mark.parametrize(("seeded", "runs"), [(True, 5), (False, 8)])
+def test_a_contrast_with_more_spread_than_other_rows_is_not_said_to_be_judged_by_images(
+    seeded, runs
+):
     rows = ["base", "a", "b", "c", "d", "e"]
-    plan = make_plan(rows, seeds=8, metric="loss", contrasts=A_MINUS_B)
+    plan = make_plan(rows, seeds=runs, metric="loss", contrasts=A_MINUS_B)
     plan = plan if seeded else dataclasses.replace(plan, design=Imported(False, ()))
     rng = np.random.default_rng(0)
-    values = {row: 90 + rng.normal(0, 0.5 if row == "b" else 0.1, 8) for row in rows}
+    values = {row: 90 + rng.normal(0, 1 if row == "b" else 0.1, runs) for row in rows}
     table = tabulate(plan, plant(plan, values))
     [block] = [block for block in table.blocks if block.kind == "row_contrast"]
     assert "a - b" in block.basis

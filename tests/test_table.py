@@ -201,6 +201,25 @@ def test_two_seeds_give_intervals_and_no_verdicts():
     assert [few.values["n"] for few in notes_of(table, "few-seeds")] == [2]
 
 
+def test_the_warning_on_two_seeds_names_the_column_of_each_interval():
+    columns = ("S", "Ti")
+    for some in (columns, ("",)):
+        plan = make_plan(["base", "row"], some, 2, spread="paired")
+        values = {"base": [[70, 71], [80, 81.5]], "row": [[75, 76.2], [82, 83]]}
+        results = {
+            run: finished(values[cell.row][some.index(cell.column)][seed] / 100)
+            for cell in plan.cells
+            for seed, run in cell.ids.items()
+        }
+        table = tabulate(plan, results)
+        [few] = notes_of(table, "few-seeds")
+        found = [(gain["label"], gain["low"]) for gain in few.values["gains"]]
+        labels = ["row in S", "row in Ti", "the average of row"] if some is columns else ["row"]
+        lows = [column.entries[1].gain.low for column in table.columns]
+        lows += [line.gain.low for block in table.blocks for line in block.lines]
+        assert found == list(zip(labels, lows, strict=True))
+
+
 def test_intervals_end_where_accuracies_do_and_say_so():
     table = planted({"base": [90, 91, 92], "near": [100, 99.3, 99.9]})
     near = entries(table)["near"].accuracy

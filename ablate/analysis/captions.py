@@ -328,10 +328,22 @@ def two_seed_notes(
     and is very wide."""
     if plan.n != 2 or plan.smoke:
         return
-    gains = [(entry.row, entry.gain) for column in columns for entry in column.entries]
-    gains += [(line.label, line.gain) for block in blocks for line in block.lines]
+    gains = [
+        (entry.row, column.heading, entry.gain) for column in columns for entry in column.entries
+    ]
+    headings = {column.label: column.heading for column in columns}
+    gains += [
+        (
+            f"the average of {line.label}" if block.kind == "average" else line.label,
+            headings.get(line.column, line.column),
+            line.gain,
+        )
+        for block in blocks
+        for line in block.lines
+    ]
     alone: dict[str, dict[str, Any]] = {}
-    for label, gain in gains:
+    for row, heading, gain in gains:
+        label = f"{row} in {heading}" if heading and len(columns) > 1 else row
         has_interval = gain is not None and gain.low is not None and gain.df is not None
         if gain is not None and has_interval and gain.n == 2 and (gain.df or 0) <= 1:
             alone.setdefault(label, {"label": label, "low": gain.low, "high": gain.high})

@@ -384,6 +384,9 @@ def _start(run: Run) -> None:
             f"task: {run.task} trains nothing and needs weights to start from; give from.KEY=VALUE "
             f"(keys of a run that is trained first) or from.weights=FILE"
         )
+    if not TASKS[run.task].trains:
+        reason = f"task={run.task} takes no steps, so there is no gradient to measure"
+        _refuse_probes(run, reason, {*run.probe} - {"gradnorm"})
 
 
 # --- Tasks --------------------------------------------------------------------------------------

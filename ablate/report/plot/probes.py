@@ -23,6 +23,7 @@ from ablate.report.plot.form import (
     FigureForm,
     Ink,
     Nothing,
+    NotYet,
     RunDirs,
     cell_name,
     inks,
@@ -47,9 +48,12 @@ NARROW = 5  # maps at most side by side in one column of a paper
 def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw two panels for each column: by depth at the end, and the embedding by step."""
     arrays_by_cell = {
-        cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
+        cell: stepped
         for cell, by_seed in probed(plan, table, rundir, form, "gradnorm").items()
+        if (stepped := {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])})
     }
+    if not arrays_by_cell:
+        raise NotYet(f"{plan.name}: no run has recorded a step for gradnorm yet")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in arrays_by_cell}]
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
