@@ -14,7 +14,7 @@ from conftest import records
 from support.plans import with_sections
 from support.planted_sweeps import GAINS, GROUPS, grouped_sweep
 from support.published_tables import LAID_OUT, PRINTED, THEIRS, against_table_3, planted, published
-from support.tables import SPEC, finished, grids, make_plan, plant, tabulate, text_of
+from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
 
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
@@ -383,12 +383,3 @@ def test_an_average_is_over_two_columns_whose_baseline_has_every_seed_or_is_none
     assert without("svhn", "pets") == []
     [whole] = without()
     assert (re.findall(r"\d+", whole.title), whole.note) == (["3"], "")
-
-
-def test_a_row_of_a_single_column_has_no_average():
-    plan = make_plan(["base", "a", "b"], ("S", "B", "L"), seeds=5)
-    cells = tuple(cell for cell in plan.cells if cell.row != "b" or cell.column == "S")
-    plan = replace(plan, cells=cells)
-    values = {"base": [70, 71, 72, 70, 71], "a": [75, 76, 78, 75, 76], "b": [80, 81, 82, 80, 82]}
-    [average] = tabulate(plan, plant(plan, values)).blocks
-    assert [(line.label, line.columns) for line in average.lines] == [("a", ("S", "B", "L"))]
