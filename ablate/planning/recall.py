@@ -74,8 +74,8 @@ def check_crossed(
             and not matches_value(values, value)
         ]
         if lacking:
-            candidates = [*lacking, *word.values]
-            union = [*(value for value in old_values if value in candidates), *word.values]
+            candidates = lacking + list(word.values)
+            union = [value for value in old_values if value in candidates] + list(word.values)
             raise UserError(
                 f"{word.text}: {plan.name} has {_word_of(word.key, lacking)}, too; "
                 f"`{shlex.quote(_word_of(word.key, union))}` extends it, --as NAME makes another "
