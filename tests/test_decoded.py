@@ -49,7 +49,11 @@ def test_every_file_is_hashed_block_by_block(home, tmp_path, monkeypatch):
         blocks = [content[at : at + 1000] for at in range(0, len(content), 1000)]
         expected = [hashlib.sha256(block).hexdigest() for block in blocks]
         assert decoded.hashes(home, {path.name: len(content)}) == {path.name: expected}
-    assert decoded.damage(prepare_cache(DATA, tmp_path / "small").folder) is None
+    small = prepare_cache(DATA, tmp_path / "small").folder
+    beats: list[None] = []
+    assert decoded.damage(small, beat=lambda: beats.append(None)) is None
+    digests = json.loads((small / "meta.json").read_text())["sha256"]
+    assert len(beats) == sum(map(len, digests.values())) > len(digests)
 
 
 def test_a_flipped_bit_is_named_wherever_it_is(home):

@@ -372,6 +372,11 @@ def test_times_are_only_there_when_asked():
     assert not any("60.0" in render_table(plain, format) for format in DATA)
     text = render_table(whole(), "md", show=("cost",))
     assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text
+    plan, results = planted_sweep()
+    for result in results.values():
+        result["ranks"] = 4
+    text = render_table(tabulate(plan, results), "md", show=("cost",))
+    assert "| helps | 0.2 | 60 | 10 k | 2 GB | 25 % |" in text  # hours of devices, as in `plan`
 
 
 # --- Statistics that are said -------------------------------------------------------------------

@@ -118,6 +118,7 @@ class TestLocal(BesideContract):
         other.create(run.read_spec())
         inline = Inline(settings("inline"), cache)
         inline.start(other, inline.slots[0])
+        assert other.lock.notes().beat  # a look at the data of an hour is no hang
         ours, theirs = run.read_result(), other.read_result()
         assert ours["threads"] == theirs["threads"] == 1
         for key in ("weights_sha256", "predictions_sha256", "test"):

@@ -177,6 +177,7 @@ def test_cost_and_utilisation(monkeypatch):
     spent = cost(10.0, 500, CPU)
     assert (spent["seconds"], spent["images_per_s"]) == (10, 50)
     assert 1e7 < spent["peak_bytes"] < 1e12
+    assert cost(10.0, 0, CPU)["images_per_s"] is None  # of a task without steps
     assert measured(torch.float32, CPU) > 1e6  # of any machine
     clock = iter([0, 90, 100, 101, 200, 203, 300, 302] * 2)  # products of 90, 1, 3 and 2 s
     monkeypatch.setattr("ablate.training.rates.time.perf_counter", lambda: next(clock))

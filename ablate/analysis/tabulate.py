@@ -489,7 +489,7 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 
     seconds = math.fsum(noted("seconds"))
     return Cost(
-        device_s=seconds,
+        device_s=math.fsum(r["seconds"] * (r.get("ranks") or 1) for r in finished),
         run_s=seconds / len(finished),
         images_per_s=mean(noted("images_per_s")),
         peak_bytes=max(noted("peak_bytes"), default=None),

@@ -25,7 +25,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,19 @@ def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
 _Block = tuple[str, int]  # file, first byte
 
 
-def _block_hashes(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | None]:
+def _block_hashes(
+    home: Path, blocks: list[_Block], until: float, beat: Callable[[], None] = lambda: None
+) -> dict[_Block, str | None]:
     """Return the sha256 of each block; None for a block not begun by `until`, on the monotonic
-    clock."""
+    clock. `beat` is called after each block that was read."""
+    digests: dict[_Block, str | None] = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        digests = pool.map(lambda block: _hash(home / block[0], block[1], until), blocks)
-        return dict(zip(blocks, digests, strict=True))
+        hashed_blocks = pool.map(lambda block: _hash(home / block[0], block[1], until), blocks)
+        for block, digest in zip(blocks, hashed_blocks, strict=True):
+            digests[block] = digest
+            if digest is not None:
+                beat()
+    return digests
 
 
 def _hash(path: Path, offset: int, until: float) -> str | None:
@@ -153,12 +160,14 @@ def size(home: Path) -> int:
     return sum(meta["bytes"].values()) if is_sealed(meta) else 0
 
 
-def damage(home: Path, within_s: float = math.inf) -> str | None:
+def damage(
+    home: Path, within_s: float = math.inf, beat: Callable[[], None] = lambda: None
+) -> str | None:
     """Say how the decoded set in `home` is damaged; return None where no damage was found.
 
     Blocks are read in random order, a different one in every call, until `within_s` seconds have
     passed. None therefore means that each block read by then is as it was written: without a limit,
-    every byte of the set.
+    every byte of the set. `beat` is called after each block, since reading takes minutes.
     """
     meta = read_json(home / META_FILE)
     if not is_sealed(meta):
@@ -170,7 +179,7 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
     }
     blocks = random.Random().sample([*expected], len(expected))  # of all ranks, others each time
     try:
-        actual_digests = _block_hashes(home, blocks, time.monotonic() + within_s)
+        actual_digests = _block_hashes(home, blocks, time.monotonic() + within_s, beat)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:  # a disk that fails reads no bytes at all

@@ -9,6 +9,7 @@ Used by `ablate sweep`, before it starts (cli/driving.py, api/nouns.py) and whil
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -73,7 +74,8 @@ class Disk:
         largest_size = 0  # of the runs' newest checkpoints
         for run in runs:
             for _, path in self._store.rundir(run).checkpoints()[:1]:
-                largest_size = max(largest_size, path.stat().st_size)
+                with contextlib.suppress(FileNotFoundError):  # its run has ended this moment
+                    largest_size = max(largest_size, path.stat().st_size)
         return has_room(self._store.root, self._spare + 2 * largest_size)
 
     def has_store(self) -> bool:

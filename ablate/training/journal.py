@@ -293,7 +293,10 @@ class Journal:
                 f"than {prior:.4f}, that of {TASKS[training.run.task].prior}"
             )
         self._say(f"finished: {count_text(total, 'step')} in {spent['seconds']:.0f} s")
-        used_share = utilisation(spent["multiply_adds"], spent["images_per_s"], self._rate)
+        used_share = None
+        if spent["images_per_s"] is not None:
+            device_rate = self._rate * training.ranks.world
+            used_share = utilisation(spent["multiply_adds"], spent["images_per_s"], device_rate)
         return {
             "status": "finished",
             "step": total,
@@ -344,11 +347,12 @@ def _write(path: Path, predictions: np.ndarray) -> str:
 # --- What it took: time, memory, and how much of the device it used -------------------------------
 
 
-def cost(seconds: float, images: int, device: torch.device) -> dict[str, float]:
-    """Return `seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`."""
+def cost(seconds: float, images: int, device: torch.device) -> dict[str, float | None]:
+    """Return `seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`.
+    `images`: those of all steps; without steps there is no rate."""
     return {
         "seconds": seconds,
-        "images_per_s": images / seconds,
+        "images_per_s": images / seconds if images else None,
         "peak_bytes": peak_bytes(device),
     }
 
@@ -362,5 +366,5 @@ def peak_bytes(device: torch.device) -> int:
 
 def utilisation(multiply_adds: int, images_per_s: float, rate: float) -> float:
     """Return the model's multiply-adds a second, three times those of a forward pass, as a fraction
-    of the `rate` of a matrix product on the same device (PaLM, arXiv 2204.02311, appendix B)."""
+    of the `rate` of a matrix product on the same devices (PaLM, arXiv 2204.02311, appendix B)."""
     return 3 * multiply_adds * images_per_s / rate

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import platform
 import time
@@ -189,7 +190,11 @@ def _lead(
 
     machine = replace(machine, beat=beat)
     home = machine.cache / run.data.fingerprint
-    opened = stamp(home)
+    opened, block_count = stamp(home), itertools.count(1)
+
+    def beat_check() -> None:  # or a long look at the data would pass for a hang
+        rundir.lock.note(beat=next(block_count))
+
     try:
         result = train(run, rundir, machine)
     except TrainingStopped:
@@ -197,18 +202,19 @@ def _lead(
             rundir.drop_checkpoints()
         raise
     except BrokenImage:  # a file's own bytes, which were an image when they were kept
-        check_data(rundir, home, opened, math.inf)
+        rundir.lock.note(phase=CHECK_PHASE)
+        check_data(rundir, home, opened, math.inf, beat_check)
         for test_set in run.eval.also:
-            check_tested(machine.cache / test_set.fingerprint, math.inf)
+            check_tested(machine.cache / test_set.fingerprint, math.inf, beat_check)
         raise
     if device.type == "cuda":
         gc.collect()  # the training is in cycles
         torch.cuda.empty_cache()
     rundir.lock.note(phase=CHECK_PHASE)
     within_s = max(CHECK_S, CHECK_SHARE * result["seconds"])
-    check_data(rundir, home, opened, within_s)
+    check_data(rundir, home, opened, within_s, beat_check)
     for test_set in run.eval.also:
-        check_tested(machine.cache / test_set.fingerprint, within_s)
+        check_tested(machine.cache / test_set.fingerprint, within_s, beat_check)
     result |= _provenance(run, rundir, attempt, machine.cache) | numerics
     attempt.finish(result)
 
@@ -229,14 +235,20 @@ def _provenance(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict
     }
 
 
-def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
+def check_data(
+    rundir: RunDir,
+    home: Path,
+    opened: tuple[int, int] | None,
+    within_s: float,
+    beat: Callable[[], None],
+) -> None:
     """Raise Damaged where the set in `home` was damaged since it was opened, or was decoded again
     because another worker found that. Then the damaged set is discarded, the run's checkpoints are
-    dropped, and the run begins again."""
+    dropped, and the run begins again. `within_s`, `beat`: see `decoded.damage`."""
     if rundir.distrust.exists() or opened not in (None, stamp(home)):
         rundir.drop_checkpoints()
         raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
-    wrong = decoded.damage(home, within_s)
+    wrong = decoded.damage(home, within_s, beat)
     if wrong is None:
         return
     decoded.begin_again(rundir.runs, home.name)
@@ -245,10 +257,10 @@ def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, withi
     raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 
 
-def check_tested(home: Path, within_s: float) -> None:
+def check_tested(home: Path, within_s: float, beat: Callable[[], None]) -> None:
     """Check as `check_data` does, but a set other than its own on which the finished model was
     tested: its training is sound, so it continues from its last checkpoint."""
-    wrong = decoded.damage(home, within_s)
+    wrong = decoded.damage(home, within_s, beat)
     if wrong is not None:
         decoded.discard(home.parent, home.name)
         raise Damaged(f"{home}: {wrong}; this run was tested on it, and is tested again")
