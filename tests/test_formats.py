@@ -375,7 +375,7 @@ def test_times_are_only_there_when_asked():
     plan, results = planted_sweep()
     for result in results.values():
         result["ranks"] = 4
-    text = render_table(tabulate(plan, results), "md", show=("cost",))
+    text = render_table(tabulate(plan, results, cost=True), "md", show=("cost",))
     assert "| helps | 0.2 | 60 | 10 k | 2 GB | 25 % |" in text  # hours of devices, as in `plan`
 
 
