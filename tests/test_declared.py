@@ -73,7 +73,7 @@ def test_printed_words_declare_the_same_value(value):
 @given(VALUES, VALUES)
 def test_printed_words_of_any_value_declare_it(value, other):
     words = words_of({"data": {"name": value}, "stem": (value, other)})
-    changes = (Change("a change", tuple(words_of({"data": {"name": value, "path": other}}))),)
+    changes = (Change("a change", tuple(words_of({"data": {"name": value, "channels": other}}))),)
     declared = Declared(None, tuple(words), Options(change=changes))
     again = declare(*shlex.split(shlex.join(declared.texts)))
     # A number and a bool that are equal differ as text.

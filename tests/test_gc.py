@@ -387,9 +387,9 @@ def test_it_asks_and_off_a_terminal_refuses(store, shell):
     done = shell("gc", "right", code=2)
     assert "to remove: needs a confirmation; add --yes" in done.err
     assert run in done.out
-    for answer, left in (("n", True), ("y", False)):
+    for answer, end, left in (("n", 1, True), ("y", 0, False)):
         code, said = typed(shell, answer, "gc", "right")
-        assert (code, "Remove these" in said) == (0, True), said
+        assert (code, "Remove these" in said) == (end, True), said
         there = store.rundir(run).path, store.plan_path("right")
         assert [path.exists() for path in there] == [left, left]
 

@@ -124,7 +124,7 @@ def test_a_row_is_renamed_without_training(shell):
 
 
 def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
-    driven = SimpleNamespace(name="gone", declared=Declared("gone"), design=Fixed())
+    driven = SimpleNamespace(name="gone", declared=Declared("gone"), design=Fixed(), stream=None)
     store = SimpleNamespace(read_plan=lambda _: driven)
     with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
         recall_declared(["gone", "seeds=5"], {}, store)
