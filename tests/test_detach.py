@@ -173,7 +173,7 @@ LATE = (*INLINE, "train.steps=2", "seeds=1", "--as", "late")
     [
         ((), 0, ()),
         (("late",), 2, HERE),
-        (("old",), 0, ()),
+        pytest.param(("old",), 0, (), marks=pytest.mark.slow),
         pytest.param((), 0, HERE, marks=pytest.mark.slow),
         pytest.param(("late",), 2, (), marks=pytest.mark.slow),
         pytest.param(("old",), 0, HERE, marks=pytest.mark.slow),

@@ -60,7 +60,7 @@ def trained(folder: Path) -> set[str]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_says_the_same(tmp_path, kills):
     moment = random.Random(kills)
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -125,7 +125,7 @@ def on_a_pilot(folder: Path, sweep: str, drive: Callable[..., None]) -> None:
     ("sweep", "where"),
     [
         ("program", locally),
-        ("program", on_a_pilot),
+        pytest.param("program", on_a_pilot, marks=pytest.mark.slow),
         ("function", locally),
         pytest.param("function", on_a_pilot, marks=pytest.mark.slow),
     ],

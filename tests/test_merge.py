@@ -454,7 +454,7 @@ def server(tmp_path_factory) -> Server:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(server, kills):
     moment = random.Random(kills)
     root = server.folder / f"into-{kills}"

@@ -100,7 +100,13 @@ def folders(place: Path, name: str) -> tuple[str, ...]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("table1_384", "table5")))
+        for name in SETS
+    ],
+)
 def test_three_steps_of_parents_and_children_on_made_pictures(shell: Shell, name: str):
     """The shipped file, with a column or two; of what is searched, the ends."""
     content = yaml.safe_load((REPOSITORY / "sweeps" / f"{name}.yaml").read_text())

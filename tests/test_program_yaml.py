@@ -218,7 +218,9 @@ PACKAGE = {
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("root", "is_folder"), [("", False), ("src", True)])
+@pytest.mark.parametrize(
+    ("root", "is_folder"), [pytest.param("", False, marks=pytest.mark.slow), ("src", True)]
+)
 def test_a_hydra_application_that_is_started_as_a_module(shell, root, is_folder):
     """Its yaml has what that of a script has, and it is swept by the groups that it composes."""
     for name, text in PACKAGE.items():

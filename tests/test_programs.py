@@ -121,7 +121,7 @@ def typed(case: Case, folder: Path, copy: Path) -> float:
     return float(re.findall(case.where, printed.replace("\r", "\n"), re.M)[-1])
 
 
-LONGER = ("hydra_app", "wrong_resuming", "late", "self_resuming")
+LONGER = ("hydra_app", "wrong_resuming", "late", "self_resuming", "forker")
 
 
 @pytest.mark.parametrize(

@@ -484,7 +484,7 @@ def gone(pid: int) -> bool:
     ("number", "how"),
     [
         pytest.param(signal.SIGKILL, "died (signal SIGKILL)", marks=pytest.mark.slow),
-        (signal.SIGSTOP, "is stopped"),
+        pytest.param(signal.SIGSTOP, "is stopped", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_dies_or_stops_is_named_and_its_run_goes_on(number, how, shell, calm):
