@@ -500,7 +500,7 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
     assert shell.end(waiting).code == 130
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
     """Each from a fresh interpreter: commands load late what they need."""
     for words, err, out in (

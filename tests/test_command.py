@@ -991,7 +991,7 @@ def test_a_hydra_application_runs_as_it_is(app, shell):
     assert "dpn" in shell("plan", "stem=none,dpn", "recipe=quick").out  # ours are composed as ever
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_unlike_failures_of_an_application_are_told_apart_and_end_no_sweep(app, shell):
     """Hydra ends each with the same hint. Three that fail alike would end the sweep."""
     raises = {8: "KeyError('no layer')", 9: "ValueError('odd')", 5: "RuntimeError('other')"}

@@ -203,7 +203,7 @@ def added(tmp_path_factory):
     return folder
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "again.yaml").write_text(SWEEP)

@@ -145,8 +145,7 @@ def as_text(shots: Shots) -> str:
 
 QUICK = [(80, COLOUR), (120, PLAIN)]
 LONGER = [(80, PLAIN), (120, COLOUR), (80, {}), (80, {"TERM": "tmux-256color"})]
-RARE_LOOKS = [*QUICK, *(pytest.param(*look, marks=pytest.mark.slow) for look in LONGER)]
-LOOKS = [*QUICK, *(pytest.param(*look, marks=pytest.mark.tour) for look in LONGER)]
+LOOKS = [*QUICK, *(pytest.param(*look, marks=pytest.mark.slow) for look in LONGER)]
 
 
 @pytest.mark.parametrize(("width", "environment"), LOOKS)
@@ -160,13 +159,13 @@ def test_a_plan(tmp_path, width, environment):
 
 
 @pytest.mark.tour
-@pytest.mark.parametrize(("width", "environment"), RARE_LOOKS)
+@pytest.mark.parametrize(("width", "environment"), LOOKS)
 def test_a_plan_of_vits(tmp_path, width, environment):
     compare(plan_vits(tmp_path, width, environment), width, environment)
 
 
 @pytest.mark.tour
-@pytest.mark.parametrize(("width", "environment"), RARE_LOOKS)
+@pytest.mark.parametrize(("width", "environment"), LOOKS)
 def test_the_doctor(tmp_path, width, environment):
     """Its findings are of the machine: they stand in three columns, and long texts wrap there."""
     with Screen(ABLATE, "doctor", cwd=tmp_path, width=width, height=50, **environment) as asking:
