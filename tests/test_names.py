@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.files import write_files
+from support.images import folders
 
 from ablate.api.recall import StoreRecall
 from ablate.planning.expand import plan_from_words
@@ -213,3 +214,14 @@ def test_a_crossed_value_that_is_left_out_is_put_back_as_it_is_typed(store):
     word = re.search("`(.*)`", str(error.value))[1]
     assert word == "train.steps=1000,2k,3k"
     assert len(planned(store, f"ours {word}").columns) == 3
+
+
+def test_a_file_that_is_no_run_alone_is_crossed_with_what_it_lacks(store):
+    """The file names no folder of images, so it has no value of its own that words could lack."""
+    text = OURS.replace("data: digits", "data: imagefolder, data.size: 8, train.batch: 8")
+    write_files(Path(), sweeps__ours_yaml=text)
+    for seed, name in enumerate(("one", "two")):
+        folders(Path(name), "ab", 20, seed)
+    words = ["ours", "data.path=one,two"]
+    plan, _ = plan_from_words(words, store=store.root, recall=StoreRecall(store))
+    assert len(plan.columns) == 2

@@ -29,7 +29,7 @@ def contrast_blocks(
     them; `past`: the looks before; `courses`: the looks of each column, in a sweep that has them;
     `reads_images`: whether to read which images runs get right."""
     plan, comparisons = evidence.plan, 1
-    lines, gains = list[SummaryLine](), dict[str, stats.RowGain]()
+    lines = list[SummaryLine]()
     basis = dict[bool, dict[str, stats.RowGain]]({True: {}, False: {}})  # by images, or without
     for column in evidence.columns:
         method = method_of(plan, column.column.label, past)
@@ -39,8 +39,7 @@ def contrast_blocks(
         by_images = _is_by_images(column, method, course, reads_images)
         for line, gain in _judge(column, method, course, reads_images and not courses):
             lines.append(line if has_verdicts else replace(line, verdict=None))
-            name = f"{line.label} {line.column}".strip()
-            gains[name] = basis[by_images][name] = gain
+            basis[by_images][f"{line.label} {line.column}".strip()] = gain
     if not lines:
         return ()
     return (
@@ -51,7 +50,7 @@ def contrast_blocks(
             note=joined_note(
                 "the first row minus the second, among the comparisons of the gains above"
                 + gain_sign(plan),
-                hidden_intervals(plan, gains, detail),
+                hidden_intervals(plan, basis[True] | basis[False], detail),
             ),
             contrasts=comparisons,
             lines=tuple(lines),

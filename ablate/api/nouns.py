@@ -41,7 +41,7 @@ class Store:
 
     @explained
     def __init__(self, path: Place = None) -> None:
-        self.path = Path(path or os.environ.get("ABLATE_STORE") or "runs")
+        self.path = Path(path or OpenStore.default_root())
 
     def __repr__(self) -> str:
         return f"<ablate.Store {str(self.path)!r}>"
@@ -70,7 +70,7 @@ class Store:
         """The names of the driven sweeps, the last first."""
         from ablate.store import sweep_names
 
-        if (bundle := Bundle(self.path)).is_one:
+        if (bundle := Bundle(self.path)).is_bundle:
             return [bundle.read_sealed()[0].name]
         store = OpenStore(self.path)
         with Ledger.reading(store) as ledger:

@@ -255,7 +255,7 @@ class Stream:
 
 
 def _store(place: Place) -> Store:
-    return Store(Path(place or os.environ.get("ABLATE_STORE") or "runs"))
+    return Store(Path(place or Store.default_root()))
 
 
 def _code_of(file: StreamFile, composed: ComposedCode, pinned: Contents) -> CodeVersion:

@@ -126,10 +126,6 @@ class Bundle(Store):
         format = environment.get("bundle") if isinstance(environment, dict) else None
         return format if isinstance(format, int) else 0
 
-    @property
-    def is_one(self) -> bool:
-        return self.format > 0
-
     def check_format(self) -> None:
         """Raise Failure for a bundle of another version, or with a file too large for a bundle.
 
@@ -149,7 +145,7 @@ class Bundle(Store):
         Raises UserError for a folder that is no bundle, and Failure where one of its own files was
         changed or its format is another.
         """
-        if not self.is_one:
+        if not self.is_bundle:
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         self.check_format()
         hashes = self.read_manifest()
@@ -285,7 +281,7 @@ def sha256_of(path: Path) -> str | None:
 def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
     """Open a sweep of a store, the last driven one for None, or the sweep of a bundle."""
     bundle = Bundle(root)
-    if bundle.is_one:
+    if bundle.is_bundle:
         plan, histories = bundle.read_sealed()
         if name not in (None, plan.name):
             raise unknown_value("sweep", name, [plan.name], f"the sweep of {root}:")

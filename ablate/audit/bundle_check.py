@@ -39,7 +39,7 @@ def check_bundle(bundle: Bundle) -> Verified:
     report = Verified()
     wrong = dict(_unlike(bundle))
     report.findings += [f"{name}: {fault}" for name, fault in wrong.items()]
-    if not bundle.is_one and bundle.environment.name not in wrong:
+    if not bundle.is_bundle and bundle.environment.name not in wrong:
         report.findings.append(f"{bundle.environment.name}: says no format of a bundle")
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
         report.findings.append(

@@ -87,7 +87,7 @@ def check_folder(folder: Path) -> None:
     folder = Path(os.path.realpath(folder))  # unlike Path.resolve it raises nothing for a loop
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder; make it first")
-    earlier = Bundle(folder).is_one
+    earlier = Bundle(folder).is_bundle
     if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is no earlier export; name another folder")
     if earlier:
@@ -128,7 +128,7 @@ def export_bundle(
     or a host, or where the disk is full.
     """
     check_folder(folder)
-    earlier_plan = Bundle(folder).read_plan("") if Bundle(folder).is_one else None
+    earlier_plan = Bundle(folder).read_plan("") if Bundle(folder).is_bundle else None
     if earlier_plan is not None and earlier_plan.name != plan.name:
         raise UserError(f"{folder}: is an export of {earlier_plan.name}; name another folder")
     if not lean and any(store.rundir(run.id).thinned.exists() for run in plan.runs()):

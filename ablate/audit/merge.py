@@ -79,7 +79,7 @@ def _read_source(root: Path) -> MergeSource:
     files were changed.
     """
     bundle, store = Bundle(root), Store(root)
-    if bundle.is_one:
+    if bundle.is_bundle:
         return _read_bundle(bundle)
     if not store.ledger.exists() and not store.plans():
         raise UserError(f"{root}: is no store, and no bundle of `ablate export`")

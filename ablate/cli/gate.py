@@ -134,7 +134,8 @@ def try_(
         print_json(answer.tree)
     else:
         print(StreamView.answer_line(answer.tree))
-    raise typer.Exit(answer.exit_code or 0)
+    assert answer.exit_code is not None  # it was judged, and only a keep may end with 0
+    raise typer.Exit(answer.exit_code)
 
 
 def log(

@@ -210,7 +210,7 @@ def verify(
         return
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     remedy = ""
-    if bundle is not None and (bundle.is_one or bundle.manifest.is_file()):
+    if bundle is not None and (bundle.is_bundle or bundle.manifest.is_file()):
         if selection.has_options:
             raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
         bundle.check_format()

@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -87,8 +86,8 @@ def _sweep_names(ctx: typer.Context) -> Iterator[str]:
     would take for two words."""
     from ablate.store import StoreFolder
 
-    store = ctx.params.get("store") or os.environ.get("ABLATE_STORE") or "runs"
-    for path in StoreFolder(Path(store)).plans():
+    store = Path(ctx.params.get("store") or StoreFolder.default_root())
+    for path in StoreFolder(store).plans():
         with contextlib.suppress(OSError, ValueError, KeyError):
             name = json.loads(path.read_bytes())["name"]
             yield from [name] * (" " not in name)

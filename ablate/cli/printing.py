@@ -110,9 +110,9 @@ class TableView:
 
 
 def ask_for(lacking: str, question: str, yes: bool) -> None:
-    """Ask, unless `yes`, and end the command where the answer is no, with exit code 1, since what
-    was asked for is not done. Raises UserError, which begins
-    with what is `lacking`, where nobody can answer: without a terminal, and a program."""
+    """Ask, unless `yes`. Where the answer is no, end the command with exit code 1, since it did
+    nothing. Raises UserError, which begins with what is `lacking`, where nobody can answer: without
+    a terminal, and a program."""
     if not yes:
         if is_for_programs() or not sys.stdin.isatty():
             raise UserError(f"{lacking}; add --yes")

@@ -137,13 +137,17 @@ def _plan_line(
     return plan, launcher
 
 
-def _uncrossed_tree(sweep: Sweep, composer: Composer) -> Mapping[str, Any]:
-    """Return the spec of a run of the first row and column, without the words that cross them."""
+def _uncrossed_tree(sweep: Sweep, composer: Composer) -> Mapping[str, Any] | None:
+    """Return the spec of a run of the first row and column, without the words that cross them; None
+    where the file alone declares no run, as without a `data.path`."""
     row, column = sweep.rows[0], sweep.columns[0]
     settings = {key: value for key, value in column.settings.items() if key not in sweep.crossed}
     uncrossed = replace(sweep, crossed=())
     layers = uncrossed.layers(row, replace(column, settings=settings))
-    return composer.run(composer.tree(layers), sweep.seeds[0]).spec.tree
+    try:
+        return composer.run(composer.tree(layers), sweep.seeds[0]).spec.tree
+    except UserError:
+        return None
 
 
 def list_sweeps() -> list[tuple[str, str, Path]]:

@@ -98,11 +98,8 @@ def _name_of(value: Any) -> Any:
 
 def _word_of(key: str, values: Sequence[Any]) -> str:
     """Return the word of a key with these values, each once."""
-    unlike: list[Any] = []
-    for value in values:
-        if not any(value_text(value) == value_text(other) for other in unlike):
-            unlike.append(value)
-    return Word(key, tuple(unlike), swept=len(unlike) > 1).text
+    values_by_text = {value_text(value): value for value in values}
+    return Word(key, tuple(values_by_text.values()), swept=len(values_by_text) > 1).text
 
 
 def recall_seeds(

@@ -18,7 +18,6 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.changes import DEFAULT as DESIGN
 from ablate.planning.changes import changes_at
-from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
     PAPER_FORM,
     CellRule,
@@ -53,7 +52,7 @@ from ablate.planning.declared import TUNE, Declared
 from ablate.planning.design import DESIGNS, Design, Fixed
 from ablate.planning.parents import check_once
 from ablate.planning.settings import SettingsLayer, parse_word, single_values, value_text
-from ablate.planning.sweep_paths import find_sweep_file, place_of
+from ablate.planning.sweep_paths import find_sweep_file, place_of, read_yaml
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, cross, section_of, seeds_of
 from ablate.run import check_keys
@@ -80,40 +79,13 @@ def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
 
     Raises UserError where it is no sweep file.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    place = place_of(path)
-    check_yaml(path, place)
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        problem = getattr(error, "problem", None) or error
-        message = f"{' '.join(str(problem).split())}{_slip(path, mark)}"
-        raise UserError(f"{place}:{line} not YAML: {message}") from error
-    except (OmegaConfBaseException, OSError, ValueError) as error:
-        raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
-    check_resolvers(content, place)
-    content = mapping_at(content, place, "keys such as variants:")
+    place, raw = read_yaml(path)
+    content = mapping_at(raw, place, "keys such as variants:")
     for key in content:
         if key not in KEYS:
             key_at(key, place)  # has a better error for keys of the command line
     check_keys(place, content, KEYS, ": ")
     return place, content
-
-
-def _slip(path: Path, mark: Any) -> str:
-    """Return how to mend a colon at `mark` that YAML did not expect; "" for other mistakes."""
-    lines = path.read_text(errors="replace").splitlines()
-    if mark is None or mark.line >= len(lines) or lines[mark.line][mark.column :][:1] != ":":
-        return ""
-    if ": " in lines[mark.line][: mark.column]:
-        return "; put a text that has a colon in quotes"
-    number = next((n for n in range(mark.line, 0, -1) if lines[n - 1].strip()), 0)
-    return f"{slip} of line {number}" if number and (slip := colon(lines[number - 1])) else ""
 
 
 def from_file(

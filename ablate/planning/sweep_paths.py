@@ -1,4 +1,4 @@
-"""The places of sweep files, and the file that a word names.
+"""The places of sweep files, the file that a word names, and its YAML.
 
 Used by `planning/expand.py` and `planning/words.py`, for every command that names a sweep, and by
 `cli/options.py`, which completes names.
@@ -10,8 +10,9 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from ablate.planning.conf import shipped_folder
+from ablate.planning.conf import check_resolvers, check_yaml, shipped_folder
 from ablate.shared import UserError, did_you_mean
 
 MOST_BYTES = 2**20  # of a file in the user's folder that may be a sweep file; a larger one is data
@@ -87,3 +88,39 @@ def hidden_notes(name: str) -> Iterator[str]:
     if inner.is_file() and _is_sweep(outer) and inner.read_bytes() != outer.read_bytes():
         command = shlex.join(["ablate", "sweep", f"./{outer}"])
         yield f"{name} is {inner}; the other file of this name is `{command}`"
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """Return (how errors name the file, what its YAML says). Raises UserError where it is no YAML,
+    or can't be read."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    place = place_of(path)
+    check_yaml(path, place)
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or error
+        message = f"{' '.join(str(problem).split())}{_slip(path, mark)}"
+        raise UserError(f"{place}:{line} not YAML: {message}") from error
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
+    check_resolvers(content, place)
+    return place, content
+
+
+def _slip(path: Path, mark: Any) -> str:
+    """Return how to mend a colon at `mark` that YAML did not expect; "" for other mistakes."""
+    from ablate.planning.declaration import colon
+
+    lines = path.read_text(errors="replace").splitlines()
+    if mark is None or mark.line >= len(lines) or lines[mark.line][mark.column :][:1] != ":":
+        return ""
+    if ": " in lines[mark.line][: mark.column]:
+        return "; put a text that has a colon in quotes"
+    number = next((n for n in range(mark.line, 0, -1) if lines[n - 1].strip()), 0)
+    return f"{slip} of line {number}" if number and (slip := colon(lines[number - 1])) else ""

@@ -19,7 +19,6 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
 from ablate.planning.changes import DEFAULT as DESIGN
 from ablate.planning.changes import WORD, changes_of, read_changes
-from ablate.planning.conf import check_yaml
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -41,7 +40,7 @@ from ablate.planning.declared import (
     words_of,
 )
 from ablate.planning.settings import Word, parse_word, single_values, value_text, with_spelling
-from ablate.planning.sweep_paths import find_sweep_file, sweep_files
+from ablate.planning.sweep_paths import find_sweep_file, read_yaml, sweep_files
 from ablate.run import TRAINER
 from ablate.shared import UserError, nearest_name
 
@@ -117,21 +116,12 @@ def _read_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 def _base_trainer(name: str, scale: str | None) -> Any:
     """Return the trainer of a sweep file's base at a scale; None where there is none, or the file
     can't be read, as `from_file` says."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     try:
-        path = find_sweep_file(name)
-        check_yaml(path, name)
-        content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        base = content.get("base") or {}
-        if scale is not None:
-            base = {**base, **(content["scales"][scale].get("base") or {})}
+        _, content = read_yaml(find_sweep_file(name))
+        scaled = content.get("scales", {}).get(scale, {})
+        base = (content.get("base") or {}) | (scaled.get("base") or {})
         return base.get(TRAINER)
-    except (UserError, OmegaConfBaseException, OSError, ValueError, YAMLError):
-        return None
-    except (TypeError, KeyError, AttributeError):  # a section is no mapping, or there is no scale
+    except (UserError, TypeError, AttributeError):  # or a section is no mapping
         return None
 
 

@@ -179,11 +179,16 @@ class StoreFolder:
         needed."""
         return shlex.join(["ablate", *words, *self.option])
 
+    @staticmethod
+    def default_root() -> Path:
+        """Return the folder of the store where none is named: $ABLATE_STORE, or ./runs where that
+        is not set or empty."""
+        return Path(os.environ.get("ABLATE_STORE") or "runs")
+
     @property
     def option(self) -> tuple[str, ...]:
         """The words that name this store to a command: () where it needs none."""
-        is_default = self.root == Path(os.environ.get("ABLATE_STORE") or "runs")
-        return () if is_default else ("--store", str(self.root))
+        return () if self.root == self.default_root() else ("--store", str(self.root))
 
     @property
     def is_bundle(self) -> bool:
