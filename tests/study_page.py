@@ -145,9 +145,8 @@ def epochs() -> str:
     return "\n".join(lines)
 
 
-def courses() -> str:
+def courses(part: str) -> str:
     """Tabulate how some placements trained: means over the seeds that all rows have."""
-    [part] = PLACEMENTS.parts
     curves = pd.read_parquet(PLACEMENTS.folder / part / "curves.parquet")
     runs = PLACEMENTS.runs(part)
     shared_seeds = set.intersection(*runs.groupby("row").seed.agg(set))
@@ -166,9 +165,8 @@ def courses() -> str:
     return "\n".join(lines)
 
 
-def seconds() -> str:
-    """Tabulate the seconds of the runs of the placements, and their device-hours."""
-    [part] = PLACEMENTS.parts
+def seconds(part: str) -> str:
+    """Tabulate the seconds of the runs of a column of placements, and their device-hours."""
     took = PLACEMENTS.runs(part).seconds
     hours = took.sum() / 3600
     return "\n".join(
