@@ -225,3 +225,17 @@ def test_a_file_that_is_no_run_alone_is_crossed_with_what_it_lacks(store):
     words = ["ours", "data.path=one,two"]
     plan, _ = plan_from_words(words, store=store.root, recall=StoreRecall(store))
     assert len(plan.columns) == 2
+
+
+def test_a_new_sweep_has_no_name_of_another_sweeps_file(store):
+    """`ablate sweep stems` would train the shipped sweep, not go on with that of these words."""
+    with pytest.raises(UserError, match=r"^stems: is the name"):
+        planned(store, "stem=none,dpn", name="stems")
+    assert planned(store, "stem=none,dpn", name="my stems").name == "my stems"
+    assert planned(store, "quickstart", name="quickstart").name == "quickstart"
+
+
+def test_a_sweep_that_was_named_first_goes_on_under_the_name_of_a_later_file(store):
+    drive(store, "stem=none,dpn", name="mine")
+    write_files(Path(), sweeps__mine_yaml="variants: [{a: {}}, {b: {stem: dpn}}]")
+    assert planned(store, "stem=none,dpn", name="mine").name == "mine"

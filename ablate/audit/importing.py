@@ -404,7 +404,7 @@ def import_under_lock(store: Store, sheet: Sheet, declaration: SheetDeclaration)
 
     Raises Failure where another process holds the lock.
     """
-    check_sweep_name(declaration.name)
+    check_sweep_name(declaration.name, is_new=not store.plan_path(declaration.name).exists())
     make_folder(store.root)
     with hold_driver_lock(store, "import"), Ledger.driving(store) as ledger:
         return import_sheet(store, ledger, sheet, declaration)

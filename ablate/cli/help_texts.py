@@ -43,8 +43,8 @@ EXAMPLES = {
     "gate start": "gate start idea trainer=line --pin line.py:evaluate",
     "gate try": "gate try idea --note 'ten times the steps'",
     "gate log": "gate log idea",
-    "gate show": "gate show idea 0",
-    "gate restore": "gate restore idea 0 .",
+    "gate show": "gate show idea 1",
+    "gate restore": "gate restore idea 1 .",
 }
 
 

@@ -176,7 +176,6 @@ if TYPE_CHECKING:
         LR_FACTORS,
         SettingsLayer,
         Word,
-        check_sweep_name,
         output_name,
         parse_word,
         single_values,
@@ -186,7 +185,7 @@ if TYPE_CHECKING:
         value_text,
     )
     from ablate.planning.sweep_file import edit_notes, load_sweep_file
-    from ablate.planning.sweep_paths import find_sweep_file, sweep_files
+    from ablate.planning.sweep_paths import check_sweep_name, find_sweep_file, sweep_files
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, TUNER_KEYS
     from ablate.planning.unite import unite_plans

@@ -32,7 +32,6 @@ from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
 from ablate.planning.settings import (
     SettingsLayer,
-    check_sweep_name,
     single_values,
     value_at,
     value_text,
@@ -40,7 +39,12 @@ from ablate.planning.settings import (
 )
 from ablate.planning.short_name import base_name, unique_name
 from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
-from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
+from ablate.planning.sweep_paths import (
+    check_sweep_name,
+    find_sweep_file,
+    hidden_notes,
+    sweep_files,
+)
 from ablate.planning.words import (
     check_values,
     from_words,
@@ -89,8 +93,6 @@ def _plan_line(
 ) -> tuple[Plan, dict[str, Any]]:
     line_options = line.options
     launcher = composer.launcher(line.launcher)
-    if line_options.name is not None:
-        check_sweep_name(line_options.name)
     if line.file is not None and any(key in line.sweep for key in PART_KEYS):
         place, content = load_sweep_file(find_sweep_file(line.file))
         line = with_labels(line, from_file(place, content, line, composer.groups))
@@ -99,6 +101,9 @@ def _plan_line(
     else:
         name = line_options.name or unique_name(line, recall)
         previous_plan = recall.plan(name, line)
+    if line_options.name is not None:
+        is_new = recall is not None and previous_plan is None
+        check_sweep_name(line_options.name, is_new, line.file)
     recalled_words = recall_crossed(line, previous_plan)
     line = replace(line, words=(*line.words, *recalled_words))
     if not name.isprintable():

@@ -451,15 +451,6 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def check_sweep_name(name: str) -> None:
-    """Raise UserError for a name that `--as` can't give.
-
-    It can't be empty, nor have characters that a terminal obeys instead of showing them.
-    """
-    if not (name.strip() and name.isprintable()):
-        raise UserError(f"--as: expected a name, got {name!r}")
-
-
 def output_name(name: str) -> str:
     """Return a sweep's name as the file name of what is written for readers.
 

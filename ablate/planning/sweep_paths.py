@@ -77,6 +77,24 @@ def find_sweep_file(name: str) -> Path:
     return files[name]
 
 
+def check_sweep_name(name: str, is_new: bool, file: str | None = None) -> None:
+    """Raise UserError for a name that `--as` can't give.
+
+    It can't be empty, nor have characters that a terminal obeys instead of showing them. A new
+    sweep can't have the name of a sweep file other than its own, `file`: `ablate sweep NAME` would
+    not go on with it.
+    """
+    if not (name.strip() and name.isprintable()):
+        raise UserError(f"--as: expected a name, got {name!r}")
+    namesake = sweep_files().get(name) if is_new else None
+    if namesake is None or (file is not None and find_sweep_file(file).samefile(namesake)):
+        return
+    raise UserError(
+        f"{name}: is the name of another sweep, {place_of(namesake)}, which `ablate sweep {name}` "
+        f"trains; give another name with --as NAME"
+    )
+
+
 def place_of(path: Path) -> str:
     """Return how messages name a sweep file."""
     return f"sweeps/{path.name}" if path.parent == shipped_folder("sweeps") else str(path)
