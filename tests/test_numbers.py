@@ -217,7 +217,7 @@ def test_a_row_without_the_number_is_refused_by_name(driven):
     line = driven("plan", "stem=none,dpn", *words, code=2).err  # before anything trains
     assert "'none' has no attention:2: its model has 1 layer; choose another metric" in line
     line = driven("table", f"analysis.metric={RATIO}", "--against", "paper", code=2).err
-    assert "published figures are accuracies, but the table is of gradnorm:embedding" in line
+    assert "published figures are of top1, but the table is of gradnorm:embedding" in line
     line = driven("plan", *WORDS, f"analysis.metric={RATIO}", code=2).err
     assert "'none' and 1 more row do not measure gradnorm; the sweep with probe=[" in line
 

@@ -121,4 +121,4 @@ def test_table_2_is_planned_at_paper_scale_with_its_parents_once(shell):
     found = published_figures(plan, shell.folder / "runs")
     assert len(found) == 20
     for there in found.values():
-        assert "k steps bs4096) is no recipe of ours" in there.differs
+        assert "published training (93" in there.differs

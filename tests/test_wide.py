@@ -331,6 +331,8 @@ def test_a_rate_that_both_searched_is_no_difference(here, monkeypatch):
     regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
     recipe = {"recipe": "quick", "data": "digits", "data.size": 32}
     monkeypatch.setitem(paper.RECIPES, regime, recipe)
+    of_parents = {"recipe": "quick", "data": "mnist5k", "data.size": 32}
+    monkeypatch.setitem(paper.RECIPES, paper.PRETRAINING, of_parents)
     monkeypatch.setitem(paper.DATA, "vtab-natural/DTD", "mnist5k->digits")
     Path("x.yaml").write_text("""\
 base: {recipe: quick, data: digits, data.size: 32}

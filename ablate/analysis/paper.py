@@ -23,7 +23,7 @@ from ablate.analysis.note import Sentence, sentence
 from ablate.analysis.scores import on_set
 from ablate.analysis.table import Beside, TableColumn
 from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, wide_places
-from ablate.run import LENGTH_KEYS, ShippedSpec, without_idle
+from ablate.run import LENGTH_KEYS, RunSpec, ShippedSpec, without_idle
 from ablate.shared import UserError, unknown_value
 
 FILE = Path(__file__).with_name("paper_tables.csv")
@@ -207,6 +207,7 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     recipes = Recipes(store)
     figures = {}
     find_theirs = _Columns(plan, table).published_label
+    baselines = {cell.column: cell for cell in plan.cells if cell.row == plan.baseline}
     for trained, cell in (
         (plan_cell, table_cell)
         for plan_cell in plan.cells
@@ -225,9 +226,15 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             continue
         figure = table.figure(row, theirs, gain, as_printed(table, printed, gain))
         differs = recipes.difference(trained, table.columns[theirs])
+        if not differs and trained.column in baselines:  # what it changes, the whole column does
+            differs = recipes.difference(
+                baselines[trained.column], table.columns[theirs], baseline=base
+            )
         if plan.smoke:
             differs = "a smoke test"
         has_same_subject = not plan.smoke and recipes.have_subject(trained, table, theirs)
+        if not differs and not has_same_subject:
+            differs = "another architecture"
         figures[cell.row, cell.column] = replace(
             figure, differs=differs, same_subject=has_same_subject
         )
@@ -354,6 +361,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     "300 ep": {"recipe": "dtn"},
     "VTAB-1k finetune from imagenet1k 2500 steps bs512": {"recipe": "vtab", "model.rep": True},
 }
+PRETRAINING = "AugReg 93k steps bs4096"  # of every published training of RECIPES that has a parent
 # What the published runs searched over values that aren't printed: no difference where ours did.
 SEARCHED = {"VTAB-1k finetune from imagenet1k 2500 steps bs512": {"optim.lr"}}
 RECIPES |= {
@@ -367,6 +375,9 @@ with open(FILE.with_name("paper_data.csv"), newline="", encoding="utf-8") as fil
     DATA = {row["published"]: row["ours"] for row in csv.DictReader(file)}
 VTAB = "vtab-"  # begins the published names of its sets
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
+PARTS = ("stem", "norm", "block")
+# What baselines of the published tables change in the model of the recipe.
+BASELINES: dict[str | None, Mapping[str, Any]] = {"base": {}, "ln": {}, "dpn": {"stem": "dpn"}}
 # Published columns whose architecture has another name here. DTN's first table prints ViT-S as
 # ViT-S*.
 ARCHITECTURES = {
@@ -402,11 +413,14 @@ class Recipes:
         from ablate.planning import Composer
 
         self.composer = Composer(store)
-        self.cached_settings: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+        self.cached_settings: dict[tuple[str, str, str], Mapping[str, Any] | None] = {}
         self.cached_sizes: dict[str, Mapping[str, Any]] = {}
 
-    def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
-        """Name the differences from the published data, size, steps and recipe; "" for none."""
+    def difference(
+        self, cell: Cell, column: tuple[str, str, str], baseline: str | None = None
+    ) -> str:
+        """Name the differences from the published data, size, steps and recipe; "" for none.
+        `baseline`: where the cell is that of the published baseline; then from its model, too."""
         _, dataset, regime = column
         ours = data_of(cell)
         if DATA.get(dataset) != ours:
@@ -414,23 +428,42 @@ class Recipes:
         if dataset.startswith(VTAB) and cell.spec.tree["data"].get("order", "stored") == "keyed":
             return "ours 800/200 (data.order=keyed), the published runs have other images"
         if regime not in RECIPES:
-            return f"the published training ({regime}) is no recipe of ours"
-        arch = str(cell.spec.tree["model"].get("arch") or cell.spec.tree["model"]["name"])
-        expected = self._recipe_settings(regime, arch)
+            return f"no values are subtracted for the published training ({regime})"
+        tuned_keys = {key for choice in cell.chosen for key in choice.params}
+        searched_keys = SEARCHED.get(regime, set()) & tuned_keys
+        differing = self._differing(cell.specs or (cell.spec,), regime, baseline, searched_keys)
+        if differing or cell.spec.parent is None:
+            return differing
+        from_parent = self._differing([cell.spec.parent], PRETRAINING, baseline)
+        return f"parents: {from_parent}" if from_parent else ""
+
+    def _differing(
+        self,
+        specs: Iterable[RunSpec],
+        regime: str,
+        baseline: str | None,
+        left_out: Iterable[str] = (),
+    ) -> str:
+        """Name the settings of runs that are not as in the recipe of a published training; "" for
+        none. `baseline`: see `difference`."""
+        trees = [without_idle(spec.tree) for spec in specs]
+        arch = str(trees[0]["model"].get("arch") or trees[0]["model"]["name"])
+        changes = BASELINES.get(baseline)
+        expected = self._recipe_settings(regime, arch, changes or {})
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {arch}"
         in_epochs = {
             keys[-1] for keys in LENGTH_KEYS
         }  # None: the recipe says that length otherwise
-        trees = [without_idle(spec.tree) for spec in cell.specs or (cell.spec,)]
-        tuned_keys = {key for choice in cell.chosen for key in choice.params}
-        left_out = MACHINES | (SEARCHED.get(regime, set()) & tuned_keys)
+        ignored_keys = {*MACHINES, *left_out}
         differing = [
             f"{section}.{key}"
             for section, settings in expected.items()
             for key, value in settings.items()
-            if f"{section}.{key}" not in left_out
+            if f"{section}.{key}" not in ignored_keys
+            and (changes is not None or section not in PARTS)
+            and (changes is not None or section != "model" or key in MODEL)
             and not (value is None and f"{section}.{key}" in in_epochs)
             and any(tree[section].get(key) != value for tree in trees)
         ]
@@ -459,23 +492,26 @@ class Recipes:
             self.cached_sizes[arch] = {key: model[key] for key in SIZES}
         return self.cached_sizes[arch]
 
-    def _recipe_settings(self, regime: str, arch: str) -> Mapping[str, Any] | None:
+    def _recipe_settings(
+        self, regime: str, arch: str, changes: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
         from ablate.planning import SettingsLayer
 
-        if (regime, arch) not in self.cached_settings:
-            settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
+        key = regime, arch, str(changes)
+        if key not in self.cached_settings:
+            settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch, **changes}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
                 spec = self.composer.run(tree, seed=0).spec
             except UserError:
-                self.cached_settings[regime, arch] = None
+                self.cached_settings[key] = None
             else:
                 assert isinstance(spec, ShippedSpec)
                 run = spec.effective
-                self.cached_settings[regime, arch] = {
+                self.cached_settings[key] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
-                    "model": {key: run["model"][key] for key in MODEL if key in run["model"]},
+                    **{section: run[section] for section in (*PARTS, "model")},
                     "data": {key: run["data"][key] for key in ("size", "fraction")},
                 }
-        return self.cached_settings[regime, arch]
+        return self.cached_settings[key]

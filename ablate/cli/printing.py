@@ -159,10 +159,11 @@ def _read_table(
     parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT_SHOW
     if view.against and "paper" not in parts:
         parts = (*parts, "paper")
-    if "paper" in parts and plan.metric.unit != "%":
+    published_metric = plan.task.metrics[0].key
+    if "paper" in parts and plan.metric.key != published_metric:
         raise UserError(
-            f"--against paper: published figures are accuracies, but the table is of "
-            f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
+            f"--against paper: published figures are of {published_metric}, but the table is of "
+            f"{plan.metric.key}; add analysis.metric={published_metric}"
         )
     if "population" in parts and (reason := plan.no_images(plan.metric)):
         raise UserError(f"--show population: {reason}; leave population out")

@@ -328,9 +328,10 @@ class Composer:
             spec = RunSpec.of(self._completed(tree))
         return validated_run(spec.with_seed(tree["seed"] if seed is None else seed))
 
-    def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the tree with what files say of its data, the user's own classes, and weights."""
-        run = {**tree, "data": self._of_files(tree.get("data"))}
+    def _completed(self, tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Return the tree with what files say of its data, the user's own classes, and weights.
+        `prefix`: before its keys, where it is the tree of a parent."""
+        run = {**tree, "data": self._of_files(tree.get("data"), prefix=prefix)}
         if also := value_at(tree, "eval.also"):
             run["eval"] = {**tree["eval"], "also": self._tested(also, run["data"])}
         run |= plugin.complete(run, Path.cwd())
@@ -346,7 +347,7 @@ class Composer:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:
             with parents.of_parent():
-                run["parent"] = self._completed(tree["parent"])
+                run["parent"] = self._completed(tree["parent"], prefix + parents.FROM_PREFIX)
         return run
 
     def _code(self, spec: OwnSpec) -> dict[str, Any]:
@@ -356,10 +357,12 @@ class Composer:
             self._codes[name] = trainer.code_of(spec, Path.cwd(), self._store)
         return self._codes[name]
 
-    def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
-        key = json.dumps([data, tested], sort_keys=True, default=repr)
+    def _of_files(self, data: Any, tested: bool = False, prefix: str = "") -> dict[str, Any]:
+        key = json.dumps([data, tested, prefix], sort_keys=True, default=repr)
         if key not in self._data:
-            self._data[key] = complete(data, self._memo, self._notes, tested, self._allow_missing)
+            self._data[key] = complete(
+                data, self._memo, self._notes, tested, self._allow_missing, prefix
+            )
         return self._data[key]
 
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:

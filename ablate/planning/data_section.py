@@ -41,12 +41,13 @@ def complete(
     notes: list[str],
     tested: bool = False,
     allow_missing: bool = False,
+    prefix: str = "",
 ) -> dict[str, Any]:
     """Return the `data` section with what its files say: path, classes, splits, fingerprint.
 
     `tested`: nothing is learnt from the set, and only its `test` is read. `allow_missing`: a set
     that has to be fetched by hand may be missing, where its group knows how large it is; `notes`
-    says so.
+    says so. `prefix`: before the keys of the section on a command line.
 
     `notes` also reports splits of the hub's set that local files lack, and that are cut anew;
     images that are not read; and how the images of a folder are split. Raises UserError for wrong
@@ -99,7 +100,7 @@ def complete(
         raise UserError(f"needs the folder with its files; give {data['name']}:FOLDER")
     elif is_missing:
         present = sorted(data["rows"])
-        _say(notes, _missing_note(data, tested))
+        _say(notes, _missing_note(data, tested, prefix))
         if texts and data["classes"] is None:
             data["classes"] = data["rows"][data["train"]]
     if tested:
@@ -217,9 +218,9 @@ def _with_classes(
     return data
 
 
-def _missing_note(data: Mapping[str, Any], tested: bool) -> str:
+def _missing_note(data: Mapping[str, Any], tested: bool, prefix: str) -> str:
     rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
-    place = f"eval.also=[{data['name']}:FOLDER]" if tested else "data.path=FOLDER"
+    place = f"eval.also=[{data['name']}:FOLDER]" if tested else f"{prefix}data.path=FOLDER"
     return f"data={data['name']} {NOT_SEEN}: its size is taken as {rows}; to train, give {place}"
 
 

@@ -64,7 +64,9 @@ Lines = Iterator[tuple[str, str, str]]
 
 def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
-        settings = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
+        settings = ", ".join(
+            f"{key}={_value_text(param.default)}" for key, param in choice.params.items()
+        )
         yield name, choice.line + (f" [{settings}]" if settings else ""), choice.source
 
 
@@ -111,7 +113,7 @@ def _with_shared(
 
 def _params(group: str, params: Mapping[str, Param]) -> Lines:
     for key, param in params.items():
-        yield f"  {group}.{key}={param.default}", param.line, "-"
+        yield f"  {group}.{key}={_value_text(param.default)}", param.line, "-"
 
 
 def _launchers() -> dict[str, Choice]:

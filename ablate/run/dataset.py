@@ -174,7 +174,7 @@ def list_local(
     folder for each severity; see `_list_corruptions`. Raise UserError where there is no data, and
     as `_walk` does.
     """
-    hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
+    hint = f"; give the folder with the files of data={name}" if name else ""
     if not path.is_dir():
         detail = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {detail}{hint}")

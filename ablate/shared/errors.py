@@ -148,7 +148,8 @@ def expected_words(value: object, choices: Iterable[object], expectation: str = 
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     if not names:
         return f"got {spelling(value)}, and there is nothing to choose from"
-    choice_list = ", ".join(names)
+    has_commas = any("," in name for name in names)
+    choice_list = ", ".join(map(repr, names) if has_commas else names)
     guess = did_you_mean(value, names)
     if guess and len(names) > MANY:
         return f"got {spelling(value)}{guess}, expected {expectation} {choice_list}"
