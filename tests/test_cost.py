@@ -45,8 +45,9 @@ def told(tmp_path):
     encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
-        """`runs`: that share a GPU, which computes for 0.4 of a step."""
-        share = 1 / how.pop("runs", 1)
+        """`runs`: that share a GPU, which computes for 0.4 of a step; `anew`: nothing was asked
+        before; `step_s`: of the tree of a spec."""
+        share, step_s = 1 / how.pop("runs", 1), how.pop("step_s", lambda tree: 2.0)
         timed = []
 
         def ask(verb, question):
@@ -55,13 +56,14 @@ def told(tmp_path):
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
             whole |= {"statistics": False, "examples": examples, "warnings": []}
-            timed_ = {"step_s": 2.0, "image_s": 0.01, "busy": 0.4}
-            return {
-                key: whole | (timed_ if key in question["calibrate"] else {})
-                for key in question["specs"]
-            }
+            answers = {}
+            for key, tree in question["specs"].items():
+                times = {"step_s": step_s(tree), "image_s": 0.01, "busy": 0.4}
+                answers[key] = whole | (times if key in question["calibrate"] else {})
+            return answers
 
-        (store.cache / "costs.json").unlink(missing_ok=True)
+        if how.pop("anew", True):
+            (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
         launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
@@ -123,6 +125,46 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
     assert (costs.left_s, timed) == (0, [])
     _, timed = told(int(0.99 * MONTH), from_s=86400)
     assert len(timed) == 2
+
+
+STEP_S = {"fp32": 4.0, "bf16": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "step_s", "steps"),
+    [
+        (["train.precision=fp32,bf16"], lambda tree: STEP_S[tree["train"]["precision"]], (4, 1)),
+        (["augment.randaug=0,2"], lambda tree: 1.0 + tree["augment"]["randaug"], (1, 3)),
+    ],
+)
+def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s, steps):
+    plan, _ = make_plan([*WORDS[1:], *words], store=tmp_path)
+    costs, _ = told(10**9, of=plan, step_s=step_s)
+    evaluated = (56 * 300 + 200) * 0.01
+    assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(
+        [1000 * step + evaluated for step in steps]
+    )
+
+
+def test_each_precision_is_timed_and_tells_of_its_cells(told, tmp_path):
+    """Also where another precision of its size has a time, and where not all cells are timed."""
+
+    def step_s(tree) -> float:
+        return STEP_S[tree["train"]["precision"]]
+
+    told(10**9, step_s=step_s)
+    plan, _ = make_plan([*WORDS[1:], "train.precision=fp32,bf16"], store=tmp_path)
+    costs, timed = told(10**9, of=plan, step_s=step_s, anew=False)
+    assert len(timed) == 1
+    assert costs.seconds["fp32", ""] > 4000 > costs.seconds["bf16", ""]
+    decays = ",".join(f"{n / 100}" for n in range(1, 8))
+    words = [*WORDS[1:], f"optim.wd={decays}", "train.precision=fp32,bf16"]
+    many, _ = make_plan(words, store=tmp_path)
+    costs, timed = told(10**9, of=many, step_s=step_s)
+    assert len(timed) == 6
+    for cell in many.cells:
+        fp32 = cell.spec.tree["train"]["precision"] == "fp32"
+        assert (costs.seconds[cell.row, cell.column] > 4000) == fp32
 
 
 def test_other_hardware_is_reckoned_and_nothing_is_timed(told):

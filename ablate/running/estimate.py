@@ -191,6 +191,7 @@ CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in 
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
 MONTH_S = 30 * 86400.0
+TIMES = {"step_s", "image_s", "busy"}  # of a calibration, see `Times` of training/calibrate.py
 
 
 def estimate_costs(
@@ -384,46 +385,46 @@ class _Answers:
         self._learn(new, initial=initial)
 
     def time(self, cells: Sequence[Cell], finished: Mapping[str, Any]) -> None:
-        """Time a step for some cells without finished runs, unless a cell of about the same size
-        has a time."""
-        timed = self._rates(cells)
-        unmeasured = {
-            _key(cell, self._device): cell
-            for cell in cells
-            if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None
-        }
-        interval = max(1, math.ceil(len(unmeasured) / CALIBRATED))
+        """Time a step for some cells without finished runs, in each precision, unless a cell of
+        about the same size and the same precision has a time."""
+        unmeasured: dict[str, dict[str, Cell]] = {}
+        for cell in cells:
+            if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None:
+                key = _key(cell, self._device)
+                unmeasured.setdefault(_precision(cell), {})[key] = cell
         sample = {}
-        for key, cell in list(unmeasured.items())[::interval]:
-            size = self[cell]["multiply_adds"]
-            if not any(0.5 <= timed_size / size <= 2 for timed_size in timed):
-                sample[key] = cell
+        for precision, alike in unmeasured.items():
+            timed_sizes = [self[cell]["multiply_adds"] for cell in self._timed(cells, precision)]
+            interval = math.ceil(len(alike) * len(unmeasured) / CALIBRATED)
+            for key, cell in list(alike.items())[::interval]:
+                size = self[cell]["multiply_adds"]
+                if not any(0.5 <= timed_size / size <= 2 for timed_size in timed_sizes):
+                    sample[key] = cell
         initial = any("initial" in self[cell] for cell in sample.values())
         self._learn(sample, calibrate=sorted(sample), initial=initial)
 
     def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int) -> float | None:
-        """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
-        size; None without one. `sharing`: how many runs share a device, which computes for one at a
-        time."""
-        size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
-        if work.multiply_adds is None or not rates:
+        """Estimate the seconds of a training from the times of its cell or, without, from those of
+        the cell of `cells` in its precision that is nearest in size; None without one. `sharing`:
+        how many runs share a device, which computes for one at a time."""
+        size = self[work.cell]["multiply_adds"]
+        timed = self._timed([work.cell]) or self._timed(cells, _precision(work.cell))
+        if work.multiply_adds is None or not timed:
             return None
-        step, image, busy = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
+        nearest = min(timed, key=lambda cell: abs(self[cell]["multiply_adds"] - size))
+        answer = self[nearest]
+        step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
+        step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
         alone = work.multiply_adds / 3 * step + work.evaluated * size * image
-        return float(alone * max(1.0, sharing * busy))
+        return float(alone * max(1.0, sharing * answer["busy"]))
 
-    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float, float]]:
-        """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
-        in evaluation; and to the share of a step in which the device computes."""
-        rates = {}
-        for cell in cells:
-            answer = self[cell]
-            if answer.keys() >= {"step_s", "image_s", "busy"}:
-                size = answer["multiply_adds"]
-                step_size = size * cell.spec.tree["train"]["batch"]
-                step, image = answer["step_s"] / step_size, answer["image_s"] / size
-                rates[size] = step, image, answer["busy"]
-        return rates
+    def _timed(self, cells: Iterable[Cell], precision: str = "") -> list[Cell]:
+        """List the cells that have times; with `precision`, those in it."""
+        return [
+            cell
+            for cell in cells
+            if self[cell].keys() >= TIMES and precision in ("", _precision(cell))
+        ]
 
     def _needs_memory(self, cell: Cell) -> bool:
         return self._device == "cuda" and is_forecast(cell, self._card)
@@ -468,7 +469,7 @@ def _is_answer(tree: Any) -> bool:
             "examples": None | {"train": _} as examples,
         }:
             numbers = [parameters, size, launches]
-            numbers += [tree.get(key, 0) for key in ("step_s", "image_s", "busy")]
+            numbers += [tree.get(key, 0) for key in TIMES]
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)
@@ -485,6 +486,10 @@ def _is_step(tree: Any) -> bool:
         case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
             return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
+
+
+def _precision(cell: Cell) -> str:
+    return str(cell.spec.tree["train"]["precision"])
 
 
 def _key(cell: Cell, device: str) -> str:
