@@ -1,5 +1,6 @@
 """What a plan is said to cost: when a step is timed, when not, and on hardware that is not here."""
 
+import contextlib
 import json
 import math
 import os
@@ -9,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.plans import record_plan, small_plan
 
+from ablate.api import training
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
@@ -27,6 +30,8 @@ from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
 from ablate.shared.errors import UserError
+from ablate.store.events import RunState
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training.model.count import describe
 
@@ -68,7 +73,7 @@ def told(tmp_path):
         launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
-            of, store, launcher, {}, how.pop("finished", {}), **how
+            of, store, launcher, how.pop("states", {}), how.pop("finished", {}), **how
         ), timed
 
     find.plan, find.split, find.encoded = plan, split, encoded
@@ -118,6 +123,46 @@ def test_runs_that_are_finished_tell_without_a_bound(told):
     runs = {run: {"seconds": 3e6} for c in told.plan.cells for s, run in c.ids.items() if s == 0}
     costs, timed = told(int(2 * MONTH), finished=runs)
     assert (timed, costs.left_s, costs.basis) == ([], 6 * 3e6, "from finished runs")
+
+
+def test_runs_that_the_sweep_leaves_are_not_left(told, tmp_path):
+    """Two of six were given up, and one starts once more. Children of failed runs are blocked."""
+    cell, other = told.plan.cells
+    states = {cell.ids[0]: RunState("failed"), cell.ids[1]: RunState("hung", hung=2)}
+    states[cell.ids[2]] = RunState("oom", oom=1)
+    costs, _ = told(10**9, states=states)
+    seconds = costs.seconds[other.row, ""]
+    assert costs.left_s == pytest.approx(4 * seconds)
+    parents, _ = make_plan([*WORDS, "from.train.steps=1000"], store=tmp_path)
+    failed = {run.id: RunState("failed") for run in parents.runs() if run.above and run.seed == 0}
+    costs, _ = told(10**9, of=parents)
+    rest, _ = told(10**9, of=parents, states=failed)
+    assert rest.left_s == pytest.approx(costs.left_s * 2 / 3)
+
+
+def test_runs_of_a_trainer_of_one_s_own_that_the_sweep_leaves_are_not_left():
+    plan = small_plan()
+    costs = estimate.own_costs(plan, {"a0", "a1"}, {"a0": {"seconds": 7.0}}, 1, "1 slot")
+    assert costs.left_s == 2 * 7.0
+
+
+def test_a_sweep_that_retries_counts_those_runs(tmp_path, monkeypatch):
+    store, plan, counted = Store(tmp_path), small_plan(), []
+    with Ledger.driving(store) as ledger:
+        record_plan(store, ledger, plan)
+        for run, kind in {"a0": "failed", "a1": "oom", "b0": "hung"}.items():
+            ledger.record(run, "started", step=0)
+            ledger.record(run, kind)
+
+    def estimated(plan, store, launcher, states, finished, **how):
+        counted.append({run for run, state in states.items() if state == RunState()})
+        raise UserError("enough")
+
+    monkeypatch.setattr("ablate.running.estimate.estimate_costs", estimated)
+    for retry in ((), ("failed", "hung")):
+        with contextlib.suppress(UserError):
+            training.forecast_sweep(plan, store, SimpleNamespace(worlds=[1]), retry)
+    assert counted == [{"b1"}, {"a0", "b0", "b1"}]
 
 
 def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):

@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
-from ablate.run import FINAL_STATUSES, OwnSpec, own_code
+from ablate.run import OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.decoding import decode_seconds, decoding_lines
 from ablate.running.devices import Devices
@@ -32,6 +32,7 @@ from ablate.running.gpu_memory import (
     step_memories,
 )
 from ablate.running.launchers import Ask, Launcher
+from ablate.running.next_step import closed_runs
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.running.world_sizes import (
     Worlds,
@@ -44,7 +45,7 @@ from ablate.running.world_sizes import (
     share,
 )
 from ablate.shared import count_text, is_number
-from ablate.store import RunState, Store
+from ablate.store import RunState, Store, blocked_runs, run_parents
 from ablate.version import __version__
 
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
@@ -63,7 +64,7 @@ class Costs:
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
     basis: str
-    left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
+    left_s: float  # device-seconds of all runs that are left; inf: beyond a month, not timed
     hardware: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
@@ -105,7 +106,7 @@ def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float
 
 def own_costs(
     plan: Plan,
-    states: Mapping[str, RunState],
+    closed: Collection[str],
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
     hardware: str,
@@ -114,9 +115,9 @@ def own_costs(
     """Estimate the costs of a plan whose trainer is the user's own.
 
     A cell without a finished run is taken to need as long as the average of the others; a trial as
-    long as a run. Before any run has finished nothing is known (`basis` says so). `hardware`: the
-    slots, or the devices that would train, on which no time is known but that of runs here;
-    `ranks`: the devices of each run.
+    long as a run. Before any run has finished nothing is known (`basis` says so). `closed`: the
+    runs that are not trained any more. `hardware`: the slots, or the devices that would train, on
+    which no time is known but that of runs here; `ranks`: the devices of each run.
     """
     seconds: dict[tuple[str, str], float | None] = {}
     for cell in plan.cells:
@@ -127,7 +128,7 @@ def own_costs(
     typical = sum(durations) / len(durations) if durations else 0.0
     remaining_s = plan.to_come * typical
     for run in plan.runs():
-        if states.get(run.id, RunState()).status not in (*FINAL_STATUSES, "skipped"):
+        if run.id not in closed:
             a_run = seconds[run.cell.row, run.cell.column]
             remaining_s += typical if a_run is None else a_run
     seeds: dict[str, float | None] = {}
@@ -219,8 +220,9 @@ def estimate_costs(
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
+    closed = _closed(plan, states)
     if isinstance(plan.cells[0].spec, OwnSpec):
-        return own_costs(plan, states, finished, places, hardware, worlds[0])
+        return own_costs(plan, closed, finished, places, hardware, worlds[0])
     card, sharing = None, 1
     has_gpus = on is None and device == "cuda" and not launcher.remote
     if on is not None:
@@ -234,7 +236,7 @@ def estimate_costs(
     answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
-    works = works_of(plan, states, cells, [answers[cell] for cell in cells])
+    works = works_of(plan, closed, cells, [answers[cell] for cell in cells])
     devices = places * worlds[0]
     beyond = False  # takes more than a month
     basis = "from finished runs"
@@ -295,6 +297,13 @@ def estimate_costs(
     )
 
 
+def _closed(plan: Plan, states: Mapping[str, RunState]) -> set[str]:
+    """Return the runs of a plan that a driver leaves."""
+    runs = list(plan.runs())
+    known = {run.id: states.get(run.id, RunState()) for run in runs}
+    return closed_runs(known, blocked_runs(known, run_parents(runs)))
+
+
 def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -337,7 +346,7 @@ def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
         if answer is None:
             return {}
         answers.append(answer)
-    works = works_of(plan, {}, plan.cells, answers)
+    works = works_of(plan, (), plan.cells, answers)
     return {
         (work.cell.row, work.cell.column): work.multiply_adds
         for work in works
@@ -420,11 +429,11 @@ class _Answers:
 
     def _timed(self, cells: Iterable[Cell], precision: str = "") -> list[Cell]:
         """List the cells that have times; with `precision`, those in it."""
-        return [
-            cell
-            for cell in cells
-            if self[cell].keys() >= TIMES and precision in ("", _precision(cell))
-        ]
+        timed = []
+        for cell in cells:
+            if self[cell].keys() >= TIMES and precision in ("", _precision(cell)):
+                timed.append(cell)
+        return timed
 
     def _needs_memory(self, cell: Cell) -> bool:
         return self._device == "cuda" and is_forecast(cell, self._card)
