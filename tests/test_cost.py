@@ -490,6 +490,18 @@ def test_runs_that_share_a_gpu_wait_for_one_another(told):
             assert seconds == pytest.approx(factor * alone.seconds[place])
 
 
+def test_runs_that_shared_a_gpu_took_their_part_of_its_time(told):
+    """Eight took 80 s together, so each takes 10 s of a GPU that no others share yet."""
+    ended = {"seconds": 80.0, "share": 1 / 8}
+    finished = {run: ended for cell in told.plan.cells for run in cell.ids.values()}
+    for runs, seconds in ((1, 10.0), (4, 40.0), (8, 80.0)):
+        costs, _ = told(10**9, device="cuda", runs=runs, slots=runs, finished=finished)
+        assert [*costs.seconds.values()] == pytest.approx([seconds] * 2)
+    finished = {run: {"seconds": 80.0} for run in finished}
+    costs, _ = told(10**9, device="cuda", finished=finished)
+    assert {*costs.seconds.values()} == {80.0}
+
+
 def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():
     """By the launches of eight runs on a GPU, which one alone takes eight times as long for."""
     work = CellWork(SimpleNamespace(spec=build_run(resolve_run([], Path("runs"))[0]).spec), 1.0)

@@ -91,14 +91,20 @@ class Costs:
         return [*lines.values(), *memory_warnings(self.memories, self.card)]
 
 
-def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Average the device-seconds of the finished runs of a cell; None without one."""
+def mean_seconds(
+    cell: Cell, finished: Mapping[str, Mapping[str, Any]], sharing: int | None = None
+) -> float | None:
+    """Average the device-seconds of the finished runs of a cell; None without one. `sharing`: how
+    many runs share a device in the forecast; a run that shared one with others took its part of
+    the time. None: as many as then."""
     durations: list[float] = []
     for run in cell.ids.values():
         detail = finished.get(run, {})
         if is_number(detail.get("seconds")):
-            ranks = detail.get("ranks") or 1
-            durations.append(detail["seconds"] * ranks)
+            device_seconds = detail["seconds"] * (detail.get("ranks") or 1)
+            if sharing is not None and "share" in detail:
+                device_seconds *= detail["share"] * sharing
+            durations.append(device_seconds)
     if not durations:
         return None
     return sum(durations) / len(durations)
@@ -223,7 +229,7 @@ def estimate_costs(
     closed = _closed(plan, states)
     if isinstance(plan.cells[0].spec, OwnSpec):
         return own_costs(plan, closed, finished, places, hardware, worlds[0])
-    card, sharing = None, 1
+    card, sharing = None, None
     has_gpus = on is None and device == "cuda" and not launcher.remote
     if on is not None:
         card = on.card
@@ -241,7 +247,7 @@ def estimate_costs(
     beyond = False  # takes more than a month
     basis = "from finished runs"
     for work in works:
-        work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished)
+        work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished, sharing)
         if on or work.seconds is None:
             work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
@@ -412,10 +418,10 @@ class _Answers:
         initial = any("initial" in self[cell] for cell in sample.values())
         self._learn(sample, calibrate=sorted(sample), initial=initial)
 
-    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int) -> float | None:
+    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int | None) -> float | None:
         """Estimate the seconds of a training from the times of its cell or, without, from those of
         the cell of `cells` in its precision that is nearest in size; None without one. `sharing`:
-        how many runs share a device, which computes for one at a time."""
+        how many runs share a device, which computes for one at a time; None: one."""
         size = self[work.cell]["multiply_adds"]
         timed = self._timed([work.cell]) or self._timed(cells, _precision(work.cell))
         if work.multiply_adds is None or not timed:
@@ -425,7 +431,7 @@ class _Answers:
         step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
         step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
         alone = work.multiply_adds / 3 * step + work.evaluated * size * image
-        return float(alone * max(1.0, sharing * answer["busy"]))
+        return float(alone * max(1.0, (sharing or 1) * answer["busy"]))
 
     def _timed(self, cells: Iterable[Cell], precision: str = "") -> list[Cell]:
         """List the cells that have times; with `precision`, those in it."""
