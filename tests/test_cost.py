@@ -24,7 +24,7 @@ from ablate.running import estimate
 from ablate.running.decoding import DECODE_S, decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
-from ablate.running.gpus import GpuSet
+from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
@@ -70,7 +70,8 @@ def told(tmp_path):
         if how.pop("anew", True):
             (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
-        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
+        launcher.devices = GpuSet(how.pop("gpus", ()))
+        launcher.slots = [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
             of, store, launcher, how.pop("states", {}), how.pop("finished", {}), **how
@@ -189,6 +190,22 @@ def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s,
     assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(
         [1000 * step + evaluated for step in steps]
     )
+
+
+def test_times_are_those_of_a_model_of_gpu_or_cpu(told, monkeypatch):
+    """A store is used from several machines: each times for itself, once."""
+
+    def timed_on(gpu: str, cpu: str, step_s: float) -> tuple[int, float]:
+        monkeypatch.setattr(estimate, "_cpu_model", lambda: cpu)
+        gpus = (Gpu("0", "GPU-0", gpu, "GPU-0"),) if gpu else ()
+        how = {"device": "cuda" if gpu else "cpu", "gpus": gpus, "anew": False}
+        costs, timed = told(10**9, step_s=lambda tree: step_s, **how)
+        return len(timed), round(costs.seconds["none", ""] / 1000)
+
+    for gpu, cpu, step_s in (("A100", "x", 4.0), ("H100", "x", 2.0), ("", "x", 30), ("", "y", 60)):
+        assert timed_on(gpu, cpu, step_s) == (2, step_s)
+    assert timed_on("A100", "z", 9.0) == (0, 4)
+    assert timed_on("", "x", 9.0) == (0, 30)
 
 
 def test_each_precision_is_timed_and_tells_of_its_cells(told, tmp_path):

@@ -10,11 +10,14 @@ report/planned.py prints the costs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
+import platform
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
@@ -31,7 +34,7 @@ from ablate.running.gpu_memory import (
     smallest_card,
     step_memories,
 )
-from ablate.running.launchers import Ask, Launcher
+from ablate.running.launchers import Launcher
 from ablate.running.next_step import closed_runs
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.running.world_sizes import (
@@ -237,7 +240,7 @@ def estimate_costs(
         sharing = round(1 / launcher.slots[0].share)
         card = smallest_card(launcher.devices.gpus, sharing)
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
-    answers = _Answers(store, launcher.ask, device, card)
+    answers = _Answers(store, launcher, device, card)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
@@ -372,11 +375,12 @@ def _factored(plan: Plan) -> list[Cell]:
 
 
 class _Answers:
-    """The descriptions of cells by a worker of a device, kept in the store's cache. `card`: the GPU
-    that must have the memory of their steps."""
+    """The descriptions of cells by a worker of a device, kept in the store's cache; those with
+    times by the model of GPU or CPU, too. `card`: the GPU that must have the memory of their
+    steps."""
 
-    def __init__(self, store: Store, ask: Ask, device: str, card: Card | None) -> None:
-        self._store, self._ask, self._device, self._card = store, ask, device, card
+    def __init__(self, store: Store, launcher: Launcher, device: str, card: Card | None) -> None:
+        self._store, self._launcher, self._device, self._card = store, launcher, device, card
         self._descriptions = _cache(store).answers()
 
     def __getitem__(self, cell: Cell) -> dict[str, Any]:
@@ -405,8 +409,7 @@ class _Answers:
         unmeasured: dict[str, dict[str, Cell]] = {}
         for cell in cells:
             if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None:
-                key = _key(cell, self._device)
-                unmeasured.setdefault(_precision(cell), {})[key] = cell
+                unmeasured.setdefault(_precision(cell), {})[self._time_key(cell)] = cell
         sample = {}
         for precision, alike in unmeasured.items():
             timed_sizes = [self[cell]["multiply_adds"] for cell in self._timed(cells, precision)]
@@ -415,8 +418,7 @@ class _Answers:
                 size = self[cell]["multiply_adds"]
                 if not any(0.5 <= timed_size / size <= 2 for timed_size in timed_sizes):
                     sample[key] = cell
-        initial = any("initial" in self[cell] for cell in sample.values())
-        self._learn(sample, calibrate=sorted(sample), initial=initial)
+        self._learn(sample, calibrate=sorted(sample))
 
     def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int | None) -> float | None:
         """Estimate the seconds of a training from the times of its cell or, without, from those of
@@ -427,7 +429,7 @@ class _Answers:
         if work.multiply_adds is None or not timed:
             return None
         nearest = min(timed, key=lambda cell: abs(self[cell]["multiply_adds"] - size))
-        answer = self[nearest]
+        answer = self._descriptions[self._time_key(nearest)]
         step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
         step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
         alone = work.multiply_adds / 3 * step + work.evaluated * size * image
@@ -437,9 +439,18 @@ class _Answers:
         """List the cells that have times; with `precision`, those in it."""
         timed = []
         for cell in cells:
-            if self[cell].keys() >= TIMES and precision in ("", _precision(cell)):
+            answer = self._descriptions.get(self._time_key(cell), {})
+            if answer.keys() >= TIMES and precision in ("", _precision(cell)):
                 timed.append(cell)
         return timed
+
+    @functools.cached_property  # not for other hardware, on which nothing is timed
+    def _model(self) -> str:
+        gpus = self._launcher.devices.gpus
+        return gpus[0].model if gpus else _cpu_model()
+
+    def _time_key(self, cell: Cell) -> str:
+        return _key(cell, f"{self._device} {self._model}")
 
     def _needs_memory(self, cell: Cell) -> bool:
         return self._device == "cuda" and is_forecast(cell, self._card)
@@ -448,7 +459,8 @@ class _Answers:
         if cells:
             peaks = sorted(key for key, cell in cells.items() if self._needs_memory(cell))
             question = _question(self._store, cells, self._device, peaks=peaks, **details)
-            self._descriptions |= _cache(self._store).add(self._ask("describe", question))
+            answers = self._launcher.ask("describe", question)
+            self._descriptions |= _cache(self._store).add(answers)
 
 
 def _question(
@@ -501,6 +513,15 @@ def _is_step(tree: Any) -> bool:
         case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
             return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
+
+
+def _cpu_model() -> str:
+    """Return the model of this host's CPU, or its architecture where the system names none."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
 
 
 def _precision(cell: Cell) -> str:
