@@ -1,5 +1,6 @@
 """What a plan is said to cost: when a step is timed, when not, and on hardware that is not here."""
 
+import contextlib
 import json
 import math
 import os
@@ -9,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.plans import record_plan, small_plan
 
+from ablate.api import training
 from ablate.planning.compose import resolve_run
 from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
@@ -21,12 +24,14 @@ from ablate.running import estimate
 from ablate.running.decoding import DECODE_S, decoding_lines
 from ablate.running.devices import EVALUATION, MOVED, PEAKS, START_S, Devices
 from ablate.running.estimate import Costs
-from ablate.running.gpus import GpuSet
+from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
 from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
 from ablate.shared.errors import UserError
+from ablate.store.events import RunState
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training.model.count import describe
 
@@ -45,8 +50,9 @@ def told(tmp_path):
     encoded, _ = make_plan([*WORDS[1:], *ENCODED], store=tmp_path)
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
-        """`runs`: that share a GPU, which computes for 0.4 of a step."""
-        share = 1 / how.pop("runs", 1)
+        """`runs`: that share a GPU, which computes for 0.4 of a step; `anew`: nothing was asked
+        before; `step_s`: of the tree of a spec."""
+        share, step_s = 1 / how.pop("runs", 1), how.pop("step_s", lambda tree: 2.0)
         timed = []
 
         def ask(verb, question):
@@ -55,18 +61,20 @@ def told(tmp_path):
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
             whole |= {"statistics": False, "examples": examples, "warnings": []}
-            timed_ = {"step_s": 2.0, "image_s": 0.01, "busy": 0.4}
-            return {
-                key: whole | (timed_ if key in question["calibrate"] else {})
-                for key in question["specs"]
-            }
+            answers = {}
+            for key, tree in question["specs"].items():
+                times = {"step_s": step_s(tree), "image_s": 0.01, "busy": 0.4}
+                answers[key] = whole | (times if key in question["calibrate"] else {})
+            return answers
 
-        (store.cache / "costs.json").unlink(missing_ok=True)
+        if how.pop("anew", True):
+            (store.cache / "costs.json").unlink(missing_ok=True)
         launcher = SimpleNamespace(device=device, most=slots, worlds=[ranks], remote=False, ask=ask)
-        launcher.devices, launcher.slots = GpuSet(), [Slot("0", "0", device, share=share)]
+        launcher.devices = GpuSet(how.pop("gpus", ()))
+        launcher.slots = [Slot("0", "0", device, share=share)]
         of = split if ranks > 1 else how.pop("of", plan)
         return estimate.estimate_costs(
-            of, store, launcher, {}, how.pop("finished", {}), **how
+            of, store, launcher, how.pop("states", {}), how.pop("finished", {}), **how
         ), timed
 
     find.plan, find.split, find.encoded = plan, split, encoded
@@ -118,11 +126,107 @@ def test_runs_that_are_finished_tell_without_a_bound(told):
     assert (timed, costs.left_s, costs.basis) == ([], 6 * 3e6, "from finished runs")
 
 
+def test_runs_that_the_sweep_leaves_are_not_left(told, tmp_path):
+    """Two of six were given up, and one starts once more. Children of failed runs are blocked."""
+    cell, other = told.plan.cells
+    states = {cell.ids[0]: RunState("failed"), cell.ids[1]: RunState("hung", hung=2)}
+    states[cell.ids[2]] = RunState("oom", oom=1)
+    costs, _ = told(10**9, states=states)
+    seconds = costs.seconds[other.row, ""]
+    assert costs.left_s == pytest.approx(4 * seconds)
+    parents, _ = make_plan([*WORDS, "from.train.steps=1000"], store=tmp_path)
+    failed = {run.id: RunState("failed") for run in parents.runs() if run.above and run.seed == 0}
+    costs, _ = told(10**9, of=parents)
+    rest, _ = told(10**9, of=parents, states=failed)
+    assert rest.left_s == pytest.approx(costs.left_s * 2 / 3)
+
+
+def test_runs_of_a_trainer_of_one_s_own_that_the_sweep_leaves_are_not_left():
+    plan = small_plan()
+    costs = estimate.own_costs(plan, {"a0", "a1"}, {"a0": {"seconds": 7.0}}, 1, "1 slot")
+    assert costs.left_s == 2 * 7.0
+
+
+def test_a_sweep_that_retries_counts_those_runs(tmp_path, monkeypatch):
+    store, plan, counted = Store(tmp_path), small_plan(), []
+    with Ledger.driving(store) as ledger:
+        record_plan(store, ledger, plan)
+        for run, kind in {"a0": "failed", "a1": "oom", "b0": "hung"}.items():
+            ledger.record(run, "started", step=0)
+            ledger.record(run, kind)
+
+    def estimated(plan, store, launcher, states, finished, **how):
+        counted.append({run for run, state in states.items() if state == RunState()})
+        raise UserError("enough")
+
+    monkeypatch.setattr("ablate.running.estimate.estimate_costs", estimated)
+    for retry in ((), ("failed", "hung")):
+        with contextlib.suppress(UserError):
+            training.forecast_sweep(plan, store, SimpleNamespace(worlds=[1]), retry)
+    assert counted == [{"b1"}, {"a0", "b0", "b1"}]
+
+
 def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
     costs, timed = told(1000, from_s=86400)
     assert (costs.left_s, timed) == (0, [])
     _, timed = told(int(0.99 * MONTH), from_s=86400)
     assert len(timed) == 2
+
+
+STEP_S = {"fp32": 4.0, "bf16": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "step_s", "steps"),
+    [
+        (["train.precision=fp32,bf16"], lambda tree: STEP_S[tree["train"]["precision"]], (4, 1)),
+        (["augment.randaug=0,2"], lambda tree: 1.0 + tree["augment"]["randaug"], (1, 3)),
+    ],
+)
+def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s, steps):
+    plan, _ = make_plan([*WORDS[1:], *words], store=tmp_path)
+    costs, _ = told(10**9, of=plan, step_s=step_s)
+    evaluated = (56 * 300 + 200) * 0.01
+    assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(
+        [1000 * step + evaluated for step in steps]
+    )
+
+
+def test_times_are_those_of_a_model_of_gpu_or_cpu(told, monkeypatch):
+    """A store is used from several machines: each times for itself, once."""
+
+    def timed_on(gpu: str, cpu: str, step_s: float) -> tuple[int, float]:
+        monkeypatch.setattr(estimate, "_cpu_model", lambda: cpu)
+        gpus = (Gpu("0", "GPU-0", gpu, "GPU-0"),) if gpu else ()
+        how = {"device": "cuda" if gpu else "cpu", "gpus": gpus, "anew": False}
+        costs, timed = told(10**9, step_s=lambda tree: step_s, **how)
+        return len(timed), round(costs.seconds["none", ""] / 1000)
+
+    for gpu, cpu, step_s in (("A100", "x", 4.0), ("H100", "x", 2.0), ("", "x", 30), ("", "y", 60)):
+        assert timed_on(gpu, cpu, step_s) == (2, step_s)
+    assert timed_on("A100", "z", 9.0) == (0, 4)
+    assert timed_on("", "x", 9.0) == (0, 30)
+
+
+def test_each_precision_is_timed_and_tells_of_its_cells(told, tmp_path):
+    """Also where another precision of its size has a time, and where not all cells are timed."""
+
+    def step_s(tree) -> float:
+        return STEP_S[tree["train"]["precision"]]
+
+    told(10**9, step_s=step_s)
+    plan, _ = make_plan([*WORDS[1:], "train.precision=fp32,bf16"], store=tmp_path)
+    costs, timed = told(10**9, of=plan, step_s=step_s, anew=False)
+    assert len(timed) == 1
+    assert costs.seconds["fp32", ""] > 4000 > costs.seconds["bf16", ""]
+    decays = ",".join(f"{n / 100}" for n in range(1, 8))
+    words = [*WORDS[1:], f"optim.wd={decays}", "train.precision=fp32,bf16"]
+    many, _ = make_plan(words, store=tmp_path)
+    costs, timed = told(10**9, of=many, step_s=step_s)
+    assert len(timed) == 6
+    for cell in many.cells:
+        fp32 = cell.spec.tree["train"]["precision"] == "fp32"
+        assert (costs.seconds[cell.row, cell.column] > 4000) == fp32
 
 
 def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
@@ -401,6 +505,18 @@ def test_runs_that_share_a_gpu_wait_for_one_another(told):
         costs, _ = told(10**9, device="cuda", runs=runs)
         for place, seconds in costs.seconds.items():
             assert seconds == pytest.approx(factor * alone.seconds[place])
+
+
+def test_runs_that_shared_a_gpu_took_their_part_of_its_time(told):
+    """Eight took 80 s together, so each takes 10 s of a GPU that no others share yet."""
+    ended = {"seconds": 80.0, "share": 1 / 8}
+    finished = {run: ended for cell in told.plan.cells for run in cell.ids.values()}
+    for runs, seconds in ((1, 10.0), (4, 40.0), (8, 80.0)):
+        costs, _ = told(10**9, device="cuda", runs=runs, slots=runs, finished=finished)
+        assert [*costs.seconds.values()] == pytest.approx([seconds] * 2)
+    finished = {run: {"seconds": 80.0} for run in finished}
+    costs, _ = told(10**9, device="cuda", finished=finished)
+    assert {*costs.seconds.values()} == {80.0}
 
 
 def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():

@@ -23,7 +23,7 @@ from ablate.run.rundir import FINAL_STATUSES, RunDir
 from ablate.running import disk
 from ablate.running.driver import Drive
 from ablate.running.launchers import Slot
-from ablate.running.next_step import NextStep, next_step
+from ablate.running.next_step import NextStep, closed_runs, next_step
 from ablate.shared.notes import Notes
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import Ledger
@@ -95,6 +95,15 @@ def test_it_is_total_and_never_trains_what_has_a_result():
             assert got.action in ("wait", "adopt")
         if status in FINAL_STATUSES and not result and not alive:
             assert got == NextStep("interrupted", "start")
+
+
+def test_a_forecast_leaves_out_what_the_driver_leaves():
+    for status, count in itertools.product(get_args(Status), range(3)):
+        state = RunState(status, attempts=count, oom=count, hung=count)
+        known = {"result": status in FINAL_STATUSES, "alive": False}
+        action = next_step(state, **known, max_attempts=LIMIT).action
+        assert closed_runs({"run": state}, ()) == ({"run"} if action == "leave" else set())
+    assert closed_runs({"run": RunState()}, {"run": "parent"}) == {"run"}
 
 
 # --- No run is started for ever -----------------------------------------------------------------

@@ -19,6 +19,7 @@ from ablate.api.training import origin
 from ablate.planning.compose import resolve_run
 from ablate.run.rundir import RunDir
 from ablate.shared import system as questions
+from ablate.store.ledger import result_detail
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 
@@ -168,6 +169,13 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
     assert noted["digest"] == digest_of(rundir) == "d1"
     assert noted["fingerprint"] == rundir.read_spec()["data"]["fingerprint"]
     assert json.loads(rundir.lock.path.read_text())["from_step"] == 0
+
+
+def test_a_result_says_which_share_of_its_device_the_run_had(attempt, rundir, tmp_path):
+    assert attempt(share=0.25) == attempt(name="alone", share=1.0) == 0
+    alone = RunDir(tmp_path / "alone")
+    details = [result_detail(folder, folder.read_result()) for folder in (rundir, alone)]
+    assert [detail.get("share") for detail in details] == [0.25, None]
 
 
 def test_a_stopped_run_ends_as_the_undisturbed_one_with_the_same_code(attempt, rundir, tmp_path):

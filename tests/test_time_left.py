@@ -114,8 +114,10 @@ def test_runs_that_nobody_will_train_take_no_time():
     now = course.spans[course.runs[3].id][1]
     progress, times = course.progress(now), course.times(now)
     whole = left_s(course.runs, progress, times, work, slots=1, moment=now)
-    for run, status in zip(course.runs[-3:], ("skipped", "failed", "oom"), strict=True):
-        progress.states[run.id] = RunState(status)
+    closed = (RunState("skipped"), RunState("failed"), RunState("oom", oom=2))
+    for run, state in zip(course.runs[-3:], closed, strict=True):
+        progress.states[run.id] = state
+    progress.states[course.runs[-4].id] = RunState("oom", oom=1)  # starts once more
     rest = left_s(course.runs, progress, times, work, slots=1, moment=now)
     open_runs = len(course.runs) - 4
     assert rest / whole == pytest.approx((open_runs - 3) / open_runs, rel=0.05)

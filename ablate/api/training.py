@@ -168,7 +168,7 @@ class Start:
                         say(line)
                 if grower is not None:
                     plan = grow_plan(plan, store, grower)
-                ready = _ready(plan, store, ledger, launcher, confirm, say)
+                ready = _ready(plan, store, ledger, launcher, retry, confirm, say)
                 check_parents(plan.runs(), store)
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
@@ -355,7 +355,13 @@ def grow_plan(plan: Plan, store: Store, by: Grower | None = None) -> Plan:
 
 
 def _ready(
-    plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, confirm: Confirm, say: Say
+    plan: Plan,
+    store: Store,
+    ledger: Ledger,
+    launcher: Launcher,
+    retry: Sequence[str],
+    confirm: Confirm,
+    say: Say,
 ) -> SweepCost | None:
     """Where a run is left to train, build every model once, without weights, and ask whether a long
     sweep is to start."""
@@ -373,7 +379,7 @@ def _ready(
         launcher.warm()  # while the models are built
     slots = {str(notes.slot) for notes in living_notes(store, states)}
     drop_unfit_slots(launcher, slots, lambda line: say(f"warning: {line}"))
-    cost = forecast_sweep(plan, store, launcher)
+    cost = forecast_sweep(plan, store, launcher, retry)
     confirm(cost)
     return cost
 
@@ -401,8 +407,11 @@ def forecast_plan(
     return PlanForecast(plan, states, costs, rehearsals, settings, amiss)
 
 
-def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
-    """Return the warnings of a sweep and, of a long one, its cost at most."""
+def forecast_sweep(
+    plan: Plan, store: Store, launcher: Launcher, retry: Sequence[str] = ()
+) -> SweepCost:
+    """Return the warnings of a sweep and, of a long one, its cost at most. `retry`: states whose
+    runs are trained again."""
     from ablate.planning import before_searches
     from ablate.running import estimate_costs, gpus_in_use, rehearse_rows
 
@@ -411,6 +420,7 @@ def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     if largest_plan is not plan and largest_plan.tune:  # with the parents of all trials
         largest_plan = grow_plan(largest_plan, store, Search(before_searches(largest_plan)))
     states, finished = recorded_states(largest_plan, store)
+    states |= {run: RunState() for run, state in states.items() if state.status in retry}
     from_s = LONG_H * 3600 if len(launcher.worlds) == 1 else 0.0
     cost = estimate_costs(largest_plan, store, launcher, states, finished, from_s=from_s)
     rehearsals = rehearse_rows(largest_plan, store, launcher, cost.described, own_only=True)

@@ -12,7 +12,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +89,7 @@ def sweep(
         check_loggers_installed([*logger_settings.loggers])
         start = Start(_declaring(selection, store), store, replace)
         if detach is not None:
-            _detach(detach, start, store, yes)
+            _detach(detach, start, store, statuses, yes)
             return
         _say(f"sweep: {start.plan.name}")
         for line in renamed_lines(start.plan, store):
@@ -149,7 +149,7 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
 ONLY_HERE = ("--detach", "--format", "--fields")
 
 
-def _detach(place: str, start: Start, store: Store, yes: bool) -> None:
+def _detach(place: str, start: Start, store: Store, retry: Sequence[str], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
     from ablate.api import forecast_sweep, grow_plan
@@ -160,7 +160,7 @@ def _detach(place: str, start: Start, store: Store, yes: bool) -> None:
         launcher = make_launcher(settings, store.cache)
         try:
             current_plan = grow_plan(plan, store)
-            _confirm(forecast_sweep(current_plan, store, launcher), yes=False)
+            _confirm(forecast_sweep(current_plan, store, launcher, retry), yes=False)
         finally:
             launcher.free()
     words, skip = [], False

@@ -52,7 +52,7 @@ _SCORES = Mapping[str, float | None]
 _SHARES = Mapping[Literal["train", "validation", "test"], tuple[int, int]]  # images, of how many
 _NUMBERS = (
     *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
-    *("multiply_adds", "peak_bytes", "images_per_s", "utilisation", "ranks"),
+    *("multiply_adds", "peak_bytes", "images_per_s", "utilisation", "ranks", "share"),
 )
 _TEXTS = (
     *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256", "start_sha256"),

@@ -10,15 +10,18 @@ report/planned.py prints the costs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import platform
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
-from ablate.run import FINAL_STATUSES, OwnSpec, own_code
+from ablate.run import OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.decoding import decode_seconds, decoding_lines
 from ablate.running.devices import Devices
@@ -31,7 +34,8 @@ from ablate.running.gpu_memory import (
     smallest_card,
     step_memories,
 )
-from ablate.running.launchers import Ask, Launcher
+from ablate.running.launchers import Launcher
+from ablate.running.next_step import closed_runs
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.running.world_sizes import (
     Worlds,
@@ -44,7 +48,7 @@ from ablate.running.world_sizes import (
     share,
 )
 from ablate.shared import count_text, is_number
-from ablate.store import RunState, Store
+from ablate.store import RunState, Store, blocked_runs, run_parents
 from ablate.version import __version__
 
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
@@ -63,7 +67,7 @@ class Costs:
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
     basis: str
-    left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
+    left_s: float  # device-seconds of all runs that are left; inf: beyond a month, not timed
     hardware: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
@@ -90,14 +94,20 @@ class Costs:
         return [*lines.values(), *memory_warnings(self.memories, self.card)]
 
 
-def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Average the device-seconds of the finished runs of a cell; None without one."""
+def mean_seconds(
+    cell: Cell, finished: Mapping[str, Mapping[str, Any]], sharing: int | None = None
+) -> float | None:
+    """Average the device-seconds of the finished runs of a cell; None without one. `sharing`: how
+    many runs share a device in the forecast; a run that shared one with others took its part of
+    the time. None: as many as then."""
     durations: list[float] = []
     for run in cell.ids.values():
         detail = finished.get(run, {})
         if is_number(detail.get("seconds")):
-            ranks = detail.get("ranks") or 1
-            durations.append(detail["seconds"] * ranks)
+            device_seconds = detail["seconds"] * (detail.get("ranks") or 1)
+            if sharing is not None and "share" in detail:
+                device_seconds *= detail["share"] * sharing
+            durations.append(device_seconds)
     if not durations:
         return None
     return sum(durations) / len(durations)
@@ -105,7 +115,7 @@ def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float
 
 def own_costs(
     plan: Plan,
-    states: Mapping[str, RunState],
+    closed: Collection[str],
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
     hardware: str,
@@ -114,9 +124,9 @@ def own_costs(
     """Estimate the costs of a plan whose trainer is the user's own.
 
     A cell without a finished run is taken to need as long as the average of the others; a trial as
-    long as a run. Before any run has finished nothing is known (`basis` says so). `hardware`: the
-    slots, or the devices that would train, on which no time is known but that of runs here;
-    `ranks`: the devices of each run.
+    long as a run. Before any run has finished nothing is known (`basis` says so). `closed`: the
+    runs that are not trained any more. `hardware`: the slots, or the devices that would train, on
+    which no time is known but that of runs here; `ranks`: the devices of each run.
     """
     seconds: dict[tuple[str, str], float | None] = {}
     for cell in plan.cells:
@@ -127,7 +137,7 @@ def own_costs(
     typical = sum(durations) / len(durations) if durations else 0.0
     remaining_s = plan.to_come * typical
     for run in plan.runs():
-        if states.get(run.id, RunState()).status not in (*FINAL_STATUSES, "skipped"):
+        if run.id not in closed:
             a_run = seconds[run.cell.row, run.cell.column]
             remaining_s += typical if a_run is None else a_run
     seeds: dict[str, float | None] = {}
@@ -191,6 +201,7 @@ CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in 
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
 MONTH_S = 30 * 86400.0
+TIMES = {"step_s", "image_s", "busy"}  # of a calibration, see `Times` of training/calibrate.py
 
 
 def estimate_costs(
@@ -218,9 +229,10 @@ def estimate_costs(
     else:
         worlds, device, places = on.worlds, "cuda", on.count // on.worlds[0]
         hardware = f"{on.count} x {on.name}"
+    closed = _closed(plan, states)
     if isinstance(plan.cells[0].spec, OwnSpec):
-        return own_costs(plan, states, finished, places, hardware, worlds[0])
-    card, sharing = None, 1
+        return own_costs(plan, closed, finished, places, hardware, worlds[0])
+    card, sharing = None, None
     has_gpus = on is None and device == "cuda" and not launcher.remote
     if on is not None:
         card = on.card
@@ -228,17 +240,17 @@ def estimate_costs(
         sharing = round(1 / launcher.slots[0].share)
         card = smallest_card(launcher.devices.gpus, sharing)
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
-    answers = _Answers(store, launcher.ask, device, card)
+    answers = _Answers(store, launcher, device, card)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(cell.spec.whole_model for cell in cells))
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
-    works = works_of(plan, states, cells, [answers[cell] for cell in cells])
+    works = works_of(plan, closed, cells, [answers[cell] for cell in cells])
     devices = places * worlds[0]
     beyond = False  # takes more than a month
     basis = "from finished runs"
     for work in works:
-        work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished)
+        work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished, sharing)
         if on or work.seconds is None:
             work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
@@ -294,6 +306,13 @@ def estimate_costs(
     )
 
 
+def _closed(plan: Plan, states: Mapping[str, RunState]) -> set[str]:
+    """Return the runs of a plan that a driver leaves."""
+    runs = list(plan.runs())
+    known = {run.id: states.get(run.id, RunState()) for run in runs}
+    return closed_runs(known, blocked_runs(known, run_parents(runs)))
+
+
 def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -336,7 +355,7 @@ def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
         if answer is None:
             return {}
         answers.append(answer)
-    works = works_of(plan, {}, plan.cells, answers)
+    works = works_of(plan, (), plan.cells, answers)
     return {
         (work.cell.row, work.cell.column): work.multiply_adds
         for work in works
@@ -356,11 +375,12 @@ def _factored(plan: Plan) -> list[Cell]:
 
 
 class _Answers:
-    """The descriptions of cells by a worker of a device, kept in the store's cache. `card`: the GPU
-    that must have the memory of their steps."""
+    """The descriptions of cells by a worker of a device, kept in the store's cache; those with
+    times by the model of GPU or CPU, too. `card`: the GPU that must have the memory of their
+    steps."""
 
-    def __init__(self, store: Store, ask: Ask, device: str, card: Card | None) -> None:
-        self._store, self._ask, self._device, self._card = store, ask, device, card
+    def __init__(self, store: Store, launcher: Launcher, device: str, card: Card | None) -> None:
+        self._store, self._launcher, self._device, self._card = store, launcher, device, card
         self._descriptions = _cache(store).answers()
 
     def __getitem__(self, cell: Cell) -> dict[str, Any]:
@@ -384,46 +404,53 @@ class _Answers:
         self._learn(new, initial=initial)
 
     def time(self, cells: Sequence[Cell], finished: Mapping[str, Any]) -> None:
-        """Time a step for some cells without finished runs, unless a cell of about the same size
-        has a time."""
-        timed = self._rates(cells)
-        unmeasured = {
-            _key(cell, self._device): cell
-            for cell in cells
-            if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None
-        }
-        interval = max(1, math.ceil(len(unmeasured) / CALIBRATED))
-        sample = {}
-        for key, cell in list(unmeasured.items())[::interval]:
-            size = self[cell]["multiply_adds"]
-            if not any(0.5 <= timed_size / size <= 2 for timed_size in timed):
-                sample[key] = cell
-        initial = any("initial" in self[cell] for cell in sample.values())
-        self._learn(sample, calibrate=sorted(sample), initial=initial)
-
-    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int) -> float | None:
-        """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
-        size; None without one. `sharing`: how many runs share a device, which computes for one at a
-        time."""
-        size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
-        if work.multiply_adds is None or not rates:
-            return None
-        step, image, busy = rates[min(rates, key=lambda timed_size: abs(timed_size - size))]
-        alone = work.multiply_adds / 3 * step + work.evaluated * size * image
-        return float(alone * max(1.0, sharing * busy))
-
-    def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float, float]]:
-        """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
-        in evaluation; and to the share of a step in which the device computes."""
-        rates = {}
+        """Time a step for some cells without finished runs, in each precision, unless a cell of
+        about the same size and the same precision has a time."""
+        unmeasured: dict[str, dict[str, Cell]] = {}
         for cell in cells:
-            answer = self[cell]
-            if answer.keys() >= {"step_s", "image_s", "busy"}:
-                size = answer["multiply_adds"]
-                step_size = size * cell.spec.tree["train"]["batch"]
-                step, image = answer["step_s"] / step_size, answer["image_s"] / size
-                rates[size] = step, image, answer["busy"]
-        return rates
+            if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None:
+                unmeasured.setdefault(_precision(cell), {})[self._time_key(cell)] = cell
+        sample = {}
+        for precision, alike in unmeasured.items():
+            timed_sizes = [self[cell]["multiply_adds"] for cell in self._timed(cells, precision)]
+            interval = math.ceil(len(alike) * len(unmeasured) / CALIBRATED)
+            for key, cell in list(alike.items())[::interval]:
+                size = self[cell]["multiply_adds"]
+                if not any(0.5 <= timed_size / size <= 2 for timed_size in timed_sizes):
+                    sample[key] = cell
+        self._learn(sample, calibrate=sorted(sample))
+
+    def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int | None) -> float | None:
+        """Estimate the seconds of a training from the times of its cell or, without, from those of
+        the cell of `cells` in its precision that is nearest in size; None without one. `sharing`:
+        how many runs share a device, which computes for one at a time; None: one."""
+        size = self[work.cell]["multiply_adds"]
+        timed = self._timed([work.cell]) or self._timed(cells, _precision(work.cell))
+        if work.multiply_adds is None or not timed:
+            return None
+        nearest = min(timed, key=lambda cell: abs(self[cell]["multiply_adds"] - size))
+        answer = self._descriptions[self._time_key(nearest)]
+        step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
+        step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
+        alone = work.multiply_adds / 3 * step + work.evaluated * size * image
+        return float(alone * max(1.0, (sharing or 1) * answer["busy"]))
+
+    def _timed(self, cells: Iterable[Cell], precision: str = "") -> list[Cell]:
+        """List the cells that have times; with `precision`, those in it."""
+        timed = []
+        for cell in cells:
+            answer = self._descriptions.get(self._time_key(cell), {})
+            if answer.keys() >= TIMES and precision in ("", _precision(cell)):
+                timed.append(cell)
+        return timed
+
+    @functools.cached_property  # not for other hardware, on which nothing is timed
+    def _model(self) -> str:
+        gpus = self._launcher.devices.gpus
+        return gpus[0].model if gpus else _cpu_model()
+
+    def _time_key(self, cell: Cell) -> str:
+        return _key(cell, f"{self._device} {self._model}")
 
     def _needs_memory(self, cell: Cell) -> bool:
         return self._device == "cuda" and is_forecast(cell, self._card)
@@ -432,7 +459,8 @@ class _Answers:
         if cells:
             peaks = sorted(key for key, cell in cells.items() if self._needs_memory(cell))
             question = _question(self._store, cells, self._device, peaks=peaks, **details)
-            self._descriptions |= _cache(self._store).add(self._ask("describe", question))
+            answers = self._launcher.ask("describe", question)
+            self._descriptions |= _cache(self._store).add(answers)
 
 
 def _question(
@@ -468,7 +496,7 @@ def _is_answer(tree: Any) -> bool:
             "examples": None | {"train": _} as examples,
         }:
             numbers = [parameters, size, launches]
-            numbers += [tree.get(key, 0) for key in ("step_s", "image_s", "busy")]
+            numbers += [tree.get(key, 0) for key in TIMES]
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)
@@ -485,6 +513,19 @@ def _is_step(tree: Any) -> bool:
         case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
             return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
+
+
+def _cpu_model() -> str:
+    """Return the model of this host's CPU, or its architecture where the system names none."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _precision(cell: Cell) -> str:
+    return str(cell.spec.tree["train"]["precision"])
 
 
 def _key(cell: Cell, device: str) -> str:

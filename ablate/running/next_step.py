@@ -1,13 +1,14 @@
 """The next step of a run, and the next run with its slot, decided by pure functions.
 
-Used by `ablate sweep` (running/driver.py). A new `Action` is also carried out there.
+Used by `ablate sweep` (running/driver.py), and by forecasts of what it still trains
+(running/estimate.py, running/time_left.py). A new `Action` is also carried out there.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -25,7 +26,7 @@ from ablate.run import (
 )
 from ablate.running.board import PlaceRecord
 from ablate.running.launchers import Slot, usable
-from ablate.store import RunState
+from ablate.store import RunState, turn_of_child
 
 Action = Literal["start", "adopt", "wait", "leave", "again"]
 
@@ -85,6 +86,16 @@ def next_step(
         case "hung" if state.hung <= 1:
             return NextStep(None, "start")
     return NextStep(None, "leave")
+
+
+def closed_runs(states: Mapping[str, RunState], blocked: Collection[str]) -> set[str]:
+    """Return the runs without a worker that a driver leaves: those that have ended, were given up
+    or skipped, and those of `blocked`, which start from one without weights."""
+    closed = set(blocked)
+    for run, state in states.items():
+        if turn_of_child(state) != "later":  # else a child would wait for it
+            closed.add(run)
+    return closed
 
 
 def is_death(

@@ -23,6 +23,7 @@ from statistics import fmean
 from ablate.planning import Plan, PlannedRun
 from ablate.run import FINAL_STATUSES
 from ablate.running.estimate import known_work
+from ablate.running.next_step import closed_runs
 from ablate.shared import Notes
 from ablate.store import Ledger, RunState, Store, SweepProgress, Worker
 
@@ -99,6 +100,7 @@ def left_s(
         [(work[cell], seconds) for cell, seconds in typical.items() if cell in work]
     )
     mean = fmean(typical.values())
+    closed = closed_runs(progress.states, progress.blocked)
     running, remaining = [], []
     for run in runs:
         cell = _place(run)
@@ -110,7 +112,7 @@ def left_s(
             seconds = mean
         if run.id in workers:
             running.append(seconds * (1 - _share_done(workers[run.id].notes)))
-        elif _is_open(progress, run):
+        elif run.id not in closed:
             remaining.append(seconds)
     return _makespan(running, remaining + [mean] * round(to_come), slots)
 
@@ -128,14 +130,6 @@ def _makespan(running: Sequence[float], remaining: Iterable[float], slots: int) 
 def _place(run: PlannedRun) -> CellPlace:
     """Return what the run shares with runs that take as long; parents are apart."""
     return run.cell.row + ".from" * run.above, run.cell.column
-
-
-def _is_open(progress: SweepProgress, run: PlannedRun) -> bool:
-    """Return whether the driver will still start the run."""
-    if run.id in progress.blocked:
-        return False
-    status = progress.states.get(run.id, RunState()).status
-    return status in ("planned", "interrupted", "started")
 
 
 def _share_done(notes: Notes) -> float:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning import Cell, Plan, Tune, apply_settings
-from ablate.run import FINAL_STATUSES, RunSpec
-from ablate.store import RunState
+from ablate.run import RunSpec
 
 
 @dataclass
@@ -55,12 +54,12 @@ def searched(plan: Plan) -> list[Cell]:
 
 def works_of(
     plan: Plan,
-    states: Mapping[str, RunState],
+    closed: Collection[str],
     cells: Sequence[Cell],
     answers: Sequence[Mapping[str, Any]],
 ) -> list[CellWork]:
-    """Count the work of the plan's cells and of those that they start from. `answers`: the worker's
-    description of each."""
+    """Count the work of the plan's cells and of those that they start from. `closed`: the runs that
+    are not trained any more; `answers`: the worker's description of each cell."""
     works = []
     searched_here = set()
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
@@ -68,8 +67,7 @@ def works_of(
         runs_left = 0.0
         for seed in cell.ids if is_parent else plan.planned(cell):
             run = cell.ids.get(seed, "")  # "": its settings are not chosen yet, so it is to come
-            if not _has_ended(states, run) and _status_of(states, run) != "skipped":
-                runs_left += 1
+            runs_left += run not in closed
         work = CellWork(cell, runs_left)
         works.append(work)
         if answer["examples"] is None:
@@ -92,17 +90,16 @@ def works_of(
             search_images = sum(count * _images(spec, examples) for count, spec in trials_of_search)
             ratio = search_images / images
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
-            ended_trials = 0
+            closed_trials = 0
             for trial in plan.trials:
                 if (trial.cell.row, trial.cell.column) != place:
                     continue
                 for run in trial.cell.ids.values():
                     # Those of parents are runs of this cell, left or not.
-                    if plan.tune.parents or _has_ended(states, run):
-                        ended_trials += 1
+                    closed_trials += plan.tune.parents or run in closed
             if trials_of_search:
                 work.search = 3.0 * images * ratio * searches * size
-            work.trainings_left += ratio * (searches - ended_trials / plan.tune.trials_each)
+            work.trainings_left += ratio * (searches - closed_trials / plan.tune.trials_each)
             report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
                 assert child.spec.parent is not None
@@ -117,15 +114,6 @@ def works_of(
         gradient = 4.0 * answer["parameters"]
         work.exchanged = 2 * gradient * images / cell.spec.tree["train"]["batch"]
     return works
-
-
-def _status_of(states: Mapping[str, RunState], run: str) -> str:
-    """Return the status of a run; that of a planned one where it has no state yet."""
-    return states.get(run, RunState()).status
-
-
-def _has_ended(states: Mapping[str, RunState], run: str) -> bool:
-    return _status_of(states, run) in FINAL_STATUSES
 
 
 def _has_trials(row: str, is_parent: bool, tune: Tune) -> bool:

@@ -560,14 +560,16 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the detail that the event of a result keeps.
 
     `result_sha256`, the hash of the result's file, shows later whether the file was changed.
-    `ranks` is left out for a run with one rank.
+    `ranks` is left out for a run with one rank, and `share`, the part of its device that its slot
+    had, for one that had all of it.
     """
-    return {
-        "seconds": result.get("seconds"),
-        **({"ranks": ranks} if (ranks := result.get("ranks", 1)) > 1 else {}),
-        "device": result.get("device"),
-        "result_sha256": sha256_of(folder.result),
-    }
+    detail = {"seconds": result.get("seconds")}
+    if result.get("ranks", 1) > 1:
+        detail["ranks"] = result["ranks"]
+    if result.get("share", 1.0) < 1:
+        detail["share"] = result["share"]
+    detail |= {"device": result.get("device"), "result_sha256": sha256_of(folder.result)}
+    return detail
 
 
 def _make_again(store: StoreFolder) -> None:

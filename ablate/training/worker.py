@@ -216,6 +216,8 @@ def _lead(
     for test_set in run.eval.also:
         check_tested(machine.cache / test_set.fingerprint, within_s, beat_check)
     result |= _provenance(run, rundir, attempt, machine.cache) | numerics
+    if options.get("share", 1.0) < 1:  # then its seconds are those of others, too
+        result["share"] = options["share"]
     attempt.finish(result)
 
 
