@@ -62,9 +62,14 @@ def is_whole_name(name: Any) -> bool:
 
 def own_code(spec: RunSpec) -> str:
     """Return a hash of the user's own files that a spec names; "" where there are none. Versions do
-    not suffice: a class may declare its own, and what it imports has none."""
-    user_parts = [(used.name, Path(used.folder)) for used in spec.own_parts if used.folder]
-    return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
+    not suffice: a class may declare its own, and what it imports has none. Raise UserError for a
+    file that is missing or is no Python."""
+    hashes = []
+    for used in spec.own_parts:
+        if used.folder:
+            folder = Path(used.folder)
+            hashes.append(code_hash(find_source(used.key, used.name, folder), folder))
+    return "+".join(hashes)
 
 
 def code_sources(spec: RunSpec, folder: Path) -> dict[str, Path]:
