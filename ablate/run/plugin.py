@@ -367,8 +367,8 @@ def _params(
 
 
 def _type(node: ast.expr | None) -> Any:
-    """Return the annotated type if it is float, int, bool, str, Literal[...] or a union of the
-    first four with None; else Any."""
+    """Return the annotated type if it is float, int, bool, str, Literal[...] of plain values or a
+    union of the first four with None; else Any."""
     if isinstance(node, ast.Name) and node.id in _TYPES:
         return _TYPES[node.id]
     if isinstance(node, ast.Constant) and node.value is None:
@@ -377,6 +377,8 @@ def _type(node: ast.expr | None) -> Any:
         parts = [_type(part) for part in (node.left, node.right)]
         return Any if Any in parts or parts == [None, None] else parts[0] | parts[1]
     if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"):
-        values = ast.literal_eval(node.slice)
-        return Literal[values]
+        try:
+            return Literal[ast.literal_eval(node.slice)]
+        except ValueError:  # a name among them has to be run
+            return Any
     return Any
