@@ -2,10 +2,11 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from ablate.running.board import PlaceRecord, blame, gives_up
+from ablate.running.board import PlaceHealth, PlaceRecord, blame, gives_up
 from ablate.running.launchers import Slot, usable
 from ablate.running.next_step import assign
 from ablate.store.events import RunState
@@ -181,11 +182,18 @@ def test_whatever_is_given_only_a_pending_run_goes_and_only_on_a_slot_that_is_fr
 
 
 def test_who_is_to_blame_for_a_lost_device():
-    once = blame({}, "a", "g0")
-    assert once == {"g0": {"a"}}
-    assert blame(once, "b", "g0") == {"g0": {"a", "b"}}
-    assert blame(once, "a", "g0") == once  # again on the same place says no more
-    assert blame(once, "a", "g1") == {"g0": set()}  # on two places: it is the run
+    health = PlaceHealth(pytest.fail, SimpleNamespace(runs={}))
+    health.note_lost_device("a", "g0")
+    assert health.lost == {"g0": {"a"}}
+    health.note_lost_device("a", "g0")  # again on the same place says no more
+    assert health.lost == {"g0": {"a"}}
+    for place in ("g1", "g2", "g0"):  # on two places: it is the run, however often it comes back
+        health.note_lost_device("a", place)
+        assert not any(health.lost.values())
+    health.note_lost_device("b", "g1")
+    assert health.lost["g1"] == {"b"}
+    lost, culprits = {"g0": frozenset("a")}, frozenset()
+    assert blame(lost, culprits, "b", "g0") == ({"g0": {"a", "b"}}, culprits)
 
 
 @pytest.mark.parametrize(

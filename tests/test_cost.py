@@ -18,6 +18,7 @@ from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
 from ablate.report.planned import PlanForecast, planned_runs
 from ablate.report.text import device_time, duration
+from ablate.run import plugin
 from ablate.run.build import build_run
 from ablate.run.spec import RunSpec
 from ablate.running import estimate
@@ -555,3 +556,26 @@ def test_trials_that_two_columns_share_are_counted_once(shell):
 
     both = seconds(f"{light}, {heavy}", searched)
     assert both == pytest.approx(seconds(light, "") + seconds(heavy, searched))
+
+
+@pytest.mark.parametrize("edited", ["class Own(", None])
+def test_code_that_is_being_edited_ends_no_view(users, edited):
+    source = "class Own:\n    def __init__(self, shape):\n        pass\n"
+    folder = users({"own_norm.py": source})
+    plan, _ = make_plan(["norm=layernorm,own_norm:Own", "seeds=1", "train.steps=10"], store=folder)
+    store = Store(folder)
+    plain, own = plan.cells
+    answer = {"parameters": 1, "multiply_adds": 5, "launches": 10, "statistics": False}
+    answer["examples"] = {"train": 1197, "validation": 300, "test": 200}
+    answers = {estimate._key(cell, "cpu"): answer for cell in plan.cells}
+    estimate._cache(store).add(answers)
+    assert {*estimate.known_work(plan, store)} == {(c.row, c.column) for c in (plain, own)}
+    if edited is None:
+        (folder / "own_norm.py").unlink()
+        with pytest.raises(UserError) as missing:
+            plugin.own_code(own.spec)
+        assert str(missing.value).startswith("norm: ")
+    else:
+        users({"own_norm.py": edited})
+    assert estimate.known_work(plan, store) == {}
+    assert estimate.estimate_sizes(plan, store, {}) == {(plain.row, plain.column): answer}

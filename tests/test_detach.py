@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 from launcher_contract import settings, until
 
+from ablate.run.rundir import RunDir
 from ablate.running import detach
 from ablate.running.driver_lock import driver_session
 from ablate.running.launchers.engine import FileEngine
@@ -143,6 +144,16 @@ def test_a_stop_is_heard_while_torch_loads_for_a_run_in_the_drivers_process(shel
         shell(*LONG, *HERE, "--yes")
         assert shell("stop", "--timeout", "60").out
     assert not [*(shell.folder / "runs" / "runs").glob("*/result.json")]
+
+
+def test_the_runs_of_a_driver_left_behind_record_a_command_that_can_be_typed(shell):
+    words = ("sweep", *INLINE[1:], "train.steps=1", "seeds=1", "--yes")
+    shell(*words, *HERE)
+    folders = shell.folder / "runs" / "runs"
+    until(lambda: len([*folders.glob("*/result.json")]) == 2)
+    for folder in folders.iterdir():
+        (attempt,) = RunDir(folder).read_attempts()
+        assert attempt["origin"]["command"] == ["ablate", *words]
 
 
 # --- A driver that has not begun ------------------------------------------------------------------

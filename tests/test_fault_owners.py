@@ -4,13 +4,14 @@ of CUDA by the codes and texts that its runtime gives them."""
 from __future__ import annotations
 
 import ctypes
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from ablate.run.own import WrongUnit
-from ablate.run.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM, WRONG_UNIT
+from ablate.run.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM, WRONG_UNIT, RunDir
 from ablate.shared.errors import Failure
 from ablate.training import answers, faults, worker
 from ablate.training.faults import FAULTS, line, reason_of
@@ -115,7 +116,7 @@ def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
     assert line(torch.AcceleratorError(f"CUDA error: x{HINT}")) == "AcceleratorError: CUDA error: x"
 
 
-def test_memory_that_is_not_there_is_named_without_advice_on_torchs_caching():
+def test_memory_that_is_not_there_is_named_without_advice_on_torchs_caching(tmp_path):
     full = (
         "CUDA out of memory. Tried to allocate 592.00 MiB. GPU 0 has a total capacity of 24.00 GiB"
     )
@@ -126,9 +127,17 @@ def test_memory_that_is_not_there_is_named_without_advice_on_torchs_caching():
     more += "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert line(torch.OutOfMemoryError(full + more)) == f"OutOfMemoryError: {full}"
     assert line(torch.OutOfMemoryError("CUDA out of memory.")).endswith(": CUDA out of memory.")
-    remedy = "give train.micro_batch=auto, or a smaller one"
-    assert worker.error_line(torch.OutOfMemoryError(full + more)).endswith(f" is free; {remedy}")
-    assert worker.error_line(ValueError("no")) == "ValueError: no"
+    rundir = RunDir(tmp_path)
+    for micro_batch, remedy in (
+        (None, worker.LESS_MEMORY),
+        (64, worker.LESS_MEMORY),
+        ("auto", worker.LESS_THAN_AUTO),
+    ):
+        rundir.run.write_text(json.dumps({"spec": {"train": {"micro_batch": micro_batch}}}))
+        said = worker.error_line(torch.OutOfMemoryError(full + more), rundir)
+        assert said.endswith(f" is free; {remedy}")
+    assert "micro_batch=auto" not in worker.LESS_THAN_AUTO
+    assert worker.error_line(ValueError("no"), rundir) == "ValueError: no"
 
 
 def test_a_question_that_a_device_fails_is_answered_by_its_first_line(monkeypatch):

@@ -7,8 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +22,7 @@ from nvidia import EIGHT, Machine, gpu
 from ablate.planning.compose import Composer
 from ablate.planning.settings import parse_word, single_values
 from ablate.report import status
-from ablate.running import gpus, launchers
+from ablate.running import gpus, launchers, preflight
 from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, fork
 from ablate.running.launchers.local import worker_environment
@@ -274,6 +277,23 @@ def test_gpus_in_use_by_others_are_named(nvidia):
         "gpu:6 is in use by process 99 (memory unknown)",
     ]
     assert busy(find("0,2", None).gpus, ours=[77]) == busy((), ours=[]) == []
+
+
+def test_what_a_worker_starts_and_its_ranks_are_no_others(nvidia, monkeypatch):
+    words = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as worker:
+        try:
+            child = int(worker.stdout.readline())
+            notes = [Notes(pid=worker.pid, ranks="777 778"), Notes()]
+            monkeypatch.setattr(preflight, "living_notes", lambda store, states: notes)
+            users = dict(enumerate((os.getpid(), worker.pid, 778, child, os.getppid())))
+            apps = [dict(gpu_uuid=UUID[f"{n}"], pid=pid) for n, pid in users.items()]
+            nvidia.has([gpu(n, **{"memory.used": 5}) for n in users], apps=apps)
+            launcher = SimpleNamespace(devices=find("auto", None))
+            lines = preflight.gpus_in_use(launcher, None, {})
+            assert [line.partition(" ")[0] for line in lines] == ["gpu:4"]
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
 
 
 def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):

@@ -1,7 +1,9 @@
 """What fits into memory at once, and what a run has taken."""
 
 import json
+import os
 import weakref
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 
 from ablate.data import batches
 from ablate.run.checks import batch_divisors
+from ablate.shared import machine
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
@@ -160,6 +163,40 @@ def test_the_most_sums_are_those_that_a_step_holds(parts):
 
 def test_free_memory_is_that_of_this_machine():
     assert 1e7 < calibrate.free_bytes() < 1e13
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "free", "cores"),
+    [
+        (
+            "0::/a/b",
+            {"memory.max": "9000", "a/memory.max": "8000", "a/b/memory.max": "max"},
+            8e3,
+            2,
+        ),
+        ("3:cpu,memory:/a", {"memory/a/memory.limit_in_bytes": "7000"}, 7e3, inf),
+        ("0::/a", {"a/memory.max": "9000000"}, 1.024e6, 2),  # more than there is
+        (None, {"memory.max": "9000"}, 1.024e6, inf),  # a kernel without control groups
+    ],
+)
+def test_workers_share_what_a_control_group_allows(
+    groups, files, free, cores, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(machine, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "groups")
+    content = {"proc/meminfo": "MemTotal: 2000 kB\nMemFree: 1 kB\nMemAvailable: 1000 kB\n"}
+    content |= {f"groups/{name}": f"{text}\n" for name, text in files.items()}
+    content["groups/a/cpu.max"] = "200000 100000\n"
+    if groups is not None:
+        content["proc/self/cgroup"] = f"{groups}\n"
+    for name, text in content.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    limits = machine.MachineLimits.read()
+    assert (limits.total_bytes, limits.free_bytes, limits.allowed_cores) == (2.048e6, free, cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5, 6})
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert calibrate.free_bytes() == free / 4
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
     assert ends == pytest.approx([1e-3, 5e-4, 3e-4, 3e-4])
     cools = learning_rate(chosen, 25, Lengths(30, 10, 10), own_factor(chosen))
     assert cools == pytest.approx(1e-3 * 0.25**2 * 0.5)
+
+
+def test_steps_past_the_last_one_have_its_rate(folder):
+    power = {"power": 1.5}  # of a share below 0, no real number
+    run = tiny.run_with_parts(
+        optim__schedule="myrate:polynomial", optim__schedule_settings=power, train__steps=2
+    )
+    run = replace(run, optim=replace(run.optim, warmup_epochs=0, warmup_steps=0))
+    device = torch.device("cpu")
+    training = Training(run, random_split(run.data, 8, device), device)
+    rates = []
+    for _ in range(4):
+        training.step()
+        rates.append(training.rate)
+    assert rates == pytest.approx([1e-3, 1e-3 * 0.5**1.5] + [1e-3 * 0.5**1.5] * 2)
 
 
 def test_a_loss_has_what_the_recipe_makes(folder):

@@ -62,6 +62,14 @@ def test_settings_are_the_keyword_only_parameters(folder):
     assert isinstance(section["eps"], float)
 
 
+def test_values_that_a_name_stands_for_are_left_to_the_code(users):
+    source = "class Own:\n    def __init__(self, shape, *, kind: Literal[A, 'b'] = 'b'): pass\n"
+    folder = users({"own.py": source})
+    for kind in ("b", "c"):
+        section = plugin.complete({"norm": {"name": "own:Own", "kind": kind}}, folder)["norm"]
+        assert section["kind"] == kind
+
+
 def test_bases_in_the_same_file_count(folder):
     assert complete("Child", folder, groups=2)["groups"] == 2
     assert complete("Child", folder)["version"] == "3"

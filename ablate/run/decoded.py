@@ -39,7 +39,6 @@ from ablate.shared import (
 )
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
-LARGE = 4 << 30  # bytes that take seconds to read
 META_FILE = "meta.json"
 SPLITS = ("train", "validation", "test")
 _READ_BYTES = 1 << 20

@@ -62,9 +62,14 @@ def is_whole_name(name: Any) -> bool:
 
 def own_code(spec: RunSpec) -> str:
     """Return a hash of the user's own files that a spec names; "" where there are none. Versions do
-    not suffice: a class may declare its own, and what it imports has none."""
-    user_parts = [(used.name, Path(used.folder)) for used in spec.own_parts if used.folder]
-    return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in user_parts)
+    not suffice: a class may declare its own, and what it imports has none. Raise UserError for a
+    file that is missing or is no Python."""
+    hashes = []
+    for used in spec.own_parts:
+        if used.folder:
+            folder = Path(used.folder)
+            hashes.append(code_hash(find_source(used.key, used.name, folder), folder))
+    return "+".join(hashes)
 
 
 def code_sources(spec: RunSpec, folder: Path) -> dict[str, Path]:
@@ -362,8 +367,8 @@ def _params(
 
 
 def _type(node: ast.expr | None) -> Any:
-    """Return the annotated type if it is float, int, bool, str, Literal[...] or a union of the
-    first four with None; else Any."""
+    """Return the annotated type if it is float, int, bool, str, Literal[...] of plain values or a
+    union of the first four with None; else Any."""
     if isinstance(node, ast.Name) and node.id in _TYPES:
         return _TYPES[node.id]
     if isinstance(node, ast.Constant) and node.value is None:
@@ -372,6 +377,8 @@ def _type(node: ast.expr | None) -> Any:
         parts = [_type(part) for part in (node.left, node.right)]
         return Any if Any in parts or parts == [None, None] else parts[0] | parts[1]
     if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"):
-        values = ast.literal_eval(node.slice)
-        return Literal[values]
+        try:
+            return Literal[ast.literal_eval(node.slice)]
+        except ValueError:  # a name among them has to be run
+            return Any
     return Any

@@ -239,14 +239,17 @@ def variant(run: PlannedRun) -> Variant:
 # --- Lost devices -------------------------------------------------------------------------------
 
 
-def blame(lost: Lost, run: str, place: str) -> Lost:
-    """Return the losses by place after `run` lost its device on `place`. A run that loses
-    devices on two places is itself to blame, and counts against no place."""
-    for lost_place, runs in lost.items():
-        if lost_place != place and run in runs:
-            return {any_place: runs_there - {run} for any_place, runs_there in lost.items()}
-    runs_here = lost.get(place, frozenset())
-    return {**lost, place: runs_here | {run}}
+def blame(
+    lost: Lost, culprits: frozenset[str], run: str, place: str
+) -> tuple[Lost, frozenset[str]]:
+    """Return the losses by place, and the culprits, after `run` lost its device on `place`. A run
+    that loses devices on two places is itself to blame: it is a culprit from then on, and counts
+    against no place."""
+    if any(run in runs for lost_place, runs in lost.items() if lost_place != place):
+        culprits |= {run}
+    runs_here = lost.get(place, frozenset()) | {run}
+    all_lost = {**lost, place: runs_here}
+    return {any_place: runs - culprits for any_place, runs in all_lost.items()}, culprits
 
 
 def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
@@ -342,6 +345,7 @@ class PlaceHealth(PlaceRecord):
     def __init__(self, say: Callable[[str], None], board: Board) -> None:
         super().__init__()
         self.stopped: str | None = None  # why the sweep shall stop
+        self._culprits: frozenset[str] = frozenset()  # see `blame`
         self._endings: dict[str, list[Ending]] = {}  # by place
         self._say, self._board = say, board
 
@@ -351,7 +355,7 @@ class PlaceHealth(PlaceRecord):
 
     def note_lost_device(self, run: str, place: str) -> None:
         """Note that `run` lost its device on this place."""
-        self.lost = blame(self.lost, run, place)
+        self.lost, self._culprits = blame(self.lost, self._culprits, run, place)
         lost = self.lost.get(place, frozenset())
         variants = {id: variant(planned) for id, planned in self._board.runs.items()}
         if gives_up(lost, variants):

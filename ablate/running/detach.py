@@ -54,7 +54,7 @@ def detach_driver(
         engine.check()
     make_folder(store.root)
     log = root / "driver.log"
-    command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
+    command = [sys.executable, "-P", "-m", "ablate", *words]  # its runs record `ablate WORDS`
     if place == "job":
         assert engine is not None
         variables = [f"{key}={text}" for key, text in store.handed_on(stop_mark).items()]

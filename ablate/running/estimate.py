@@ -47,7 +47,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import count_text, is_number
+from ablate.shared import UserError, count_text, is_number
 from ablate.store import RunState, Store, blocked_runs, run_parents
 from ablate.version import __version__
 
@@ -316,7 +316,8 @@ def _closed(plan: Plan, states: Mapping[str, RunState]) -> set[str]:
 def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return parameters and multiply-adds of every cell whose results lack them."""
+    """Return parameters and multiply-adds of every cell whose results lack them. A cell whose code
+    can't be read is left out."""
     if isinstance(plan.cells[0].spec, OwnSpec):  # nobody but its trainer knows
         return {}
     cached = _cache(store).answers()
@@ -325,12 +326,12 @@ def estimate_sizes(
     for cell in plan.cells:
         if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
             continue
-        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
+        keys = _size_keys(cell)
         answer = next((cached[key] for key in keys if key in cached), None)
-        if answer is None:
-            lacking[keys[0]] = cell
-        else:
+        if answer is not None:
             answers[cell.row, cell.column] = answer
+        elif keys:
+            lacking[keys[0]] = cell
     if lacking:
         from ablate.running.launchers.fork import ForkServer
 
@@ -342,7 +343,7 @@ def estimate_sizes(
 
 def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
     """Return the multiply-adds of a training of each cell; {} where the store's cache doesn't
-    describe every cell, and for a trainer of the user's own."""
+    describe every cell, where code can't be read, and for a trainer of the user's own."""
     if isinstance(plan.cells[0].spec, OwnSpec):
         return {}
     cached = _cache(store).answers()
@@ -350,8 +351,7 @@ def known_work(plan: Plan, store: Store) -> dict[tuple[str, str], float]:
         return {}
     answers = []
     for cell in plan.cells:
-        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
-        answer = next((cached[key] for key in keys if key in cached), None)
+        answer = next((cached[key] for key in _size_keys(cell) if key in cached), None)
         if answer is None:
             return {}
         answers.append(answer)
@@ -531,3 +531,12 @@ def _precision(cell: Cell) -> str:
 def _key(cell: Cell, device: str) -> str:
     identity = f"{__version__} {device} {cell.spec.identity}{own_code(cell.spec)}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def _size_keys(cell: Cell) -> list[str]:
+    """List the keys of a cell's descriptions, in each of which its size is the same. [] where a
+    file of the user's, who may be editing it, can't be read: a view goes on without the size."""
+    try:
+        return [_key(cell, device) for device in DEVICES]
+    except (OSError, UserError):
+        return []

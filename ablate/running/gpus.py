@@ -7,6 +7,7 @@ nvidia-smi also needs an answer in tests/nvidia.py, which stands in for it.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -207,20 +208,19 @@ def _matching(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
 BUSY_MIB = 1024  # in use without a listed process, as from outside a container
 
 
-def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
-    """List a line for each GPU that others use: the processes that are not in `ours`, and the
-    memory. Raises NoAnswer."""
+def busy(gpus: Iterable[Gpu], ours: Collection[int]) -> list[str]:
+    """List a line for each GPU that others use: the processes that are not in `ours`, nor in a
+    session that one of these leads, and the memory. Raises NoAnswer."""
     boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
     if not boards:
         return []
-    our_pids = {str(pid) for pid in ours}
     processes: dict[str, list[str]] = {}
     for board, pid in rows("gpu_uuid", "pid", entity="compute-apps"):
         processes.setdefault(board, []).append(pid)
     lines = []
     for board, used, total in rows("uuid", "memory.used", "memory.total"):
         pids = processes.get(board, [])
-        foreign_pids = [pid for pid in pids if pid not in our_pids]
+        foreign_pids = [pid for pid in pids if not _belongs(pid, ours)]
         is_hidden_use = not pids and used.isdigit() and int(used) >= BUSY_MIB
         has_ended = used == "0"  # a process that the tool still lists
         if board in boards and not has_ended and (foreign_pids or is_hidden_use):
@@ -228,6 +228,18 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
             users = f" by process {', '.join(foreign_pids)}" if foreign_pids else ""
             lines.append(f"gpu:{boards[board]} is in use{users} ({memory})")
     return lines
+
+
+def _belongs(pid: str, ours: Collection[int]) -> bool:
+    """Return whether a process is one of `ours`, or in a session that one of these leads."""
+    if not pid.isdigit():  # hidden from us
+        return False
+    if int(pid) in ours:
+        return True
+    try:
+        return os.getsid(int(pid)) in ours
+    except OSError:  # it has ended, or is outside our container
+        return False
 
 
 def figures(indices: Collection[str]) -> list[str]:

@@ -73,8 +73,13 @@ def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[s
 
 
 def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
-    """List a line for each GPU that others use."""
-    ours = [note.pid for note in living_notes(store, states)]
+    """List a line for each GPU that others use. Ours are this process, the workers, their ranks,
+    and what a worker has started: each leads a session, but for one in this process."""
+    ours = {os.getpid()}
+    for notes in living_notes(store, states):
+        if notes.pid is not None:
+            ours.add(notes.pid)
+        ours |= {int(pid) for pid in (notes.ranks or "").split() if pid.isdigit()}
     with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
         return busy(launcher.devices.gpus, ours)
     return []

@@ -1,4 +1,4 @@
-"""Errors, files, signals and plurals, for every room of both halves.
+"""Errors, files, signals, plurals and the limits of the machine, for every room of both halves.
 
 Nothing here knows what a run is.
 
@@ -37,6 +37,7 @@ __all__ = [
     "install_command",  # the shell command that installs an extra
     "package_install_command",  # the shell command that installs a package
     "EXTRAS",  # the extras of the package, and what needs them
+    "MachineLimits",  # memory and cores, and what a control group allows of them
     # Files
     "Lock",  # a file that is locked while its holder lives
     "Notes",  # what the holder of a lock says of itself
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
         write_sealed,
         write_whole,
     )
+    from ablate.shared.machine import MachineLimits
     from ablate.shared.notes import Notes
     from ablate.shared.system import (
         ENDING_SIGNALS,

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -27,6 +26,7 @@ from ablate.run import (
     Run,
     batch_divisors,
 )
+from ablate.shared import MachineLimits
 from ablate.training import faults
 from ablate.training.micro_batches import most_sums
 from ablate.training.training import Training
@@ -127,11 +127,9 @@ def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
 
 
 def free_bytes() -> float:
-    """Return a core's share of the machine's free memory in bytes: as many workers run as there are
-    cores."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return 1024 * free / (os.cpu_count() or 1)
+    """Return a core's share of the free memory in bytes: as many workers run as there are cores
+    that this process may use."""
+    return MachineLimits.read().free_bytes / len(os.sched_getaffinity(0))
 
 
 # --- The load on a GPU ----------------------------------------------------------------------------

@@ -160,7 +160,9 @@ class Training:
         when an optimiser of torch.optim's does (adafactor), when other ranks are compared, and
         every `LOSSES` steps, when the losses are read."""
         images, target = self.inputs()
-        self.rate = learning_rate(self.run.optim, self._state.step, self.lengths, self._factor)
+        # Calibration may go on past the last step, where a schedule of the user's has no rate.
+        rated_step = min(self._state.step, self.lengths.total - 1)
+        self.rate = learning_rate(self.run.optim, rated_step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
         weights = round_weights(self.rounded, self.dtype)

@@ -59,6 +59,7 @@ from ablate.training.ranks import Children, Loss, Ranks
 from ablate.training.starting_weights import start_sha256
 
 LESS_MEMORY = "give train.micro_batch=auto, or a smaller one"
+LESS_THAN_AUTO = "give a smaller train.micro_batch"
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
@@ -81,17 +82,21 @@ def work(path: str, options: dict[str, Any]) -> int:
     own_spec = own_work.own_spec(path)
     if own_spec is not None:
         return own_work.work(path, options, own_spec)
-    return hold(path, options, _train, error_line)
+    rundir = RunDir(Path(path))
+    return hold(path, options, _train, lambda error: error_line(error, rundir))
 
 
-def error_line(error: BaseException) -> str:
-    """Return `faults.line` of the error; where memory is short, with the setting that makes a run
-    use less."""
+def error_line(error: BaseException, rundir: RunDir) -> str:
+    """Return `faults.line` of the error; where memory is short, with the setting that makes the run
+    of this folder use less."""
     line = faults.line(error)
     row = faults.fault(error)
-    if row is not None and row.reason == OOM:
-        return f"{line}; {LESS_MEMORY}"
-    return line
+    if row is None or row.reason != OOM:
+        return line
+    micro_batch = None
+    with contextlib.suppress(ValueError):
+        micro_batch = rundir.read_spec()["train"]["micro_batch"]
+    return f"{line}; {LESS_THAN_AUTO if micro_batch == 'auto' else LESS_MEMORY}"
 
 
 def _train(
@@ -117,7 +122,7 @@ def _train(
         train(run, rundir, machine.follower(ranks, device))
 
     def explain(error: Exception) -> Loss:
-        return Loss(*exit_code_and_reason(error, options["device"]), error_line(error))
+        return Loss(*exit_code_and_reason(error, options["device"]), error_line(error, rundir))
 
     children = Children(
         world,

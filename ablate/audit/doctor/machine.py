@@ -8,7 +8,6 @@ Used by `ablate doctor` (audit/doctor/__init__.py; `write_constraints` by cli/ke
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
@@ -24,6 +23,7 @@ from ablate.run import RunSpec
 from ablate.running import Slot, gpus, worker_environment
 from ablate.shared import (
     EXTRAS,
+    MachineLimits,
     count_text,
     install_command,
     package_install_command,
@@ -269,57 +269,20 @@ def _cpu(on_gpu: bool, spec: RunSpec) -> Findings:
     if slow:
         text += ", and this config asks for bf16; give train.precision=fp32"
     yield Finding("warning" if slow else "ok", "cpu", text)
-    quota = [part.split() for part in _control_group("cpu", "cpu.max", "")]
-    cores = [int(allowed) / int(period) for allowed, period in quota if allowed != "max"]
-    if cores and not on_gpu and min(cores) < usable:
+    cores = MachineLimits.read().allowed_cores
+    if not on_gpu and cores < usable:
         yield Finding(
             "warning",
             "cpu",
-            f"a control group allows {min(cores):.3g} of {usable} cores: workers "
-            f"wait for each other; run `taskset -c 0-{max(1, int(min(cores))) - 1} ablate ...`",
+            f"a control group allows {cores:.3g} of {usable} cores: workers "
+            f"wait for each other; run `taskset -c 0-{max(1, int(cores)) - 1} ablate ...`",
         )
 
 
 def memory() -> Findings:
     """Report the free memory of the machine, and the limit of a control group."""
-    total = _meminfo("MemTotal")
-    text = f"{size(_meminfo('MemAvailable'))} of {size(total)} free"
-    limit = _limit()
-    if limit < total:
-        text += f"; a control group allows {size(limit)}"
+    limits = MachineLimits.read()
+    text = f"{size(limits.available_bytes)} of {size(limits.total_bytes)} free"
+    if limits.allowed_bytes < limits.total_bytes:
+        text += f"; a control group allows {size(limits.allowed_bytes)}"
     yield Finding("ok", "memory", f"{text}; ablate does not use /dev/shm")
-
-
-def free_memory() -> float:
-    """Return the bytes that workers may take: at most the limit of the control group."""
-    return min(_meminfo("MemAvailable"), _limit())
-
-
-def _meminfo(key: str) -> float:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
-
-
-def _limit() -> float:
-    limits = _control_group("memory", "memory.max", "memory.limit_in_bytes")
-    return min((float(limit) for limit in limits if limit.isdigit()), default=math.inf)
-
-
-def _control_group(controller: str, name: str, old: str) -> Iterator[str]:
-    """Yield the content of a file of our control group and of the visible groups above it.
-
-    `name`: the file's name. `old`: its name where each controller has a hierarchy of its own; "" if
-    the file is not read there.
-    """
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            root, file = Path("/sys/fs/cgroup"), name
-        elif controller in controllers.split(",") and old:
-            root, file = Path("/sys/fs/cgroup") / controller, old
-        else:
-            continue
-        place = root / path.lstrip("/")
-        for folder in (place, *place.parents):
-            if folder.is_relative_to(root) and (folder / file).is_file():
-                yield (folder / file).read_text().strip()

@@ -43,6 +43,7 @@ from ablate.shared import (
     read_json,
 )
 
+LONG_CHECK_BYTES = 4 << 30  # of a set of data, which take seconds to check
 KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
 NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main__":`'
 
@@ -319,7 +320,7 @@ def check_data(data: Mapping[str, Any], store: Path, say: Callable[[str], None])
     home = cache / fingerprint
     if not home.is_dir():
         return
-    if (size := decoded.size(home)) > decoded.LARGE:
+    if (size := decoded.size(home)) > LONG_CHECK_BYTES:
         say(f"data={data['name']}: checking its {size / 1e9:,.0f} GB")
     wrong = decoded.damage(home)
     if wrong is None:
