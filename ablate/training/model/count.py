@@ -10,11 +10,13 @@ running/estimate.py (`_is_answer`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -178,9 +180,8 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
     net = build(run).eval()
     images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
     outputs = TASKS[run.task].outputs(run.data.classes)
-    math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
     with of_timm(model, run.data), torch.no_grad():
-        with math, _Counter({}) as counter:
+        with _as_products(), _Counter({}) as counter:
             check_outputs(net, net(images), (len(images), outputs))
         # A probe that has a task's name does what that task does.
         if any(name in TASKS and not TASKS[name].trains for name in (run.task, *run.probe)):
@@ -192,6 +193,19 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
         "groups": {},
         "statistics": has_statistics(net),
     }
+
+
+@contextmanager
+def _as_products() -> Iterator[None]:
+    """Make attention call matrix products: a CPU's own kernel of it is not counted, nor the one
+    operator that computes a layer of nn.TransformerEncoder in evaluation."""
+    was_enabled = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        mha.set_fastpath_enabled(was_enabled)
 
 
 NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # like views; at most they take memory
@@ -218,6 +232,14 @@ class QuickShapes(TorchDispatchMode):
         return func(*args, **kwargs) if out is NotImplemented else out
 
 
+def _lstm_flops(x: Tensor, of_inputs: Tensor, of_states: Tensor, *_: Any, **__: Any) -> int:
+    """Return the flops of a CPU's layer of nn.LSTM in one direction on inputs (T, B, I)."""
+    return 2 * x.shape[0] * x.shape[1] * (of_inputs.numel() + of_states.numel())
+
+
+FLOPS: dict[Any, Callable[..., int]] = {**flop_registry, aten.mkldnn_rnn_layer: _lstm_flops}
+
+
 class _Counter(QuickShapes):
     """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
     the module of each), and operators for which a GPU launches a kernel."""
@@ -231,7 +253,7 @@ class _Counter(QuickShapes):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if not func.is_view and not func.overloadpacket.__name__.startswith(NO_KERNEL):
             self.launches += 1
-        flops = flop_registry.get(func.overloadpacket)
+        flops = FLOPS.get(func.overloadpacket)
         if flops is not None:
             self.multiply_adds += flops(*args, **(kwargs or {}), out_val=out) // 2
         return out
