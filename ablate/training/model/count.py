@@ -50,6 +50,11 @@ def _broadcast(x: Any, y: Any, **_: Any) -> Tensor:
     return torch.empty(both[0].shape, dtype=torch.result_type(x, y), device="meta")
 
 
+def _quotient(x: Any, y: Any) -> Any:
+    quotient = _broadcast(x, y)
+    return quotient if quotient.is_floating_point() or quotient.is_complex() else NotImplemented
+
+
 def _added(bias: Tensor, x: Tensor, y: Tensor, **_: Any) -> Any:
     fits = x.shape[1] == y.shape[0] and bias.shape == y.shape[1:] and x.dtype == y.dtype
     return x.new_empty(x.shape[0], y.shape[1]) if fits else NotImplemented
@@ -108,6 +113,10 @@ def _group_norm(x: Tensor, *args: Any) -> Any:
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Any:
     shapes = [list(part.shape) for part in parts]
+    if len({(part.dim(), part.dtype) for part in parts}) != 1:
+        return NotImplemented
+    if not -len(shapes[0]) <= dim < len(shapes[0]):
+        return NotImplemented
     length = sum(shape.pop(dim) for shape in shapes)
     if any(shape != shapes[0] for shape in shapes):
         return NotImplemented
@@ -116,11 +125,27 @@ def _joined(parts: list[Tensor], dim: int = 0) -> Any:
     return parts[0].new_empty(shape)
 
 
-# The results of what most models are made of; NotImplemented: torch says what is wrong. It works
-# all of these out in Python, at up to a millisecond a call, and loads torch.compile for that: as
-# long as torch itself, at every start.
-SHAPES: dict[Any, Callable[..., Any]] = {
-    aten.add.Tensor: _broadcast,
+def _of_floats(shape: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `shape` for floating-point arguments, and NotImplemented for all others and for a
+    given dtype: the type of a result is then not that of its first argument."""
+
+    def result(*args: Any, **kwargs: Any) -> Any:
+        has_floats = all(map(_is_of_floats, [*args, *kwargs.values()]))
+        return shape(*args, **kwargs) if has_floats else NotImplemented
+
+    return result
+
+
+def _is_of_floats(argument: Any) -> bool:
+    """Return False for a tensor or a list with one of another type, a complex number, a dtype."""
+    if isinstance(argument, list):
+        return all(map(_is_of_floats, argument))
+    if isinstance(argument, Tensor):
+        return argument.is_floating_point()
+    return not isinstance(argument, complex | torch.dtype)
+
+
+FLOAT_SHAPES: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _added,
     aten.bmm.default: _product,
     aten.cat.default: _joined,
@@ -135,12 +160,20 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _variance_and_mean,
     aten.silu.default: _like,
     aten._safe_softmax.default: _like,
-    **dict.fromkeys((aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor), _broadcast),
+    aten.sub.Tensor: _broadcast,
     **dict.fromkeys((aten.abs.default, aten.clamp.default, aten.exp.default), _like),
     aten.erf.default: _like,
     **dict.fromkeys((aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sqrt.default), _like),
     **dict.fromkeys((aten.gelu.default, aten.relu.default, aten.sigmoid.default), _like),
     **dict.fromkeys((aten.neg.default, aten.reciprocal.default, aten.tanh.default), _like),
+}
+# The results of what most models are made of; NotImplemented: torch says what is wrong. It works
+# all of these out in Python, at up to a millisecond a call, and loads torch.compile for that: as
+# long as torch itself, at every start.
+SHAPES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((aten.add.Tensor, aten.mul.Tensor), _broadcast),
+    aten.div.Tensor: _quotient,
+    **{operator: _of_floats(shape) for operator, shape in FLOAT_SHAPES.items()},
 }
 
 
