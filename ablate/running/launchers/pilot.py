@@ -272,11 +272,11 @@ class _Pilot:
 
 class NodeCache:
     """The decoded data of one pilot. `path`: the folder that its workers read; `node_folder`: a
-    folder on a disk of the node, "" to read the shared cache."""
+    folder on a disk of the node, where "~" is the home there, "" to read the shared cache."""
 
     def __init__(self, shared_cache: Path, node_folder: str) -> None:
         self._shared_cache = shared_cache
-        self.path = Path(node_folder) if node_folder else shared_cache
+        self.path = Path(node_folder).expanduser() if node_folder else shared_cache
         self._copies: dict[str, threading.Thread] = {}
         self._copied: set[str] = set()  # copied at some time
 
