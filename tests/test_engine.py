@@ -19,7 +19,14 @@ from launcher_contract import settings, until
 from ablate.planning.compose import Composer
 from ablate.planning.engine import EngineFile
 from ablate.running.launchers import engine as launcher_engine
-from ablate.running.launchers.engine import FileEngine, meaning, read_states, refusal, seconds
+from ablate.running.launchers.engine import (
+    FileEngine,
+    answer_to,
+    meaning,
+    read_states,
+    refusal,
+    seconds,
+)
 from ablate.running.launchers.jobs import JobEnd
 from ablate.shared.errors import Failure, UserError
 
@@ -302,6 +309,21 @@ def test_a_file_with_the_setup_is_this_users_only_while_it_is_read(tmp_path, pro
     assert engine("skypilot", tmp_path, **own).submit(1, ()) == ["7"]
     assert (tmp_path / "mode").read_text() == "600\n"
     assert [*(tmp_path / "pilots" / "jobs").iterdir()] == []
+
+
+def test_a_script_that_can_not_be_written_is_named(tmp_path, programs):
+    programs(sky="echo 'ID: 7'")
+    made = engine("skypilot", tmp_path, volume="store", mount="/")
+    made._script = tmp_path / "gone" / "script.yaml"
+    with pytest.raises(Failure) as refused:
+        made.submit(1, ())
+    assert str(refused.value) == f"launcher=skypilot: {made._script}: No such file or directory"
+
+
+def test_an_answer_that_is_no_utf8_is_read(tmp_path, programs):
+    programs(sbatch="printf 'Gr\\374\\337e\\n7\\n'")
+    assert engine("slurm", tmp_path).submit(1, ()) == ["7"]
+    assert answer_to(["printf", r"7 \374"]) == ("7 \ufffd", "")
 
 
 WRAPPER = """

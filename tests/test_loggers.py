@@ -10,9 +10,11 @@ import signal
 import sqlite3
 import struct
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Shell, wait_for
@@ -25,7 +27,10 @@ from ablate.run.rundir import RunDir
 from ablate.run.spec import RunSpec
 from ablate.running import loggers
 from ablate.running.loggers import Feeders, check_loggers_installed
-from ablate.running.loggers.pages import bring, page_of
+from ablate.running.loggers.mlflow import MLflow
+from ablate.running.loggers.pages import Page, bring, page_of
+from ablate.running.loggers.tensorboard import TensorBoard
+from ablate.running.loggers.wandb import WandB
 from ablate.shared.errors import UserError
 from ablate.shared.files import Lock
 
@@ -240,6 +245,91 @@ def test_a_page_ends_at_the_checkpoint_and_has_each_step_once(tmp_path):
     page = page_of("sweep", run, folder, ended, None)
     assert list(page.lines) == [1, 2, 3]
     assert page.final() == {"test_top1": 0.5, "seconds": 2.0}
+
+
+# --- MLflow -------------------------------------------------------------------------------------
+
+
+class MLflowRuns:
+    """A client of MLflow, with the values of the one run that it has."""
+
+    def __init__(self) -> None:
+        self.info = SimpleNamespace(run_id="1")
+        self.data = SimpleNamespace(metrics={}, params={})
+        self.values: dict[tuple[str, int], float] = {}
+
+    def get_experiment_by_name(self, name):
+        return SimpleNamespace(experiment_id="1")
+
+    def search_runs(self, experiments, filter, page_token):
+        return type("Page", (list,), {"token": None})([self])
+
+    def get_metric_history(self, run, key):
+        return [
+            SimpleNamespace(key=name, step=step, value=value)
+            for (name, step), value in self.values.items()
+            if name == key
+        ]
+
+    def log_batch(self, run, metrics=(), params=()):
+        from mlflow.utils.validation import _validate_metric_name, _validate_param_name
+
+        for metric in metrics:
+            _validate_metric_name(metric.key)
+        for param in params:
+            _validate_param_name(param.key)
+            assert self.data.params.setdefault(param.key, param.value) == param.value
+        self.values |= {(metric.key, metric.step): metric.value for metric in metrics}
+        self.data.metrics = {key: 0.0 for key, _ in self.values}
+
+
+@pytest.mark.faults
+def test_a_run_whose_data_moved_goes_on_in_mlflow_and_names_have_its_characters(monkeypatch):
+    pytest.importorskip("mlflow")
+    client, logger = MLflowRuns(), object.__new__(MLflow)
+    for path, step in (("here", 1), ("there", 2)):
+        logger._client, logger._runs = client, {}  # as a later command has them
+        spec = RunSpec.of({"data": {"path": path}, "k+": 3})
+        run = PlannedRun("a" * 16, Cell("row", "column", spec, {0: "a" * 16}), 0)
+        lines = {number: {"acc@1": float(number)} for number in range(1, step + 1)}
+        logger.hand_on(Page("sweep", run, 0.0, lines, None))
+    assert client.data.params == {"data.path": "here", "k_": "3", "seed": "0"}
+    assert client.values == {("acc_1", 1): 1.0, ("acc_1", 2): 2.0}
+
+
+# --- TensorBoard and W&B ------------------------------------------------------------------------
+
+
+def test_a_run_that_is_trained_again_has_one_file_in_tensorboard(tmp_path):
+    """Of one that was handed on in full the file stays until the run has ended again."""
+    pytest.importorskip("tensorboard")
+    run = PlannedRun("a" * 16, Cell("row", "column", RunSpec.of({}), {0: "a" * 16}), 0)
+    logger = TensorBoard({}, tmp_path)
+    ended = {"status": "finished", "metrics_sha256": "h"}
+    found = []
+    for started, result in ((1.0, None), (2.0, None), (2.0, ended), (3.0, None), (3.0, ended)):
+        logger.hand_on(Page("sweep", run, started, {1: {"loss": 3.0}}, result))
+        [file] = tmp_path.rglob("events.*")
+        found.append(file.name.split(".")[3])
+    assert found == ["1", "2", "2", "2", "3"]
+
+
+def test_what_wandb_does_not_write_is_not_handed_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    run = PlannedRun("a" * 16, Cell("row", "column", RunSpec.of({}), {0: "a" * 16}), 0)
+    settings = {"mode": "auto", "entity": "", "project": "ablate"}
+    logger = WandB(settings, tmp_path)
+    logger.hand_on(Page("sweep", run, 0.0, {}, {"status": "finished", "metrics_sha256": "h"}))
+    assert logger.seals("sweep") == {}
+
+
+def test_the_folder_of_logs_may_be_below_ones_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(loggers, "_start", lambda request, log: asked.append(request))
+    asked: list[dict] = []
+    Feeders({"jsonl": {"folder": "~/tb"}}, tmp_path / "runs", "s", print)
+    assert asked[0]["folder"] == str(tmp_path / "tb")
 
 
 # --- Trackio ------------------------------------------------------------------------------------

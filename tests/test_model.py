@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import itertools
 import subprocess
 import sys
 from functools import partial
@@ -161,6 +162,47 @@ def test_a_shape_is_told_as_torch_tells_it_and_what_fits_nothing_is_torchs_to_re
         for own, other in pairs:
             assert (own.shape, own.dtype, own.device) == (other.shape, other.dtype, other.device)
     assert 0 < fitting < max(2, len(CALLS[operation]))
+
+
+TYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64)
+
+
+@pytest.mark.parametrize("operation", SHAPES, ids=str)
+def test_a_type_is_told_as_torch_tells_it(operation):
+    """Of tensors of each type, and of two types by turns; with `dtype` where the operation takes
+    it."""
+
+    def typed(argument, types):
+        if isinstance(argument, list) and isinstance(argument[0], tuple):
+            return [typed(part, types) for part in argument]
+        if isinstance(argument, tuple):
+            return torch.empty(argument, device="meta", dtype=next(types))
+        return argument
+
+    options = [{}]
+    if any(argument.name == "dtype" for argument in operation._schema.arguments):
+        options.append({"dtype": torch.float64})
+    compared = 0
+    for first, second, given in itertools.product(TYPES, TYPES, options):
+        types = itertools.cycle((first, second))
+        arguments = [typed(argument, types) for argument in CALLS[operation][0]]
+        try:
+            theirs = operation(*arguments, **given)
+        except RuntimeError:
+            continue
+        with _Counter(SHAPES):
+            ours = operation(*arguments, **given)
+        both = [out if isinstance(out, tuple) else (out,) for out in (ours, theirs)]
+        own, others = ([part.dtype for part in out] for out in both)
+        assert own == others, arguments
+        compared += 1
+    assert compared > 1
+
+
+def test_a_part_that_torch_ignores_when_it_joins_is_ignored():
+    parts = [torch.empty(0, device="meta"), torch.empty(2, 3, device="meta")]
+    with _Counter(SHAPES):
+        assert torch.cat(parts, dim=1).shape == (2, 3)
 
 
 @pytest.mark.whole

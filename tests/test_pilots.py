@@ -220,6 +220,11 @@ def test_every_set_of_a_run_is_copied_to_the_node_whenever_it_lacks(tmp_path, mo
     assert (node / "beside" / "meta.json").read_text() == "beside"
 
 
+def test_a_folder_of_a_node_may_be_below_the_home_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert NodeCache(tmp_path / "shared", "~/data").path == tmp_path / "data"
+
+
 MOUNT = ("bindfs", "-o", "direct_io")  # a FUSE file system on which no memory can be shared
 
 

@@ -11,6 +11,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import process_engine
@@ -23,12 +25,16 @@ from support.processes import family
 from ablate.planning.compose import resolve_run
 from ablate.run.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.running import attempts
-from ablate.running.launchers import jobs, pilot_steps, pilots
+from ablate.running.board import PlaceRecord
+from ablate.running.launchers import Slot, jobs, pilot_steps, pilots
 from ablate.running.launchers.jobs import JobEnd
 from ablate.running.launchers.local import Inline
+from ablate.running.launchers.pilot import _Pilot
 from ablate.running.launchers.pilots import PilotLauncher
+from ablate.running.next_step import assign
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
+from ablate.store.events import RunState
 from ablate.store.pilots import PilotDir, put, store_token, write_proof
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED
@@ -83,7 +89,8 @@ def wrote(pilot: PilotDir, number: int, runs: dict[str, Any], **more: Any) -> No
 
 def ordered(pilot: PilotDir, *given: str, **more: Any) -> dict[str, Any]:
     """What a driver has written."""
-    tree = {"runs": dict.fromkeys(given, f"{pilot.id}/cpu:0"), "stop": {}, "close": False}
+    runs = dict.fromkeys(given, f"{pilot.id}/cpu:0")
+    tree = {"runs": runs, "stop": {}, "close": False, "shares": {}}
     tree |= {"settings": {"checkpoint_s": 5.0, "origin": "its"}, **more}
     pilot.write_orders(tree)
     return tree
@@ -131,6 +138,26 @@ def test_who_only_asks_writes_no_orders(shared):
     assert asks.poll(0.2) == {}
     asks.free()
     assert pilot.orders() == before
+
+
+def test_a_run_that_was_out_of_memory_has_all_of_its_device(shared):
+    """From the driver's choice to the worker; its slot is one of two on a GPU."""
+    store, folder = shared
+    half = Slot(f"{folder.id}/gpu:0.0", "host/gpu:0", "cuda", share=0.5)
+    wrote(folder, 2, {}, slots=[asdict(half)], ended={"1/x0": 0})
+    made = PilotLauncher(CPUS, store.cache, Silent("1"))
+    made.offer(1, ())
+    assert made.poll(0.2) == {"x0": 0}
+    chosen = assign(["y0"], {}, made.slots, {"y0": RunState("oom", oom=1)}, PlaceRecord())
+    assert chosen is not None
+    made.start(attempts.attempt_folder(store, "y0", 1), chosen[1])
+    assert made.poll() == {}
+    node = _Pilot(store.root, folder.id, {**CPUS}, "1", "host", None, {half.name: half})
+    started: list[tuple[str, Slot]] = []
+    node.local = SimpleNamespace(start=lambda run, slot: started.append((run.id, slot)))
+    node._obey(folder.orders(), takes=True, refuses=False)
+    assert started == [("y0", replace(half, share=1.0))]
+    made.free()
 
 
 # --- Given up ---------------------------------------------------------------------------------

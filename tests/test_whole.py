@@ -14,6 +14,7 @@ import torch
 from conftest import wait_for
 from pages import blocks, commands
 from support.processes import kill, workers
+from torch.backends import mha
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -80,6 +81,25 @@ class Headless(nn.Module):
 class NoModule:
     def __init__(self, images, outputs):
         pass
+
+class Encoder(nn.Module):
+    def __init__(self, images, outputs):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, images):
+        return self.head(self.layers(images[:, 0]).mean(1))
+
+class Rows(nn.Module):
+    def __init__(self, images, outputs):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(32, outputs)
+
+    def forward(self, images):
+        return self.head(self.lstm(images[:, 0])[0][:, -1])
 
 class Shown(Net):
     def __init__(self, images, outputs, *, input: str = "x"):
@@ -228,6 +248,17 @@ def test_a_class_that_looks_at_values_is_counted_all_the_same(folder, tmp_path):
     looks, plain = told(own("Looks"), tmp_path), told(own("Net"), tmp_path)
     assert looks["multiply_adds"] == plain["multiply_adds"] == 9 * 9 * 8 + 8 * 8 + 8 * 10
     assert looks["initial"] == plain["initial"]
+
+
+def test_products_within_one_operator_of_torch_are_counted(folder):
+    """In evaluation a layer of nn.TransformerEncoder is one, and on a CPU a layer of nn.LSTM."""
+    head, tokens, width, hidden = 10, 8, 8, 16
+    layer = tokens * (4 * width**2 + 2 * tokens * width + 2 * width * 16)
+    assert describe(own("Encoder"))["multiply_adds"] == 2 * layer + width * head
+    assert mha.get_fastpath_enabled()
+    first, second = (4 * hidden * (inputs + hidden) for inputs in (width, 2 * hidden))
+    rows = 2 * tokens * (first + second)  # in both directions
+    assert describe(own("Rows"))["multiply_adds"] == rows + 2 * hidden * head
 
 
 def test_what_timm_refuses_is_told_in_one_line(tmp_path, oracle):

@@ -197,6 +197,7 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
 
 
 DEVICES = ("cpu", "cuda")
+DESCRIPTION = 2  # of cells; raised when `describe` gives another answer for the same cell
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
@@ -529,7 +530,7 @@ def _precision(cell: Cell) -> str:
 
 
 def _key(cell: Cell, device: str) -> str:
-    identity = f"{__version__} {device} {cell.spec.identity}{own_code(cell.spec)}"
+    identity = f"{__version__} {DESCRIPTION} {device} {cell.spec.identity}{own_code(cell.spec)}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

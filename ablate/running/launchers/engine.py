@@ -10,6 +10,7 @@ the time that their job has left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -166,14 +167,15 @@ class FileEngine:
         """Run a request and return what it prints. `settings`: those behind it, which a user can
         change where it is refused; `place`: the setting that requested it, for messages."""
         program, place = self._file.program, place or self._place
+        if self._file.uses("script"):
+            self._write_script(request.script, place)
         try:
-            if self._file.uses("script"):
-                self._write_script(request.script)
             completed = subprocess.run(
                 request.words,
                 input=request.script,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=SUBMIT_S,
                 check=False,
             )
@@ -192,13 +194,19 @@ class FileEngine:
         request_text = f" (asked with {' '.join(settings)})" if settings else ""
         raise Failure(f"{place}: {program}: {reason}{request_text}; {self._remedy()}")
 
-    def _write_script(self, script: str) -> None:
+    def _write_script(self, script: str, place: str) -> None:
         """Write the script to a file that only this user can read: `launcher.setup` may have
-        keys."""
-        make_folder(self._folder)
-        self._script.unlink(missing_ok=True)
-        with open(os.open(self._script, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-            file.write(script)
+        keys. Raises Failure where it can't be written."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        try:
+            make_folder(self._folder)
+            self._script.unlink(missing_ok=True)
+            with open(os.open(self._script, flags, 0o600), "w") as file:
+                file.write(script)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._script.unlink(missing_ok=True)
+            raise Failure(f"{place}: {self._script}: {error.strerror}") from error
 
     def _remedy(self) -> str:
         remedy = "change the setting that it refuses, or try again later"
@@ -517,7 +525,12 @@ def answer_to(words: Sequence[str], empty: str = "") -> tuple[str | None, str]:
     a pattern of an output that says that there is nothing, and may come with any exit code."""
     try:
         completed = subprocess.run(
-            words, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            words,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+            check=False,
         )
     except OSError as error:
         return None, f"{words[0]}: {error.strerror}"

@@ -212,14 +212,16 @@ class _Pilot:
             if refuses or slot not in self.slots_by_name:
                 self.ended[attempt] = EXIT_AWAY
             elif takes and self.slots_by_name[slot].takes.isdisjoint(self._taken_devices()):
-                self._start(attempt, slot)
+                self._start(attempt, slot, orders.get("shares", {}).get(attempt))
         for attempt, at_once in self.folder.stops().items():
             self._stop(attempt, at_once)
 
-    def _start(self, attempt: str, slot: str) -> None:
+    def _start(self, attempt: str, slot: str, share: float | None) -> None:
+        """Start a worker. `share`: of the device's memory, None for that of the slot."""
         folder = RunDir(self.root / ATTEMPTS_FOLDER / attempt)
         if self.cache.has(folder):
-            self.local.start(folder, self.slots_by_name[slot])
+            own_slot = self.slots_by_name[slot]
+            self.local.start(folder, replace(own_slot, share=share or own_slot.share))
             self.working[attempt], self.slots[attempt] = folder, slot
 
     def _taken_devices(self) -> frozenset[str]:
@@ -270,11 +272,11 @@ class _Pilot:
 
 class NodeCache:
     """The decoded data of one pilot. `path`: the folder that its workers read; `node_folder`: a
-    folder on a disk of the node, "" to read the shared cache."""
+    folder on a disk of the node, where "~" is the home there, "" to read the shared cache."""
 
     def __init__(self, shared_cache: Path, node_folder: str) -> None:
         self._shared_cache = shared_cache
-        self.path = Path(node_folder) if node_folder else shared_cache
+        self.path = Path(node_folder).expanduser() if node_folder else shared_cache
         self._copies: dict[str, threading.Thread] = {}
         self._copied: set[str] = set()  # copied at some time
 

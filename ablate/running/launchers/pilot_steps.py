@@ -24,25 +24,46 @@ GONE_S = 10.0
 @dataclass(frozen=True)
 class Orders:
     """The orders of a pilot. runs: attempt -> slot, of those whose end it has not reported; stop:
-    the attempts among them that shall stop, and whether at once; close: it takes no more."""
+    the attempts among them that shall stop, and whether at once; close: it takes no more; shares:
+    the part of its device's memory that an attempt has."""
 
     runs: Mapping[str, str] = field(default_factory=dict)
     stop: Mapping[str, bool] = field(default_factory=dict)
     close: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> Orders:
         """Return the orders that a driver has written."""
-        return Orders(tree.get("runs", {}), tree.get("stop", {}), bool(tree.get("close")))
+        return Orders(
+            tree.get("runs", {}),
+            tree.get("stop", {}),
+            bool(tree.get("close")),
+            tree.get("shares", {}),
+        )
 
     def tree(self) -> dict[str, Any]:
-        return {"runs": dict(self.runs), "stop": dict(self.stop), "close": self.close}
+        return {
+            "runs": dict(self.runs),
+            "stop": dict(self.stop),
+            "close": self.close,
+            "shares": dict(self.shares),
+        }
+
+    def add(self, attempt: str, slot: Slot) -> Orders:
+        """Return the orders with an attempt on a slot."""
+        return replace(
+            self,
+            runs={**self.runs, attempt: slot.name},
+            shares={**self.shares, attempt: slot.share},
+        )
 
     def drop(self, attempts: Mapping[str, int]) -> Orders:
         """Return the orders without attempts that have ended."""
         runs = {attempt: slot for attempt, slot in self.runs.items() if attempt not in attempts}
         stop = {attempt: at_once for attempt, at_once in self.stop.items() if attempt in runs}
-        return replace(self, runs=runs, stop=stop)
+        shares = {attempt: share for attempt, share in self.shares.items() if attempt in runs}
+        return replace(self, runs=runs, stop=stop, shares=shares)
 
 
 @dataclass(frozen=True)
@@ -182,6 +203,14 @@ class Fleet:
     @property
     def jobs(self) -> set[str]:
         return {pilot.job for pilot in self.pilots.values()}
+
+    def pilot_of(self, slot: Slot) -> PilotState | None:
+        """Return the pilot that has a slot of this name, whatever share of the memory the run
+        has."""
+        for pilot in self.pilots.values():
+            if any(its_slot.name == slot.name for its_slot in pilot.slots):
+                return pilot
+        return None
 
     def put(self, pilot: PilotState) -> Fleet:
         """Return the fleet with this pilot in the place of the one of its id."""

@@ -104,13 +104,12 @@ class PilotLauncher:
     # --- Runs -----------------------------------------------------------------------------------
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
-        pilot = next((p for p in self._fleet.pilots.values() if slot in p.slots), None)
+        pilot = self._fleet.pilot_of(slot)
         if pilot is None or run.attempt is None:  # it went away this moment
             exit_codes = {**self._fleet.exit_codes, run.id: EXIT_AWAY}
             self._fleet = replace(self._fleet, exit_codes=exit_codes)
             return
-        orders = pilot.orders
-        self._order(pilot, replace(orders, runs={**orders.runs, run.attempt: slot.name}))
+        self._order(pilot, pilot.orders.add(run.attempt, slot))
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         until = time.monotonic() + wait_s

@@ -59,7 +59,7 @@ class Feeders:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, Path] = {}
         for name, settings in loggers.items():
-            folder = Path(settings["folder"] or store / "logs").absolute()
+            folder = Path(settings["folder"] or store / "logs").expanduser().absolute()
             request = {"logger": name, "settings": dict(settings), "folder": str(folder)}
             request |= {"store": str(store.absolute()), "sweep": sweep}
             self._logs[name] = folder / f"{name}.log"

@@ -10,6 +10,7 @@ A new setting also needs its `Param` there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,11 @@ class MLflow:
         from mlflow.entities import Metric
 
         lines = page.lines.items()
-        page_values = {(key, step): float(line[key]) for step, line in lines for key in line}
+        page_values = {
+            (_key(name), step): float(line[name]) for step, line in lines for name in line
+        }
         last_step = max(page.lines, default=0)
-        page_values |= {(key, last_step): float(value) for key, value in page.final().items()}
+        page_values |= {(_key(name), last_step): float(x) for name, x in page.final().items()}
         name, logged = self._runs.get(page.run.id) or self._open(page)
         is_final = page.result is not None
         if any(
@@ -79,9 +82,15 @@ class MLflow:
                 tags={f"ablate.{key}": str(value) for key, value in page.facts().items()},
                 run_name=page.run.label,
             )
-        name, settings = run.info.run_id, page.configuration().items()
-        params = [Param(key, str(value)[:500]) for key, value in settings if value is not None]
-        for part in _parts(params):
+        name = run.info.run_id
+        params = {
+            _key(key): str(value)[:500]
+            for key, value in page.configuration().items()
+            if value is not None
+        }
+        # MLflow changes no parameter, and a folder of data may have been moved since.
+        new = [Param(key, params[key]) for key in params if key not in run.data.params]
+        for part in _parts(new):
             self._client.log_batch(name, params=part)
         histories = [self._client.get_metric_history(name, key) for key in run.data.metrics]
         return name, {(m.key, m.step): m.value for history in histories for m in history}
@@ -114,6 +123,12 @@ def _database(folder: Path) -> str:
         MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments()
         os.replace(new, path)
     return f"sqlite:///{path}"
+
+
+def _key(name: str) -> str:
+    """Return the name of a metric or a parameter with "_" for each character that MLflow
+    refuses."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
 
 
 def _parts(entries: Sequence[Any]) -> Iterator[Sequence[Any]]:

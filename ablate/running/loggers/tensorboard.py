@@ -29,13 +29,18 @@ class TensorBoard(PageFiles):
         """See `Logger`."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        folder = self.of_run(page)
+        path = folder / f"events.out.tfevents.{page.started:.0f}.ablate"
+        earlier = [file for file in folder.glob("events.*.ablate") if file != path]
+        if earlier and page.result is None and page.run.id in self.seals(page.sweep):
+            return  # the run is trained again: its whole curve stays until it has ended again
         content = io.BytesIO()
         writer = RecordWriter(content)
         for event in _events(page):
             writer.write(event.SerializeToString(deterministic=True))
-        folder = self.of_run(page)
         make_folder(folder)
-        path = folder / f"events.out.tfevents.{page.started:.0f}.ablate"
+        for file in earlier:
+            file.unlink(missing_ok=True)
         bring(path, content.getvalue(), page.result is not None)
         self.note_done(page)
 

@@ -38,10 +38,15 @@ class WandB(PageFiles):
 
     def hand_on(self, page: Page) -> None:
         """See `Logger`."""
-        if page.result is not None:
+        if page.result is not None and not self._is_disabled:
             make_folder(self._folder)
             self._write(page, page.result["status"])
             self.note_done(page)
+
+    @property
+    def _is_disabled(self) -> bool:
+        """True if W&B would write nothing. Such runs are handed on by a later command."""
+        return bool(_mode(self._settings["mode"]) == "disabled")
 
     def _write(self, page: Page, status: str) -> None:
         name = f"{page.run.id}-{_short(page.sweep)}"  # the same run may be in several sweeps
@@ -86,6 +91,7 @@ class Trackio(WandB):
     test scores are at the last step."""
 
     module = "trackio"
+    _is_disabled = False
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         super().__init__(settings, folder)
@@ -123,7 +129,8 @@ def _short(text: str) -> str:
 
 
 def _mode(setting: str) -> Any:
-    """Return online | offline, by `WANDB_MODE` or by a login on this machine. Asks no server."""
+    """Return online | offline | disabled, by `WANDB_MODE` or by a login on this machine. Asks no
+    server."""
     if setting != "auto":
         return setting
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""

@@ -10,11 +10,13 @@ running/estimate.py (`_is_answer`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -46,6 +48,11 @@ def _like(x: Tensor, *_: Any, **__: Any) -> Tensor:
 def _broadcast(x: Any, y: Any, **_: Any) -> Tensor:
     both = torch.broadcast_tensors(*(part for part in (x, y) if isinstance(part, Tensor)))
     return torch.empty(both[0].shape, dtype=torch.result_type(x, y), device="meta")
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    quotient = _broadcast(x, y)
+    return quotient if quotient.is_floating_point() or quotient.is_complex() else NotImplemented
 
 
 def _added(bias: Tensor, x: Tensor, y: Tensor, **_: Any) -> Any:
@@ -106,6 +113,10 @@ def _group_norm(x: Tensor, *args: Any) -> Any:
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Any:
     shapes = [list(part.shape) for part in parts]
+    if len({(part.dim(), part.dtype) for part in parts}) != 1:
+        return NotImplemented
+    if not -len(shapes[0]) <= dim < len(shapes[0]):
+        return NotImplemented
     length = sum(shape.pop(dim) for shape in shapes)
     if any(shape != shapes[0] for shape in shapes):
         return NotImplemented
@@ -114,11 +125,27 @@ def _joined(parts: list[Tensor], dim: int = 0) -> Any:
     return parts[0].new_empty(shape)
 
 
-# The results of what most models are made of; NotImplemented: torch says what is wrong. It works
-# all of these out in Python, at up to a millisecond a call, and loads torch.compile for that: as
-# long as torch itself, at every start.
-SHAPES: dict[Any, Callable[..., Any]] = {
-    aten.add.Tensor: _broadcast,
+def _of_floats(shape: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `shape` for floating-point arguments, and NotImplemented for all others and for a
+    given dtype: the type of a result is then not that of its first argument."""
+
+    def result(*args: Any, **kwargs: Any) -> Any:
+        has_floats = all(map(_is_of_floats, [*args, *kwargs.values()]))
+        return shape(*args, **kwargs) if has_floats else NotImplemented
+
+    return result
+
+
+def _is_of_floats(argument: Any) -> bool:
+    """Return False for a tensor or a list with one of another type, a complex number, a dtype."""
+    if isinstance(argument, list):
+        return all(map(_is_of_floats, argument))
+    if isinstance(argument, Tensor):
+        return argument.is_floating_point()
+    return not isinstance(argument, complex | torch.dtype)
+
+
+FLOAT_SHAPES: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _added,
     aten.bmm.default: _product,
     aten.cat.default: _joined,
@@ -133,12 +160,20 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _variance_and_mean,
     aten.silu.default: _like,
     aten._safe_softmax.default: _like,
-    **dict.fromkeys((aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor), _broadcast),
+    aten.sub.Tensor: _broadcast,
     **dict.fromkeys((aten.abs.default, aten.clamp.default, aten.exp.default), _like),
     aten.erf.default: _like,
     **dict.fromkeys((aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sqrt.default), _like),
     **dict.fromkeys((aten.gelu.default, aten.relu.default, aten.sigmoid.default), _like),
     **dict.fromkeys((aten.neg.default, aten.reciprocal.default, aten.tanh.default), _like),
+}
+# The results of what most models are made of; NotImplemented: torch says what is wrong. It works
+# all of these out in Python, at up to a millisecond a call, and loads torch.compile for that: as
+# long as torch itself, at every start.
+SHAPES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((aten.add.Tensor, aten.mul.Tensor), _broadcast),
+    aten.div.Tensor: _quotient,
+    **{operator: _of_floats(shape) for operator, shape in FLOAT_SHAPES.items()},
 }
 
 
@@ -178,9 +213,8 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
     net = build(run).eval()
     images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
     outputs = TASKS[run.task].outputs(run.data.classes)
-    math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
     with of_timm(model, run.data), torch.no_grad():
-        with math, _Counter({}) as counter:
+        with _as_products(), _Counter({}) as counter:
             check_outputs(net, net(images), (len(images), outputs))
         # A probe that has a task's name does what that task does.
         if any(name in TASKS and not TASKS[name].trains for name in (run.task, *run.probe)):
@@ -192,6 +226,19 @@ def _described(run: Run, model: Whole) -> dict[str, Any]:
         "groups": {},
         "statistics": has_statistics(net),
     }
+
+
+@contextmanager
+def _as_products() -> Iterator[None]:
+    """Make attention call matrix products: a CPU's own kernel of it is not counted, nor the one
+    operator that computes a layer of nn.TransformerEncoder in evaluation."""
+    was_enabled = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        mha.set_fastpath_enabled(was_enabled)
 
 
 NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # like views; at most they take memory
@@ -218,6 +265,14 @@ class QuickShapes(TorchDispatchMode):
         return func(*args, **kwargs) if out is NotImplemented else out
 
 
+def _lstm_flops(x: Tensor, of_inputs: Tensor, of_states: Tensor, *_: Any, **__: Any) -> int:
+    """Return the flops of a CPU's layer of nn.LSTM in one direction on inputs (T, B, I)."""
+    return 2 * x.shape[0] * x.shape[1] * (of_inputs.numel() + of_states.numel())
+
+
+FLOPS: dict[Any, Callable[..., int]] = {**flop_registry, aten.mkldnn_rnn_layer: _lstm_flops}
+
+
 class _Counter(QuickShapes):
     """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
     the module of each), and operators for which a GPU launches a kernel."""
@@ -231,7 +286,7 @@ class _Counter(QuickShapes):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if not func.is_view and not func.overloadpacket.__name__.startswith(NO_KERNEL):
             self.launches += 1
-        flops = flop_registry.get(func.overloadpacket)
+        flops = FLOPS.get(func.overloadpacket)
         if flops is not None:
             self.multiply_adds += flops(*args, **(kwargs or {}), out_val=out) // 2
         return out
