@@ -45,6 +45,7 @@ async function lookAtRuns() {
   const answer = await ask("runs");
   if (!answer) return;
   data = await answer.json();
+  tags.delete(lookAtCurves.place); // the legend of the curves has the states of runs
   showRuns();
 }
 
