@@ -229,8 +229,9 @@ def test_a_file_that_is_no_run_alone_is_crossed_with_what_it_lacks(store):
 
 def test_a_new_sweep_has_no_name_of_another_sweeps_file(store):
     """`ablate sweep stems` would train the shipped sweep, not go on with that of these words."""
-    with pytest.raises(UserError, match=r"^stems: "):
+    with pytest.raises(UserError) as refused:
         planned(store, "stem=none,dpn", name="stems")
+    assert str(refused.value).startswith("stems:")
     assert planned(store, "stem=none,dpn", name="my stems").name == "my stems"
     assert planned(store, "quickstart", name="quickstart").name == "quickstart"
 
