@@ -23,7 +23,7 @@ from ablate.report.text import duration
 from ablate.report.watch.answers import MOST_CURVES, StoreAnswers
 from ablate.report.watch.curves import POINTS
 from ablate.report.watch.server import SCRIPTS, WatchServer
-from ablate.store.ledger import Ledger
+from ablate.store.ledger import Ledger, result_detail
 from ablate.store.store import Store
 
 
@@ -317,6 +317,7 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c_without_a_word(golden
 LINES = "[...document.querySelectorAll('#loss polyline')]"
 DRAWN = f"{LINES}.length && document.querySelectorAll('#table table').length"
 POINTS_OF = "document.querySelector('#loss polyline[data-run=\"{}\"]').points.numberOfItems"
+LEGEND = "document.getElementById('legend').textContent"
 LABELS = "[...document.querySelectorAll('#runs tbody th')].map((cell) => cell.textContent)"
 VIEWS = [(width, dark) for width in (390, 1400) for dark in (False, True)]
 
@@ -330,6 +331,7 @@ def page_of(server, browser, width: int, dark: bool = False):
 @pytest.mark.whole
 def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store, browser):
     left = runs_of(server)[-1]["run"]
+    result = golden_store.rundir(left).result.read_bytes()
     golden_store.rundir(left).result.unlink()  # it is not over: the page looks often
     with Ledger.driving(golden_store) as ledger:
         ledger.record(left, "interrupted")
@@ -348,6 +350,12 @@ def test_a_click_shows_single_runs_and_a_new_point_appears(server, golden_store,
     page.evaluate(f"document.querySelector('#runs [data-run=\"{run}\"]').click()")
     page.until("document.getElementById('h-log').textContent == 'Log of post#0'")
     page.until("document.getElementById('log').textContent.length > 40")
+    page.until(f"{LEGEND}.includes('interrupted')")
+    golden_store.rundir(left).result.write_bytes(result)
+    with Ledger.driving(golden_store) as ledger:
+        detail = result_detail(golden_store.rundir(left), json.loads(result))
+        ledger.record(left, "finished", **detail)
+    page.until(f"!{LEGEND}.includes('interrupted')")
     page.evaluate("document.getElementById('all-variants').click()")
     page.until(f"{LINES}.length == 2")
     assert not browser.complaints
