@@ -415,10 +415,10 @@ def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
     planned = shell("plan", *words, "--on", "h100:8").out
     assert re.search(r"left: about .* on 8 x h100, \S+ device-hours", planned)
     note = "data=imagenet21k was not seen: its size is taken as 14,197,122 of train; to train, give"
-    assert f"note: {note} data.path=FOLDER\n" in planned
+    assert f"note: {note} from.data.path=FOLDER\n" in planned
     assert "data=imagenet1k was not seen" not in planned
     for verb in (("sweep", *words), ("plan", "stem=none,dpn", "data=imagefolder")):
-        assert "data.path=FOLDER" in shell(*verb, code=2).err
+        assert "data.path: data=" in shell(*verb, code=2).err
     assert not (shell.folder / "runs" / "ledger.db").exists()
 
 

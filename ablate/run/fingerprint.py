@@ -69,7 +69,7 @@ def data_fingerprint(
             files = "parquet files or folders of images"
             if data.get("text") is not None:
                 files = "tables of images and texts, train*.csv or train*.parquet"
-            raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
+            raise UserError(f"data.path: data={name} needs a folder with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
     if listing is None:
         has_texts = data.get("text") is not None
