@@ -425,7 +425,7 @@ def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
 @pytest.mark.parametrize("name", ["table2", "table4", "table1_fewshot", "table1_fewshot@jft"])
 def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     sweep, _, scale = name.partition("@")
-    with pytest.raises(UserError, match="FOLDER"):
+    with pytest.raises(UserError, match="needs a folder"):
         make_plan([sweep], store=tmp_path, scale=scale or None)
     plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, allow_missing=True)
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
