@@ -90,7 +90,7 @@ def test_hub_sets_are_name_revision_and_cached_size_and_need_no_data():
     others = ({}, {"cache_size": 16}, {"cache_size": 32}, {"revision": None}, {"revision": "null"})
     assert len({data_fingerprint(HUB | other) for other in (*others, {"revision": "d"})}) == 6
     assert data_fingerprint(HUB) == data_fingerprint({**HUB})
-    with pytest.raises(UserError, match=r"data\.path: data=mine needs data\.path=FOLDER"):
+    with pytest.raises(UserError, match=r"data\.path: data=mine needs a folder"):
         data_fingerprint(PLAIN)
 
 
