@@ -31,6 +31,7 @@ from ablate.running.rehearse import Rehearsals
 from ablate.running.work import CellWork
 from ablate.running.world_sizes import EXCHANGED, MEETING_S
 from ablate.shared.errors import UserError
+from ablate.shared.machine import HostHardware
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -195,9 +196,10 @@ def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s,
 
 def test_times_are_those_of_a_model_of_gpu_or_cpu(told, monkeypatch):
     """A store is used from several machines: each times for itself, once."""
+    host = HostHardware.read()
 
     def timed_on(gpu: str, cpu: str, step_s: float) -> tuple[int, float]:
-        monkeypatch.setattr(estimate, "_cpu_model", lambda: cpu)
+        monkeypatch.setattr(HostHardware, "read", lambda: replace(host, cpu_model=cpu))
         gpus = (Gpu("0", "GPU-0", gpu, "GPU-0"),) if gpu else ()
         how = {"device": "cuda" if gpu else "cpu", "gpus": gpus, "anew": False}
         costs, timed = told(10**9, step_s=lambda tree: step_s, **how)

@@ -184,7 +184,8 @@ def test_workers_share_what_a_control_group_allows(
 ):
     monkeypatch.setattr(machine, "PROC", tmp_path / "proc")
     monkeypatch.setattr(machine, "GROUPS", tmp_path / "groups")
-    content = {"proc/meminfo": "MemTotal: 2000 kB\nMemFree: 1 kB\nMemAvailable: 1000 kB\n"}
+    content = {"proc/cpuinfo": "model name : x\nflags : a b\n\nmodel name : y\nflags : c\n"}
+    content |= {"proc/meminfo": "MemTotal: 2000 kB\nMemFree: 1 kB\nMemAvailable: 1000 kB\n"}
     content |= {f"groups/{name}": f"{text}\n" for name, text in files.items()}
     content["groups/a/cpu.max"] = "200000 100000\n"
     if groups is not None:
@@ -192,8 +193,9 @@ def test_workers_share_what_a_control_group_allows(
     for name, text in content.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    limits = machine.MachineLimits.read()
-    assert (limits.total_bytes, limits.free_bytes, limits.allowed_cores) == (2.048e6, free, cores)
+    host = machine.HostHardware.read()
+    assert (host.total_bytes, host.free_bytes, host.allowed_cores) == (2.048e6, free, cores)
+    assert (host.cpu_model, host.cpu_flags) == ("x", {"a", "b"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5, 6})
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert calibrate.free_bytes() == free / 4

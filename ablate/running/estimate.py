@@ -14,10 +14,8 @@ import functools
 import hashlib
 import math
 import os
-import platform
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
@@ -47,7 +45,7 @@ from ablate.running.world_sizes import (
     run_seconds,
     share,
 )
-from ablate.shared import UserError, count_text, is_number
+from ablate.shared import HostHardware, UserError, count_text, is_number
 from ablate.store import RunState, Store, blocked_runs, run_parents
 from ablate.version import __version__
 
@@ -448,7 +446,7 @@ class _Answers:
     @functools.cached_property  # not for other hardware, on which nothing is timed
     def _model(self) -> str:
         gpus = self._launcher.devices.gpus
-        return gpus[0].model if gpus else _cpu_model()
+        return gpus[0].model if gpus else HostHardware.read().cpu_model
 
     def _time_key(self, cell: Cell) -> str:
         return _key(cell, f"{self._device} {self._model}")
@@ -514,15 +512,6 @@ def _is_step(tree: Any) -> bool:
         case {"image_bytes": image_bytes, "peak_bytes": dict() as peaks}:
             return all(map(is_number, [image_bytes, *peaks.values()]))
     return False
-
-
-def _cpu_model() -> str:
-    """Return the model of this host's CPU, or its architecture where the system names none."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def _precision(cell: Cell) -> str:

@@ -37,7 +37,7 @@ __all__ = [
     "install_command",  # the shell command that installs an extra
     "package_install_command",  # the shell command that installs a package
     "EXTRAS",  # the extras of the package, and what needs them
-    "MachineLimits",  # memory and cores, and what a control group allows of them
+    "HostHardware",  # processor, memory and cores, and what a control group allows of them
     # Files
     "Lock",  # a file that is locked while its holder lives
     "Notes",  # what the holder of a lock says of itself
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
         write_sealed,
         write_whole,
     )
-    from ablate.shared.machine import MachineLimits
+    from ablate.shared.machine import HostHardware
     from ablate.shared.notes import Notes
     from ablate.shared.system import (
         ENDING_SIGNALS,

@@ -26,7 +26,7 @@ from ablate.run import (
     Run,
     batch_divisors,
 )
-from ablate.shared import MachineLimits
+from ablate.shared import HostHardware
 from ablate.training import faults
 from ablate.training.micro_batches import most_sums
 from ablate.training.training import Training
@@ -129,7 +129,7 @@ def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
 def free_bytes() -> float:
     """Return a core's share of the free memory in bytes: as many workers run as there are cores
     that this process may use."""
-    return MachineLimits.read().free_bytes / len(os.sched_getaffinity(0))
+    return HostHardware.read().free_bytes / len(os.sched_getaffinity(0))
 
 
 # --- The load on a GPU ----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ablate.run import RunSpec
 from ablate.running import Slot, gpus, worker_environment
 from ablate.shared import (
     EXTRAS,
-    MachineLimits,
+    HostHardware,
     count_text,
     install_command,
     package_install_command,
@@ -250,14 +250,10 @@ FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has
 
 
 def _cpu(on_gpu: bool, spec: RunSpec) -> Findings:
-    cpu_info: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        cpu_info.setdefault(key.strip(), value.strip())
-    model = cpu_info.get("model name") or platform.machine()
-    fast = FAST_BF16 & set(cpu_info.get("flags", "").split())
+    host = HostHardware.read()
+    fast = FAST_BF16 & host.cpu_flags
     usable, core_count = len(os.sched_getaffinity(0)), os.cpu_count()
-    text = f"{model}, {usable} of {core_count} cores usable"
+    text = f"{host.cpu_model}, {usable} of {core_count} cores usable"
     if not on_gpu:  # else no run computes here
         text += (
             f"; bf16 instructions ({', '.join(sorted(fast))}): train.precision=bf16 is fast"
@@ -269,7 +265,7 @@ def _cpu(on_gpu: bool, spec: RunSpec) -> Findings:
     if slow:
         text += ", and this config asks for bf16; give train.precision=fp32"
     yield Finding("warning" if slow else "ok", "cpu", text)
-    cores = MachineLimits.read().allowed_cores
+    cores = host.allowed_cores
     if not on_gpu and cores < usable:
         yield Finding(
             "warning",
@@ -281,8 +277,8 @@ def _cpu(on_gpu: bool, spec: RunSpec) -> Findings:
 
 def memory() -> Findings:
     """Report the free memory of the machine, and the limit of a control group."""
-    limits = MachineLimits.read()
-    text = f"{size(limits.available_bytes)} of {size(limits.total_bytes)} free"
-    if limits.allowed_bytes < limits.total_bytes:
-        text += f"; a control group allows {size(limits.allowed_bytes)}"
+    host = HostHardware.read()
+    text = f"{size(host.available_bytes)} of {size(host.total_bytes)} free"
+    if host.allowed_bytes < host.total_bytes:
+        text += f"; a control group allows {size(host.allowed_bytes)}"
     yield Finding("ok", "memory", f"{text}; ablate does not use /dev/shm")

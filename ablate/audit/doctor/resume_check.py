@@ -37,7 +37,7 @@ from ablate.run import (
     resume_words,
 )
 from ablate.running import Ask, Slot, decode_data, worker_options
-from ablate.shared import MachineLimits, UserError, count_text
+from ablate.shared import HostHardware, UserError, count_text
 from ablate.store import Store
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
@@ -353,7 +353,7 @@ def _compare_legs(
 def _memory(slots: Sequence[Slot], peak: float) -> Finding:
     """Report the peak memory of a worker, and whether the machine has that much for every slot."""
     text = f"a worker of this config takes up to {size(peak)}"
-    if slots[0].device == "cpu" and len(slots) * peak > MachineLimits.read().free_bytes:
+    if slots[0].device == "cpu" and len(slots) * peak > HostHardware.read().free_bytes:
         text += (
             f", and {len(slots)} at once may not fit; give train.micro_batch=auto, or use fewer "
         )
