@@ -92,6 +92,12 @@ def test_a_sheet_is_judged_as_a_sweep(run, bring):
     assert "lr" not in text
 
 
+def test_a_sheet_takes_no_name_of_a_sweeps_file(here, bring):
+    assert "stems: " in bring(lines(), "--as", "stems", code=2)
+    assert not (here / "runs").exists()
+    bring(lines(), "--as", "my stems")
+
+
 def test_every_command_works_on_it(run, bring):
     bring(lines())
     detect = "to detect a gain of 0.3 points"

@@ -240,3 +240,9 @@ def test_a_sweep_that_was_named_first_goes_on_under_the_name_of_a_later_file(sto
     drive(store, "stem=none,dpn", name="mine")
     write_files(Path(), sweeps__mine_yaml="variants: [{a: {}}, {b: {stem: dpn}}]")
     assert planned(store, "stem=none,dpn", name="mine").name == "mine"
+
+
+def test_labels_with_commas_are_told_apart(store):
+    with pytest.raises(UserError) as refused:
+        planned(store, "table2 columns=B/32")
+    assert "224', 'B/32" in str(refused.value)

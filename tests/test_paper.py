@@ -253,6 +253,34 @@ def test_table_7_has_its_three_pairs(tmp_path, scale):
     assert theirs == (pairs if scale is None else pairs[:3])
 
 
+def test_table_7_has_a_rate_that_falls(tmp_path):
+    """SUN397 has 76,128 training images: 18 steps an epoch, fewer than any warm-up in steps."""
+    for cell in real("table7", tmp_path).cells:
+        optim, train = cell.spec.tree["optim"], cell.spec.tree["train"]
+        epoch = 76_128 // train["batch"]
+        warmup = optim["warmup_steps"] or optim["warmup_epochs"] * epoch
+        assert warmup <= train["epochs"] * epoch / 5
+
+
+def test_a_row_of_another_size_is_another_architecture(tmp_path):
+    (tmp_path / "deep.yaml").write_text("""\
+base: {recipe: augreg, data: imagenet1k, model.arch: S/16, train.examples: 380506500}
+variants: [{ViT: {}}, {deep: {stem: dpn, model.depth: 13}}]
+paper: {table: T1L, rows: {ViT: base, deep: dpn}, columns: {"": S/16}}
+""")
+    found = paper.published_figures(real(str(tmp_path / "deep.yaml"), tmp_path), tmp_path)
+    assert {row: beside.differs for (row, _), beside in found.items()} == {
+        "ViT": "",
+        "deep": "another architecture",
+    }
+
+
+def test_draws_of_one_parent_are_measured_once(tmp_path):
+    """Each seed would measure the same three draws."""
+    plan, _ = make_real(["table1_fewshot"], store=tmp_path, scale="once", allow_missing=True)
+    assert plan.seeds == (0,)
+
+
 def test_what_is_quoted_as_about_says_so(tmp_path):
     found = paper.published_figures(real("bnffn_depth", tmp_path), tmp_path)
     assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {
