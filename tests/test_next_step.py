@@ -3,7 +3,6 @@ that goes by it starts no run for ever."""
 
 import itertools
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -131,7 +130,6 @@ ENDS = st.builds(
     hangs=st.booleans(),
     lingers=st.booleans(),
 )
-MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where nothing waits for a disk
 # Once out of memory, once silent; pauses until the disk surely has room; two places without devices
 MORE = 1 + 1 + 6 + 2
 
@@ -177,7 +175,7 @@ class Ends(Elsewhere):
 def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(ends):
     now, told = itertools.count(step=2.0), Quiet()
     with (
-        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
+        tempfile.TemporaryDirectory() as folder,
         patch.object(disk, "has_room", lambda folder, size: True),
         patch.object(disk.time, "monotonic", lambda: next(now)),
         patch.object(Store, "liveness", None, create=True),
