@@ -194,6 +194,28 @@ def test_what_rots_while_it_is_built_is_not_sealed(tmp_path, monkeypatch):
     assert built(data, tmp_path / "cache") == built(data, tmp_path / "calm")
 
 
+def test_a_build_goes_on_after_its_files_were_away(tmp_path, monkeypatch):
+    """As those of a file server that is restarted."""
+    monkeypatch.setattr(building, "_JOURNAL_S", 0)
+    monkeypatch.setattr(building, "_REPORT", 1)
+    images, away = tmp_path / "images", tmp_path / "away"
+    folders(images, "abc", 200)
+    data = describe(path=images, test=10)
+    left = tmp_path / "cache" / f".{data.fingerprint}.building"
+
+    def unmount(done, total):
+        wait_for(lambda: not done or (left / "journal.json").exists())
+        if done and not away.exists():
+            images.rename(away)
+
+    with refused("No such file"):
+        cache.prepare_cache(data, tmp_path / "cache", unmount, threads=1)
+    away.rename(images)
+    resumed_at, content = counted(data, tmp_path / "cache")
+    assert resumed_at > 0
+    assert content == built(data, tmp_path / "calm")
+
+
 def test_what_a_killed_build_left_goes_after_a_week(tmp_path):
     left = tmp_path / ".0123456789abcdef.building"
     left.mkdir()

@@ -413,7 +413,8 @@ def size_text(size: int) -> str:
 def build_cache(data: Data, folder: Path, progress: Progress, threads: int | None) -> None:
     """Decode everything into the temporary folder, then rename that to its final name.
 
-    Few images are in memory at a time. The caller holds the lock.
+    Few images are in memory at a time. The caller holds the lock. After an error, what is decoded
+    and noted in the journal stays for the next try, unless the disk is full or it is of no use.
     """
     building = building_folder(folder, data.fingerprint)
     home = folder / data.fingerprint
@@ -435,11 +436,15 @@ def build_cache(data: Data, folder: Path, progress: Progress, threads: int | Non
     except BaseException as error:
         full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
         took = sum(array.stat().st_size for array in building.glob("*.npy"))
-        if full or isinstance(error, UserError) or not (building / JOURNAL).exists():
+        if full or isinstance(error, Unusable) or not (building / JOURNAL).exists():
             shutil.rmtree(building, ignore_errors=True)
         if isinstance(error, OSError) and full and not isinstance(error, Full):
             raise _full(error.filename or str(folder), took) from error
         raise
+
+
+class Unusable(UserError):
+    """The error for images that changed or can't be read: what has been decoded is of no use."""
 
 
 def _full(place: str, bytes_needed: int) -> Full:
@@ -461,12 +466,12 @@ def _overlap(splits: list[str], form: Form) -> dict[str, int]:
 
 
 def _check_readable(broken: list[Unreadable], total: int) -> None:
-    """Raise UserError that names all images that can't be read, so that the user can mend them at
+    """Raise Unusable that names all images that can't be read, so that the user can mend them at
     once."""
     if broken:
         pronoun = "it" if len(broken) == 1 else "them"
         lines = [line.removeprefix("data: ") for line, _ in broken]
-        raise UserError(
+        raise Unusable(
             f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {pronoun}, "
             f"or leave {pronoun} out with data.broken=skip: {first_of_lines(lines)}"
         )
@@ -487,7 +492,7 @@ def _left_out(data: Data, splits: list[str], broken: list[Unreadable]) -> dict[s
 
 def _check_unchanged(data: Data, hashes: Path) -> None:
     if data_fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
-        raise UserError(
+        raise Unusable(
             f"data: data={data.name} ({data.path or data.hub or data.source}) changed since this "
             f"run was planned; plan again to train on what is there now"
         )

@@ -438,7 +438,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Augment:
-    """Random changes of training images, drawn per image, in this order."""
+    """Random changes of training images, drawn per image."""
 
     flip: Annotated[bool, Key("mirror left and right, half of the time")]
     crop_pad: Annotated[

@@ -1,7 +1,8 @@
 """Few-shot classification: ridge regression on the features of a few images of each class.
 
-big_vision/evaluators/fewshot_lsr.py. Shapes: N images to predict, K shots in all, D features, C
-classes. All computation after the features is in float64.
+big_vision/evaluators/fewshot_lsr.py, whose view of an image is eval.aspect=squeeze eval.crop=0.875.
+Shapes: N images to predict, K shots in all, D features, C classes. All computation after the
+features is in float64.
 
 Used by `task=fewshot`, through its path in run/metrics/fewshot.py, and by probes/fewshot.py.
 Numbers of shots and seeds of draws are there, too, and so is `fewshot_scores`, which reads the
