@@ -98,6 +98,27 @@ def test_a_sheet_takes_no_name_of_a_sweeps_file(here, bring):
     bring(lines(), "--as", "my stems")
 
 
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("plan paper2 --scale smoke", "paper2: "),
+        ("plan paper2 --margin 1", "paper2: "),
+        ("export w --weights dpn@pets#3", "--weights: "),
+        ("export w --weights dpn@pets#3 --lean", "leave out --lean"),
+        ("export w --weights dpn@pets#3 --anonymous", "leave out --anonymous"),
+        ("export w --weights dpn@pets#3 --scale smoke", "leave out the options"),
+        ("export w --names timm", "--names: "),
+        ("verify paper2 --trust", "--trust: "),
+        ("plot paper2 curves", "a sheet has none"),
+        ("plot paper2 gradnorm", "a sheet has none"),
+    ],
+)
+def test_an_option_that_has_no_effect_on_it_is_refused(run, bring, here, words, place):
+    bring(lines())
+    assert place in run(*words.split(), code=2)
+    assert not (here / "w").exists()
+
+
 def test_every_command_works_on_it(run, bring):
     bring(lines())
     detect = "to detect a gain of 0.3 points"

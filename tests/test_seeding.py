@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell
+from conftest import Shell, refused
 from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
 from support.tables import notes_of, tabulate
 
+import ablate
 from ablate.analysis import english, reading, seeding, stats
 from ablate.analysis.evidence import Evidence, RunFiles
 from ablate.analysis.headline import false_words, table_headline, wins
@@ -499,6 +500,14 @@ def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):
 )
 def test_words_that_say_other_looks_or_another_analysis_are_refused(calm, words, message):
     assert message in calm("table", "few", *words.split(), code=2).err
+
+
+@pytest.mark.parametrize("analysis", [{"margin": 1.0}, {"alpha": 0.1}])
+def test_a_table_in_python_refuses_another_analysis_than_that_of_the_looks(calm, analysis):
+    before = looks_of(calm)
+    with refused("or drive the sweep with the new value"):
+        ablate.Store(calm.folder / "runs").sweep("few").table(**analysis)
+    assert looks_of(calm) == before
 
 
 def test_a_plan_says_the_expected_and_the_greatest_number_of_runs(calm):

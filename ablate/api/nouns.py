@@ -11,7 +11,7 @@ import html
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,8 +253,7 @@ class Sweep:
         from ablate.planning import change_analysis
 
         plan, store, events = self._opened_look()
-        plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
-        plan.check_analysis("analysis.contrasts.")
+        plan = change_analysis(plan, analysis)
         if isinstance(store, Bundle):
             return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)

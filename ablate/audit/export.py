@@ -428,6 +428,10 @@ def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -
     result = folder.read_result() or {}
     if result.get("status") != "finished":
         raise UserError(f"--weights: {run} has not finished, so it has no weights")
+    if "weights_sha256" not in result:
+        raise UserError(
+            f"--weights: {run} left none in the store: it is a program's, or was trained elsewhere"
+        )
     if not folder.weights.exists() or sha256_of(folder.weights) != result["weights_sha256"]:
         raise Failure(f"{folder.weights}: missing, or edited since the run ended")
     if names == "ablate":

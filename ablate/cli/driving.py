@@ -245,6 +245,10 @@ def plan(
     store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
+        if selection.has_options:
+            raise UserError(
+                f"{plan.name}: was imported, and its runs stay as they are; leave options out"
+            )
     else:
         declare = _declaring(selection, store)
         plan, settings = declare(recall=StoreRecall(store), allow_missing=True)

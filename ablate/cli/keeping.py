@@ -208,6 +208,8 @@ def verify(
             )
         _rerun(selection.store, rerun, selection.words, trust, format)
         return
+    if trust:
+        raise UserError("--trust: needs --rerun RUN")
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     remedy = ""
     if bundle is not None and (bundle.is_bundle or bundle.manifest.is_file()):

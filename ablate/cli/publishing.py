@@ -58,8 +58,9 @@ def export(
         str | None, option("RUN", "Write the weights of this run instead of a sweep.")
     ] = None,
     names: Annotated[
-        str, option("ablate|timm", "Naming scheme of the tensors in --weights.")
-    ] = "ablate",
+        str | None,
+        option("ablate|timm", "Naming scheme of the tensors in --weights (default: ablate)."),
+    ] = None,
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit import check_folder
@@ -71,10 +72,16 @@ def export(
             "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
         )
     if weights is not None:
-        if selection.words:
-            raise UserError(f"--weights: takes a run, so leave out {selection.words[0]}")
-        _export_weights(selection.store, weights, names, folder)
+        flags = {"--anonymous": anonymous, "--with-diff": with_diff, "--lean": lean}
+        other_words = [*selection.words, *(flag for flag, is_given in flags.items() if is_given)]
+        if other_words or selection.has_options or selection.contrasts:
+            raise UserError(
+                f"--weights: takes a run, so leave out {next(iter(other_words), 'the options')}"
+            )
+        _export_weights(selection.store, weights, names or "ablate", folder)
         return
+    if names is not None:
+        raise UserError("--names: needs --weights RUN")
     check_folder(folder)
     with reading(selection.store) as (store, ledger):
         if not selection.words and str(folder) in ledger.sweeps():

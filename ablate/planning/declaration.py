@@ -33,6 +33,7 @@ from ablate.shared import UserError, spelling, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.changes import Changes
+    from ablate.planning.plan import Plan
 
 
 UNPLANNED_KEYS = ("logger", "notify")  # keys outside a sweep's plan: see ablate.planning.logger
@@ -192,9 +193,20 @@ def analysis(raw: Any, place: str) -> dict[str, Any]:
     return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
-def change_analysis(driven_analysis: Analysis, words: Mapping[str, Any]) -> Analysis:
-    """Return a driven sweep's analysis, changed by the command line's `analysis.KEY`."""
-    return replace(driven_analysis, **analysis(words, "analysis"))
+def change_analysis(driven_plan: Plan, words: Mapping[str, Any]) -> Plan:
+    """Return the plan of a driven sweep, with its analysis changed by `words`, the values by key.
+
+    Raises UserError for what is no analysis, or not of this plan, and where looks of the sweep were
+    by its own analysis.
+    """
+    changed_analysis = replace(driven_plan.analysis, **analysis(words, "analysis"))
+    for key in words:
+        if getattr(changed_analysis, key) != getattr(driven_plan.analysis, key):
+            remedy = "drive the sweep with the new value"
+            driven_plan.design.check_change(driven_plan, f"analysis.{key}", remedy)
+    plan = replace(driven_plan, analysis=changed_analysis).with_own()
+    plan.check_analysis("analysis.contrasts.")
+    return plan
 
 
 def _looks_at(value: Any, place: str) -> tuple[int, ...]:

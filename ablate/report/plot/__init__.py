@@ -170,6 +170,8 @@ def draw_figure(
         except NotYet as error:
             if command is None:
                 raise
+            if not plan.design.trains:
+                raise Nothing(f"{error}, and a sheet has none of it") from error
             remedy = plan.repeat_command(command, error.probe)
             raise Nothing(f"{error}; run {remedy}") from error
         return DrawnFigure(sheet.content(format), sheet.caption)
