@@ -30,6 +30,7 @@ from browser import Browser, installed_axe
 from nursery import Nursery
 
 from ablate import cli
+from ablate.audit.doctor import stored
 from ablate.planning import compose, conf
 from ablate.running.launchers import fork
 from ablate.shared.errors import UserError
@@ -130,6 +131,7 @@ def machine():
         patch.setattr(compose, "compose_config", _composed_once(compose.compose_config))
         made = functools.cache(typer.main.get_command)  # which a process of its own makes once
         patch.setattr(typer.main, "get_command", made)
+        patch.setattr(stored, "filesystem", _as_on_a_disk(stored.filesystem))
         yield
         NURSERY.close()
 
@@ -141,6 +143,12 @@ def seeded():
     np.random.seed(0)
     if torch is not None:
         torch.default_generator.manual_seed(0)
+
+
+def _as_on_a_disk(filesystem: Callable[..., str]) -> Callable[..., str]:
+    """`filesystem`, with ext4 for memory: `doctor` warns of a store there, where those of tests
+    are."""
+    return lambda *words: "ext4" if (kind := filesystem(*words)) == "tmpfs" else kind
 
 
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
