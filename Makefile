@@ -16,11 +16,11 @@ sweep: $(TOOL)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
-# What is over in a moment, and all rules of statistics: 15 to 20 minutes on two cores.
+# What is over in a moment, and the rules of statistics: about 6 minutes on two cores.
 test: $(STAMP)
 	$(PYTEST) -m "not whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
-# Whole sweeps, programs, terminals and browsers: seconds each, 6 to 18 minutes.
+# Whole sweeps, programs, terminals and browsers, and all else that takes seconds: 15 to 25 minutes.
 whole: $(STAMP)
 	$(PYTEST) -m "whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 

@@ -69,6 +69,7 @@ def test_the_page_is_followed_to_the_letter(page, tmp_path):
     assert f"*{verdict.split(' within ')[0]}" in page
 
 
+@pytest.mark.whole
 def test_the_page_says_how_to_answer_a_mistake(page, tmp_path):
     [line] = re.findall(r"^ablate sweep .+$", page, re.MULTILINE)
     code, document = ablate(tmp_path, line.replace("stem=none,dpn", "stem=none,dpm"))

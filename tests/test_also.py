@@ -85,6 +85,7 @@ def runs(shell: Shell) -> dict[str, Path]:
     return {label: home / run.id for label, run in planned(shell).items()}
 
 
+@pytest.mark.whole
 def test_the_same_pictures_have_the_same_figures(driven):
     for folder in runs(driven).values():
         result = json.loads((folder / "result.json").read_text())

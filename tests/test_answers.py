@@ -214,6 +214,7 @@ def test_a_program_is_not_asked_on_a_terminal_either(beside, monkeypatch):
 # --- Exit codes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_what_another_process_holds_can_be_tried_again(beside):
     store = Store(beside.folder / "runs")
     with store.driver.hold():

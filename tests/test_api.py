@@ -27,6 +27,7 @@ WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
 SHORT = {"train": {"epochs": 2}, "launcher": "inline"}
 
 
+@pytest.mark.whole
 def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, capsys):
     sweep = ablate.Sweep(*WORDS, seeds=3, **SHORT)
     assert sweep.design.looks == ()
@@ -146,6 +147,7 @@ def test_a_notebook_shows_states_figures_and_mistakes(here, shell):
     assert shown == [f"UserError: {result.error_in_exec}"]
 
 
+@pytest.mark.whole
 def test_a_plan_is_what_the_command_prints_and_trains_nothing(here, shell):
     sweep = ablate.Sweep(*WORDS, seeds=2, **SHORT)
     forecast = sweep.plan()
@@ -162,6 +164,7 @@ def test_a_plan_is_what_the_command_prints_and_trains_nothing(here, shell):
     assert ablate.Store().sweep().plan().to_pandas().left.to_list() == [0, 0]
 
 
+@pytest.mark.whole
 def test_the_table_has_the_columns_and_dtypes_that_its_help_lists(here):
     frame = ablate.Sweep(*WORDS, seeds=3, **SHORT).train().table().to_pandas()
     listed: dict[str, str] = {}
@@ -294,6 +297,7 @@ def test_changes_of_python_are_values(users, shell):
         assert "rename" in line
 
 
+@pytest.mark.whole
 def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     folder = users(PARROT)
     first = ablate.Sweep("trainer=parrot", seeds=1, name="odd", **ODD).train()
@@ -342,6 +346,7 @@ tune: {space: {trainer.lr: {log: [0.01, 1.0]}}, trials: 15}
 """
 
 
+@pytest.mark.whole
 def test_the_status_of_a_tuned_sweep_is_that_of_its_winners(users):
     report = "run.log(1, score=settings['lr'])\n    run.result("
     users({**PARROT, "parrot.py": PARROT["parrot.py"].replace("run.result(", report)})
@@ -383,6 +388,7 @@ def test_a_list_that_means_several_values_is_answered_by_the_word_tuple(here, ke
     assert "tuple" in line
 
 
+@pytest.mark.whole
 def test_calls_with_wrong_arguments_are_mistakes_of_one_line(here, shell):
     sweep = ablate.Sweep(*WORDS, seeds=2, **SHORT).train()
     table = sweep.table()

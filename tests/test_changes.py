@@ -231,6 +231,7 @@ def power_at(gain, found, quantity, row, n, more, contrasts):
     return (t > critical * spread).mean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_finished_runs_forecast_each_change_by_the_spread_that_judges_it(trained, seeds):
     found = facts(trained, "full")

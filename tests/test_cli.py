@@ -106,6 +106,7 @@ def test_python_m_ablate_is_the_command(monkeypatch, capfd):
     assert sys.argv[0] == "ablate"  # which a run notes as its command
 
 
+@pytest.mark.whole
 def test_help_is_there_and_loads_nothing_heavy():
     """In one process: what a command has loaded is there after the later ones, too."""
     code = """
@@ -187,6 +188,7 @@ def test_a_ctrl_c_ends_a_command_silently_whatever_becomes_of_it(shell, body):
     assert (done.out, done.err) == ("", "")
 
 
+@pytest.mark.whole
 def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
     """And nothing of it stays behind."""
 
@@ -482,6 +484,7 @@ if "ablate.running.launchers.server" in sys.orig_argv:
 PLANNED = "sweep: attn-pre-post\n"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "kind", "line"),
     [
@@ -534,6 +537,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     nothing_trained(shell)
 
 
+@pytest.mark.whole
 def test_plan_of_a_driven_sweep_knows_what_is_done(driven):
     done = driven("plan", *ROWS, "seeds=2", "--as", "tiny").out
     assert "4 runs (4 finished)" in done
@@ -633,6 +637,7 @@ def test_config_shows_a_cell_of_a_sweep_before_anything_ran(shell):
     assert not (shell.folder / "runs" / "ledger.db").exists()
 
 
+@pytest.mark.whole
 def test_config_knows_no_id_of_what_is_searched_or_was_not_seen(shell):
     (shell.folder / "tuned.yaml").write_text(
         "variants: [{a: {}}, {b: {stem: dpn}}]\nseeds: 2\n"
@@ -647,6 +652,7 @@ def test_config_knows_no_id_of_what_is_searched_or_was_not_seen(shell):
         assert (json.loads(told)["run"] is not None) == known
 
 
+@pytest.mark.whole
 def test_list_shows_every_kind_and_the_users_files(shell):
     (shell.folder / "conf" / "recipe").mkdir(parents=True)
     (shell.folder / "conf" / "recipe" / "mine.yaml").write_text("# Nobody else's.\noptim: {}\n")
@@ -662,6 +668,7 @@ def test_list_shows_every_kind_and_the_users_files(shell):
     assert norms.rstrip() in out
 
 
+@pytest.mark.whole
 def test_a_kind_without_choices_names_the_command_that_writes_one(shell):
     [command] = re.findall(r"`ablate (.+?)`", shell("list", "trainers").out)
     shell(*command.replace("NAME", "mine").split())
@@ -669,6 +676,7 @@ def test_a_kind_without_choices_names_the_command_that_writes_one(shell):
     shell("list", "trainers", "yours", code=2)
 
 
+@pytest.mark.whole
 def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
     listed = shell("list", "keys").out
     tree = json.loads(shell("config", "--format", "json").out)["configuration"]

@@ -54,6 +54,7 @@ def toy(shell, monkeypatch) -> Path:
     return shell.folder
 
 
+@pytest.mark.whole
 def test_inline_loads_no_torch_for_a_program(toy, shell, monkeypatch):
     monkeypatch.setattr(Inline, "_worker", lambda launcher: pytest.fail("torch is loaded"))
     shell("sweep", "one", INLINE)
@@ -209,6 +210,7 @@ LIGHTNING = """\ufeffepoch, step, self, train_loss, val_loss, test_loss
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("file", ["log.csv", "log.jsonl"])
 @pytest.mark.parametrize("parts", [1, 5], ids=["at once", "line by line"])
 def test_rows_of_one_step_are_one_line_as_lightning_writes_them(toy, shell, file, parts):
@@ -239,6 +241,7 @@ def test_rows_of_one_step_are_one_line_as_lightning_writes_them(toy, shell, file
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("key", "columns", "expected"),
     [
@@ -450,6 +453,7 @@ def git(*words: str) -> None:
     subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
 
 
+@pytest.mark.whole
 def test_the_same_content_is_the_same_run(toy, shell):
     """Whatever git has committed; an edit makes new runs, its undo brings the old ones back."""
     declare(toy, "code", data=["corpus.bin"])
@@ -524,6 +528,7 @@ def test_code_or_data_that_changed_after_the_plan_is_not_run(toy, shell):
 # --- What goes wrong ----------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("text", "status", "line"),
     [
@@ -580,6 +585,7 @@ def test_a_run_without_a_whole_result(toy, shell, text, status, line):
     assert line in done.out + done.err
 
 
+@pytest.mark.whole
 def test_curves_are_read_in_parts_whatever_their_size(toy, shell):
     """Cells that are longer than Python's csv takes by default, and many lines at once."""
     (toy / "train.py").write_text(
@@ -714,6 +720,7 @@ def kin(toy) -> Path:
     return toy
 
 
+@pytest.mark.whole
 def test_what_a_program_leaves_behind_ends_with_its_run(kin, shell):
     shell("sweep", "one")
     pids = family(kin)
@@ -1006,6 +1013,7 @@ def test_unlike_failures_of_an_application_are_told_apart_and_end_no_sweep(app, 
     assert [each["test"]["loss"] for each in results(app).values()] == [pytest.approx(0.3)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -1074,6 +1082,7 @@ def test_a_command_becomes_a_yaml(toy, shell, words, command, keys):
     assert "--as NAME" in shell("new", "trainer", words, code=2).err
 
 
+@pytest.mark.whole
 def test_what_it_writes_trains(toy, shell):
     command = "python train.py --lr 0.1 --act gelu --seed 1 --steps 3 --pause 0 --out x"
     done = shell("new", "trainer", command)
@@ -1100,6 +1109,7 @@ def test_of_a_hydra_application_it_writes_its_keys(app, shell):
 # --- Strangers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_the_command_of_a_stranger_is_printed_and_not_started(toy, shell, tmp_path):
     """Reading a bundle, and merging it, start nothing; training again asks for trust."""
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=2", INLINE)

@@ -71,6 +71,7 @@ class Terminal:
         os.waitpid(self.bash, 0)
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not BASH, reason="needs bash")
 def test_a_tab_in_bash(folder):
     with contextlib.closing(Terminal(folder)) as terminal:
@@ -96,6 +97,7 @@ def tab(*words: str) -> list[str]:
     return re.findall(r'"(.+?)"(?!:)(?=\s|\))', done.stdout)
 
 
+@pytest.mark.whole
 def test_names_of_sweeps_and_scales(folder):
     assert {"mine", "quickstart"} <= {*tab("sweep", "")}
     assert tab("table", "") == ["fixture"]

@@ -114,6 +114,7 @@ TESTED_ON = ("imagenet_v2", "imagenet_r", "imagenet_real", "imagenet_c")  # by e
 IMAGENET = ("model.arch=B/16", "data=imagenet1k")  # for whose models and colours recipes speak
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_option_of_conf_composes_and_builds(group, name):
     images("train/cat", "train/dog")

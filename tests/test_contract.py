@@ -362,6 +362,7 @@ def test_what_is_not_there_is_told(folder, new):
     assert re.search(rf"{key}no own_{new}\.py in {folder}", refused(new))
 
 
+@pytest.mark.whole
 def test_nothing_of_the_users_runs_while_it_is_planned(users):
     """Nor is torch loaded."""
     write_all(folder := users({}))
@@ -420,6 +421,7 @@ def results(shell: Shell, sweep: str) -> dict[str, dict]:
     return {run.cell.row: store.rundir(run.id).read_result() for run in runs}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("new", TRAINED)
 def test_it_does_what_is_shipped_and_otherwise_by_a_setting(driven, new):
     """Bit for bit, in weights and predictions; the rehearsal of the plan has seen it, too."""
@@ -453,6 +455,7 @@ def test_all_of_them_stand_in_one_table(driven):
     assert [float(told[row, "score.run"]) for row in ("by=1.0", "by=0.5")] == [1.0, 0.5]
 
 
+@pytest.mark.whole
 def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(driven):
     for sweep, *words in (("parts", "parts"), ("trainer", TRAINER, "trainer.by=1.0,0.5")):
         number = len(results(driven, sweep))
@@ -461,6 +464,7 @@ def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(dr
     assert "the same bits" in driven("verify", "parts", "--rerun", "all#0", INLINE).out
 
 
+@pytest.mark.whole
 def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "draw_figures", lambda *_: {})  # which take the longest
     driven("export", "parts", str(tmp_path / "nameless"), "--anonymous")

@@ -497,6 +497,7 @@ def test_a_sweep_from_parents_to_a_table(swept):
         assert set(result["test"]) == {"n", "zeroshot", "loss", "twins"}
 
 
+@pytest.mark.whole
 def test_verify_makes_the_metrics_again_and_finds_a_changed_prediction(swept):
     assert "nothing wrong" in swept("verify").out
     _, folder = children(swept)[0]

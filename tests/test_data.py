@@ -71,6 +71,7 @@ def test_the_digits_are_cut_once_for_all_runs(tmp_path):
         assert_array_equal(got.labels, digits.target[chosen])
 
 
+@pytest.mark.whole
 def test_the_bundled_mnist_is_cut_once_and_evenly(tmp_path):
     """Against the file as the standard library reads it."""
     data = describe(**MNIST5K)
@@ -519,6 +520,7 @@ print(sorted({{"datasets", "sklearn", "pyarrow"}} & set(sys.modules)))
 """
 
 
+@pytest.mark.whole
 def test_a_cached_set_needs_neither_datasets_nor_sklearn(tmp_path, small):
     both = (describe(path=small), describe(**DIGITS))
     for data in both:

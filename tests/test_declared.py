@@ -70,6 +70,7 @@ def test_printed_words_declare_the_same_value(value):
     assert declare(*declared.texts) == declared
 
 
+@pytest.mark.whole
 @given(VALUES, VALUES)
 def test_printed_words_of_any_value_declare_it(value, other):
     words = words_of({"data": {"name": value}, "stem": (value, other)})

@@ -95,6 +95,7 @@ def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
     assert [rundir.distrust.exists() for rundir in rundirs] == [True, False]
 
 
+@pytest.mark.whole
 def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell):
     """The same run before and after: the labels it is trained on are the unharmed ones."""
     shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")

@@ -24,6 +24,7 @@ def test_both_designs_answer_the_same_questions():
     assert fixed == {name: said for name, said in looks.items() if name not in own}
 
 
+@pytest.mark.whole
 def test_few_files_name_a_kind_of_design():
     """A table, a message or a command that named one would have to be told of the next."""
     named = {

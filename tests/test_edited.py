@@ -220,6 +220,7 @@ def test_a_file_that_a_result_does_not_seal_is_not_believed(store, ask, file):
     assert (code, f"{run.label}: {file}: differs from the file" in text) == (1, True)
 
 
+@pytest.mark.whole
 def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask, tmp_path):
     for out, *words in (("plain",), ("nobody", "--anonymous")):
         assert ask("export", out, *words)[0] == 0
@@ -243,6 +244,7 @@ def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
     assert "result.json: torn, but" in ask("verify")[1]
 
 
+@pytest.mark.whole
 def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask):
     folder = store.rundir(first(store).id)
     probe = folder.probe("tokens")
@@ -369,6 +371,7 @@ def test_a_forged_event_of_a_plan_is_a_line_in_every_command(store, ask):
         store.ledger.write_bytes(whole)
 
 
+@pytest.mark.whole
 def test_a_ledger_whose_schema_is_no_text_is_a_line_in_every_command(store, ask):
     """SQLite quotes it in its message, which Python can't decode."""
     calm = ask("table")

@@ -210,6 +210,7 @@ def test_effects_are_over_the_seeds_that_every_cell_has():
 MOST, SLOW = 0.06, pytest.mark.slow
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("tables", "n", "count"),
     [
@@ -232,6 +233,7 @@ def test_main_effects_by_images_err_at_most_so(case, tables, n, count):
 BEYOND_FLIPS = {2: 0.11, 3: 0.08, 5: 0.04}  # what main effects err where seeds change a change
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("tables", "n"), [(300, 3), (300, 5), *(pytest.param(2_000, n, marks=SLOW) for n in (2, 3, 5))]
 )
@@ -245,6 +247,7 @@ def test_what_a_seed_does_to_one_change_in_all_cells_is_seen(case, tables, n):
     assert error <= most + 3 * math.sqrt(most * (1 - most) / tables)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("tables", "n"), [(150, 3), *(pytest.param(2_000, n, marks=SLOW) for n in (2, 3, 5))]
 )
@@ -278,6 +281,7 @@ def test_an_effect_beyond_what_images_tell_has_its_own_paired_t():
     assert (effect.df, effect.ratio > 2) == (4, True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("scale", [np.ones(16), np.r_[3, np.ones(15)], np.r_[np.ones(15), 3]])
 def test_main_effects_without_images_keep_their_error(scale):
     rng, levels, wrong = np.random.default_rng(13), levels_of(4, "factorial"), 0

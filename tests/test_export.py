@@ -80,6 +80,7 @@ def leave(store: Store, folder: Path, sweep: str = "tiny") -> None:
 # --- What is in it ------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
     out = exported.folder / "out"
     there = contents(out)
@@ -132,6 +133,7 @@ seeds: 1
 """
 
 
+@pytest.mark.whole
 def test_rows_whose_searches_share_trials(shell):
     """They differ in the child alone, so each trial, a parent, is one run of both."""
     (shell.folder / "shared.yaml").write_text(SHARED)
@@ -190,6 +192,7 @@ def sealed_again(out: Path, *names: str) -> None:
     edit(out, "manifest.json", files=listed, seal=hashlib.sha256(to_json(listed)).hexdigest())
 
 
+@pytest.mark.whole
 def test_verify_makes_all_of_it_again(out, shell):
     before = contents(out)
     listed = json.loads(before["manifest.json"])["files"]
@@ -236,6 +239,7 @@ def test_every_file_that_is_changed_missing_or_more_is_named(out):
     assert f"{path.relative_to(out)}: changed after the export" in found(out)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", ["table.md", "table.tex", "runs.csv", "report.html", "figures/gain.svg", "README.txt"]
 )
@@ -254,6 +258,7 @@ def test_a_bundle_without_a_file_that_is_made_today_is_an_older_one(out):
     assert "table.tidy.csv" in line
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "before", "may"),
     [
@@ -286,6 +291,7 @@ def test_last_digits_of_an_error_in_a_sentence_are_those_of_a_processor(tmp_path
         assert bundle_check._is_reproduced(path, expected.encode()) == ok
 
 
+@pytest.mark.whole
 def test_curves_count_by_their_values(out):
     frame = pd.read_parquet(out / "curves.parquet")
     for more, said in ((0, []), (1e-9, [f"curves.parquet: {DIFFERS}"])):
@@ -295,6 +301,7 @@ def test_curves_count_by_their_values(out):
         assert found(out) == said
 
 
+@pytest.mark.whole
 def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
     versions = json.loads((out / "environment.json").read_text())["made_with"]
     edit(out, "environment.json", made_with={**versions, "matplotlib": "2.0"})
@@ -320,6 +327,7 @@ def test_a_bundle_of_another_format_is_refused_in_a_line(out, shell, format):
         )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("format", ["3", None])
 def test_a_bundle_without_a_format_is_none(out, shell, format):
     edit(out, "environment.json", bundle=format)
@@ -384,6 +392,7 @@ def test_no_table_is_made_of_a_bundle_whose_own_files_were_changed(out, name):
 # --- Whose it is --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_an_anonymous_bundle_says_nowhere_whose_it_is(exported, tmp_path):
     out, named = tmp_path / "out", exported.folder / "out"
     exported("export", "tiny", str(out), "--anonymous", **WHO)
@@ -404,6 +413,7 @@ def test_an_anonymous_bundle_says_nowhere_whose_it_is(exported, tmp_path):
     assert (out / "table.csv").read_bytes() == (named / "table.csv").read_bytes()
 
 
+@pytest.mark.whole
 def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monkeypatch):
     store, out = Store(exported.folder / "runs"), tmp_path / "out"
     plan = store.read_plan("tiny")
@@ -440,6 +450,7 @@ def test_a_pipe_in_a_file_s_place_is_named_and_nobody_waits_for_it(out, name):
         assert where.name in said or "no bundle" in said or "no store" in said
 
 
+@pytest.mark.whole
 def test_diffs_go_along_when_asked_for(exported, tmp_path):
     exported("export", "tiny", str(tmp_path / "out"), "--with-diff")
     (diff,) = (tmp_path / "out" / "diffs").iterdir()
@@ -458,6 +469,7 @@ def test_the_name_of_a_sweep_alone_is_no_folder(exported):
 # --- Never half-written -------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, out, tmp_path):
     store = Store(exported.folder / "runs")
     for name in ("mine", "empty"):

@@ -60,6 +60,7 @@ def test_lion_against_adamw_each_at_its_own_rate(shell):
     assert shared == [(row, [seed]) for row in ("AdamW", "Lion") for seed in range(3)]
 
 
+@pytest.mark.whole
 def test_a_gated_mlp_of_the_same_size(shell):
     table = shell(*command("docs/placements.md", "sweep model.act"), *BUDGET).out
     size = check_gain(shell, table, "swiglu", "gelu")
@@ -67,6 +68,7 @@ def test_a_gated_mlp_of_the_same_size(shell):
     assert size["swiglu"] == pytest.approx(size["gelu"], rel=0.03)
 
 
+@pytest.mark.whole
 def test_registers(shell):
     table = shell(*command("docs/placements.md", "sweep model.registers"), *BUDGET).out
     size = check_gain(shell, table, "registers=4", "registers=0")

@@ -51,6 +51,7 @@ def test_shots_nest_and_a_class_with_fewer_gives_what_it_has():
     assert draw(labels, 5, 0).tolist() != draw(labels, 5, 1).tolist()
 
 
+@pytest.mark.whole
 def test_the_pool_of_a_set_that_goes_by_class_has_every_class():
     assert pool(50_000, 10).tolist() == [*range(50_000)]
     labels = np.repeat(np.arange(1000), 1300)
@@ -230,6 +231,7 @@ def by_sklearn(run: Run, weights: Path, cache: Path) -> dict[str, float]:
     return {key: float(np.mean(each)) for key, each in scores.items()}
 
 
+@pytest.mark.whole
 def test_a_run_says_what_scikit_learn_says_of_its_parent_s_features(measured):
     child, parent = (folder(measured, "few", label) for label in ("dpn#1", "dpn#1.from"))
     run, told = build_run(child.read_spec()), child.read_result()
@@ -311,6 +313,7 @@ seeds: 1
 """
 
 
+@pytest.mark.whole
 def test_parents_are_searched_as_they_are(shell):
     """Judged by their own validation; each child starts from the winner of its search."""
     (shell.folder / "tuned.yaml").write_text(TUNED)

@@ -133,6 +133,7 @@ def test_gains_of_one_column_have_their_names_on_the_axis(form, rows):
     assert axes.get_xlabel() == "gain, points"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", [FigureForm(), PAPER], ids=["page", "paper"])
 @pytest.mark.parametrize("kind", [gain, forest])
 def test_long_names_leave_the_scale_its_room_and_cover_nothing(kind, form):
@@ -150,6 +151,7 @@ def test_long_names_leave_the_scale_its_room_and_cover_nothing(kind, form):
     assert all(axes.bbox.x1 <= box.x0 and box.x1 <= sheet.figure.bbox.x1 for box in words)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", [FigureForm(), PAPER], ids=["page", "paper"])
 @pytest.mark.parametrize(("rows", "long"), [(12, False), (12, True), (1, False)])
 def test_nine_columns_go_on_below_with_legible_headings(rows, long, form):
@@ -391,6 +393,7 @@ def test_pairs_are_a_look():
     assert FIGURE_KINDS["pairs"].gives_intervals
 
 
+@pytest.mark.whole
 def test_long_names_of_changes_leave_the_panels_their_room():
     plan, table = designed(("a dual patch norm", LONG, "gated"))
     for kind in (changes, pairs):
@@ -417,6 +420,7 @@ def boxes_of_titles(sheet):
     return boxes
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", [FigureForm(), PAPER], ids=["page", "paper"])
 def test_long_headings_of_columns_end_before_the_next_panel(form):
     """They once ran over one another and out of the figure."""

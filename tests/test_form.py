@@ -405,6 +405,7 @@ def test_long_notes_leave_the_panels_their_room(kind):
 # --- The command --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_the_command_writes_what_is_asked_or_says_what_contradicts(shell):
     words = ("stem=none,dpn", "model.depth=1", "train.steps=4", "seeds=2", "launcher=inline")
     shell("sweep", *words, "--as", "two")

@@ -63,6 +63,7 @@ def edit(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("format", ["rich", "md", "latex", "html", "csv", "tidy", "json"])
 def test_a_strangers_bundle_is_printed_as_text(gauge, format):
     bundle = exported(gauge)
@@ -211,6 +212,7 @@ def test_what_a_stream_lacks_is_spelled(monkeypatch, encoding, expected):
     assert out.buffer.getvalue().decode(encoding) == f"{expected}\n{expected}\n"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("command", [("table",), ("table", "--format", "rich"), ("status",)])
 def test_commands_at_an_ascii_terminal(gauge, command):
     """A sweep's name has letters that ASCII lacks, and so has the frame of a table."""
@@ -220,6 +222,7 @@ def test_commands_at_an_ascii_terminal(gauge, command):
     assert done.out.isascii()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_no_digit_and_no_mark_is_lost_where_a_spelling_is_longer(gauge, encoding):
     """Rich would cut a cell that became longer after it was laid out."""
@@ -248,6 +251,7 @@ def test_commands_in_advice_can_be_pasted(gauge):
     gauge(*command[1:])
 
 
+@pytest.mark.whole
 def test_a_home_that_cannot_be_written_to_is_no_matter_of_figures(gauge):
     gauge(*SWEEP, "trainer.level=0,1")
     home = gauge.folder / "home"

@@ -240,6 +240,7 @@ print(f"error={judged(random.Random(int(sys.argv[1])).gauss(0, 1))}")
 """
 
 
+@pytest.mark.whole
 def test_pinned_files_are_copied_with_the_code(folder):
     """`code` misses the evaluation; an edit of it reaches no run that is trained later."""
     write_files(folder, line_py=LINE, judge_py="def judged(x): return x + 9\n")

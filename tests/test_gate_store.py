@@ -95,6 +95,7 @@ def kept(folder):
     return stream
 
 
+@pytest.mark.whole
 def test_verify_judges_every_look_again(kept, folder, run):
     assert run("verify", "idea")
     path = folder / "runs" / "streams" / "idea.jsonl"
@@ -112,6 +113,7 @@ def test_verify_judges_every_look_again(kept, folder, run):
     assert "gain" in findings[0]
 
 
+@pytest.mark.whole
 def test_verify_names_a_result_that_was_edited(kept, folder):
     store = Store(folder / "runs")
     (first, *_) = store.read_plan("idea.1").runs()
@@ -120,6 +122,7 @@ def test_verify_names_a_result_that_was_edited(kept, folder):
     assert verify_stream(store, StreamFile(store, "idea")).findings
 
 
+@pytest.mark.whole
 def test_gc_keeps_the_code_of_kept_baselines_alone(kept, folder, run):
     copies = {path.name for path in (folder / "runs" / "code").iterdir()}
     record = StreamFile(Store(folder / "runs"), "idea").record()
@@ -134,6 +137,7 @@ def test_gc_keeps_the_code_of_kept_baselines_alone(kept, folder, run):
     assert kept.attempt().word == "keep"  # the baseline is trained from its copy
 
 
+@pytest.mark.whole
 def test_merge_brings_streams_and_their_code(kept, folder, run):
     run("merge", "runs", "--store", "both")
     there = Stream("idea", store="both")
@@ -152,6 +156,7 @@ def test_merge_brings_streams_and_their_code(kept, folder, run):
     assert [*stream_conflicts(store, [store])] == []
 
 
+@pytest.mark.whole
 def test_gc_looks_again_before_it_removes_a_copy(kept, folder, run, monkeypatch):
     """While gc asks, the discarded content is tried again."""
     discarded, tried = stream_record().proposals[1].code.copy, []
@@ -164,6 +169,7 @@ def test_gc_looks_again_before_it_removes_a_copy(kept, folder, run, monkeypatch)
     assert copy.exists()
 
 
+@pytest.mark.whole
 def test_gc_leaves_a_linked_folder_of_code_alone(kept, folder, run):
     code = folder / "runs" / "code"
     code.rename(folder / "elsewhere")
@@ -172,6 +178,7 @@ def test_gc_leaves_a_linked_folder_of_code_alone(kept, folder, run):
     assert len([*code.iterdir()]) == 3
 
 
+@pytest.mark.whole
 def test_a_file_of_another_name_is_no_stream(kept, folder, run):
     path = folder / "runs" / "streams" / "idea.jsonl"
     path.with_name("idea.old.jsonl").write_bytes(path.read_bytes())
@@ -179,6 +186,7 @@ def test_a_file_of_another_name_is_no_stream(kept, folder, run):
     run("gc", "--yes")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("begun", ["", '{"at": 17'])
 def test_a_start_that_a_crash_cut_off_is_no_stream(kept, folder, run, begun):
     (folder / "runs" / "streams" / "other.jsonl").write_text(begun)
@@ -206,6 +214,7 @@ def test_an_event_that_finds_no_room_is_an_error_and_none(folder):
         assert writer.append("pairs", spread=[1.0, 2], runs=5).first_runs == 5
 
 
+@pytest.mark.whole
 def test_merge_waits_for_who_appends(kept, folder, run, monkeypatch):
     """Whoever holds the lock has read the old file, and would append to it."""
     run("merge", "runs", "--store", "both")
@@ -291,6 +300,7 @@ def test_a_program_that_may_be_executed_later_may_be_in_its_copy(script, folder)
     assert script.attempt().proposal == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("damage", ["", "{}"])
 def test_a_damaged_copy_of_another_code_stops_no_restore(kept, folder, run, damage):
     discarded = stream_record().proposals[1].code.copy
@@ -300,6 +310,7 @@ def test_a_damaged_copy_of_another_code_stops_no_restore(kept, folder, run, dama
     assert (folder / "toy.py").read_bytes() == kept.files(1)["toy.py"]
 
 
+@pytest.mark.whole
 def test_restore_leaves_a_file_of_the_same_bytes(kept, folder):
     content = kept.files(0)["toy.py"]
     (folder / "elsewhere.py").write_bytes(content)
@@ -311,6 +322,7 @@ def test_restore_leaves_a_file_of_the_same_bytes(kept, folder):
     assert (folder / "elsewhere.py").read_bytes() == content
 
 
+@pytest.mark.whole
 def test_restore_overwrites_no_edits_without_a_word(kept, folder, run):
     run("gate", "restore", "idea", "0", ".")  # over the discarded proposal, which has a copy
     assert "GAIN = 0.0" in (folder / "toy.py").read_text()

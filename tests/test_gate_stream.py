@@ -38,6 +38,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.whole
 def test_a_gain_is_kept_and_measured_afresh(folder):
     stream = start_stream()
     write_trainer(folder, gain=5.0)
@@ -61,6 +62,7 @@ def test_a_gain_is_kept_and_measured_afresh(folder):
     assert len(set(seeds)) == log.runs  # a lucky seed passes to no other code
 
 
+@pytest.mark.whole
 def test_gains_are_those_of_the_results(folder):
     stream = start_stream()
     write_trainer(folder, gain=2.0)
@@ -76,6 +78,7 @@ def test_gains_are_those_of_the_results(folder):
     assert record.proposals[0].looks[-1].gain == answer.gain
 
 
+@pytest.mark.whole
 def test_the_same_content_has_the_same_answer_and_no_new_runs(folder):
     stream = start_stream()
     write_trainer(folder, gain=5.0)
@@ -88,6 +91,7 @@ def test_the_same_content_has_the_same_answer_and_no_new_runs(folder):
     assert len(stream_events("open")) == 2 < count
 
 
+@pytest.mark.whole
 def test_another_stream_gives_the_same_content_the_same_runs(folder):
     first, second = start_stream(), start_stream("other")
     write_trainer(folder, gain=2.0)
@@ -96,6 +100,7 @@ def test_another_stream_gives_the_same_content_the_same_runs(folder):
     assert answers[0].word == answers[1].word
 
 
+@pytest.mark.whole
 def test_settings_are_proposals_over_those_of_the_baseline(folder):
     stream = start_stream()
     kept = stream.attempt("trainer.rate=6")
@@ -109,6 +114,7 @@ def test_settings_are_proposals_over_those_of_the_baseline(folder):
         stream.attempt("seeds=3")
 
 
+@pytest.mark.whole
 def test_the_baseline_is_trained_from_its_kept_bytes(folder):
     stream = start_stream()
     write_trainer(folder, gain=5.0)
@@ -128,6 +134,7 @@ def test_the_baseline_is_trained_from_its_kept_bytes(folder):
         stream.files(7)
 
 
+@pytest.mark.whole
 def test_a_code_that_fixes_its_seed_is_undecided_and_named(folder):
     stream = start_stream()
     write_trainer(folder, gain=4.0, seed="7")
@@ -175,6 +182,7 @@ def test_a_run_that_diverges_discards(folder):
     assert REASONS["diverged"] in StreamView(stream.log().tree).text
 
 
+@pytest.mark.whole
 def test_more_runs_go_on_with_what_was_undecided(folder):
     stream = start_stream(margin=0.1, most=4)
     for tenths in range(3, 20):
@@ -194,6 +202,7 @@ def test_more_runs_go_on_with_what_was_undecided(folder):
     assert verify_stream(store, StreamFile(store, "idea")).findings == []
 
 
+@pytest.mark.whole
 def test_a_simplification_is_kept_against_the_last_gain(folder):
     stream = start_stream()
     write_trainer(folder, gain=0.001)
@@ -206,6 +215,7 @@ def test_a_simplification_is_kept_against_the_last_gain(folder):
     assert [event["measure"] for event in opened] == [0, 0]
 
 
+@pytest.mark.whole
 def test_a_look_is_sealed_once_by_two_processes(folder):
     """The other one has read a longer baseline, and so has another word."""
     stream = start_stream()
@@ -224,6 +234,7 @@ def test_a_look_is_sealed_once_by_two_processes(folder):
     assert len(sealed_looks) > 1
 
 
+@pytest.mark.whole
 def test_the_same_content_against_another_baseline_has_other_runs(folder):
     """A was kept, then B; A again has no second use of runs that chose it."""
     stream = start_stream()
@@ -254,6 +265,7 @@ def test_a_simplification_gives_no_second_chance(folder):
     assert stream.attempt().proposal == discarded.proposal
 
 
+@pytest.mark.whole
 def test_pairs_are_of_the_same_seeds_side_by_side(folder):
     stream = start_stream(pairs=True)
     write_trainer(folder, gain=4.0)
@@ -265,6 +277,7 @@ def test_pairs_are_of_the_same_seeds_side_by_side(folder):
     assert stream.log().runs == 12 + 2 * answer.runs
 
 
+@pytest.mark.whole
 def test_a_holdout_is_reported_at_a_keep_and_read_by_no_rule(folder):
     stream = start_stream(holdout=["other"])
     write_trainer(folder, gain=5.0)
@@ -272,6 +285,7 @@ def test_a_holdout_is_reported_at_a_keep_and_read_by_no_rule(folder):
     assert stream.log().answers[0].holdout == {"other": (5.0, 0.0)}
 
 
+@pytest.mark.whole
 def test_a_keep_whose_baseline_has_changed_is_stale(folder):
     stream = start_stream()
     write_trainer(folder, gain=5.0)
@@ -288,6 +302,7 @@ def test_a_keep_whose_baseline_has_changed_is_stale(folder):
     assert (again.proposal, again.against) == (3, 1)
 
 
+@pytest.mark.whole
 def test_a_keep_while_a_proposal_is_composed_is_not_undone(folder):
     """Its settings are those over the old baseline."""
     stream, of_folder = start_stream(), ComposedCode.of_folder
@@ -352,6 +367,7 @@ def test_the_same_start_changes_nothing_and_another_is_refused(folder):
         Stream("nothing")
 
 
+@pytest.mark.whole
 def test_no_keep_of_a_simplification_counts_as_a_gain(folder):
     stream = start_stream()
     write_trainer(folder, gain=0.001)
@@ -377,6 +393,7 @@ def test_what_to_do_next_has_the_words_of_the_proposal(folder):
     assert (more.proposal, more.runs) == (undecided.proposal, 8)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("sealed_value", "value"), [(None, 3.0), (0.25, None), (0.25, 0.5)])
 def test_another_simplify_for_the_same_content_is_refused(folder, sealed_value, value):
     stream = start_stream(margin=0.1, most=4)

@@ -382,6 +382,7 @@ def test_what_a_killed_rerun_left_goes_but_not_under_one_at_work(store):
 # --- The command --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_it_asks_and_off_a_terminal_refuses(store, shell):
     run = own(store)
     done = shell("gc", "right", code=2)

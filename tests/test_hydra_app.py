@@ -181,6 +181,7 @@ def test_a_structured_application_is_swept_by_its_groups_and_keys(shell):
         assert "data" not in json.loads(file.read_text())["spec"]["trainer"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -465,6 +466,7 @@ def test_what_else_the_program_prints_is_no_configuration(of_files):
     assert settings(of_files)["width"] == 8
 
 
+@pytest.mark.whole
 def test_a_text_of_several_lines_stays_in_the_configuration(of_files):
     """It becomes no word of the command, unlike one that is typed."""
     configure(of_files, "config", CONFIGS["config"] + "note: |\n  one\n  two\n")
@@ -474,6 +476,7 @@ def test_a_text_of_several_lines_stays_in_the_configuration(of_files):
     assert error.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_a_key_that_the_command_fills_is_neither_missing_nor_a_setting(of_files):
     configure(of_files, "config", CONFIGS["config"].replace("seed: 0", "seed: ???\nlr: ???"))
     had = settings(of_files, "trainer.lr=1")

@@ -119,6 +119,7 @@ def test_an_option_that_has_no_effect_on_it_is_refused(run, bring, here, words, 
     assert not (here / "w").exists()
 
 
+@pytest.mark.whole
 def test_every_command_works_on_it(run, bring):
     bring(lines())
     detect = "to detect a gain of 0.3 points"

@@ -435,6 +435,7 @@ def test_a_run_without_numbers_is_refused_and_never_left_out_unseen(run):
 # --- Trackers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_mlflows_file_store_is_read_by_mlflow(run, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -105,6 +105,7 @@ def losses(seeds, shared):
     Path("loss.csv").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("seeds", "shared", "expected"), [(5, 1, True), (4, 1, False), (6, 0, False)]
 )

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from importlib import metadata
 
+import pytest
 import yaml
 from conftest import REPOSITORY
 from packaging.requirements import Requirement
@@ -40,6 +41,7 @@ BY_OTHERS = {
 }
 
 
+@pytest.mark.whole
 def test_every_dependency_is_imported():
     modules = set()
     for path in (REPOSITORY / "ablate").rglob("*.py"):

@@ -42,6 +42,7 @@ def of(ask, *words: str, code: int = 0) -> dict:
     return found
 
 
+@pytest.mark.whole
 def test_list(ask):
     whole, norms = of(ask, "list"), of(ask, "list", "norms")
     assert norms == {"norms": whole["norms"]}

@@ -188,6 +188,7 @@ print("nothing was called", torch.cuda.is_initialized())
 """
 
 
+@pytest.mark.whole
 def test_what_the_server_loads_starts_neither_cuda_nor_nvml():
     said = subprocess.run([sys.executable, "-c", SPY], capture_output=True, text=True, check=False)
     assert said.stdout == "nothing was called False\n", said.stderr
@@ -303,6 +304,7 @@ def meanwhile(do: Callable[[int], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.whole
 def test_what_is_printed_meanwhile_is_no_answer_and_fills_no_pipe(server, odd):
     Path("go").touch()
     assert server.ask(*odd)["a"]["parameters"] > 1000
@@ -368,6 +370,7 @@ def test_a_server_that_is_killed_is_not_missed_by_who_answers_and_then_replaced(
         assert server.process is not dead
 
 
+@pytest.mark.whole
 def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd):
     Path("go").touch()
     launcher = Local(settings("local"), Path("cache"))
@@ -380,6 +383,7 @@ def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd):
         server.ask(*odd)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("spec", [{"trainer": {}}, {"trainer": {}, "code": 1}])
 def test_a_run_that_was_edited_fails_alone(tmp_path, spec):
     (tmp_path / "run.json").write_text(json.dumps({"spec": spec}))

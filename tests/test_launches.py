@@ -88,6 +88,7 @@ def make(recipe: str, size: int, batch: int) -> tuple[Batches, object]:
     return Batches(shown, batch, run.augment, Draws(0, GPU), view), make_task(run)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("recipe", MOST)
 def test_inputs_wait_for_no_device_and_take_few_kernels(recipe: str) -> None:
     """What goes to the device goes once for many steps: an epoch's order, constants, mixtures. So
@@ -147,6 +148,7 @@ def trained(run: Run, steps: int = 2) -> tuple[training.Training, Launches]:
     return made, launches
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("arch", "most"), [("Ti/4", 462), ("mu/4", 77)])
 def test_a_model_takes_few_kernels(arch: str, most: int, pretending: None) -> None:
     """In bfloat16, with stochastic depth, a soft target and a clipped norm. A block of Ti is 35."""
@@ -161,6 +163,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("recipe", WHOLE)
 def test_a_step_waits_for_no_device(recipe: str, pretending: None) -> None:
     """Of every recipe: clipped or not, averaged or not, in two micro-batches."""
@@ -182,6 +185,7 @@ def kernels_of_a_step(run: Run) -> int:
     return inputs.counts.total() + trained(run)[1].counts.total()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("recipe", [*MOST, "finetune", "dropout"])
 def test_what_a_plan_takes_a_step_to_launch_is_about_right(recipe: str, pretending: None) -> None:
     words = ["model.depth=2", *["model.dropout=0.1"] * (recipe == "dropout")]

@@ -79,6 +79,7 @@ def seal(bundle: Path) -> None:
     (bundle / "manifest.json").write_bytes(to_json(manifest))
 
 
+@pytest.mark.whole
 def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
     whole, out = (contents(exported.folder / name) for name in ("whole", "out"))
     raw = {name for name in whole if name.startswith(("specs/", "predictions/"))}
@@ -181,6 +182,7 @@ def test_the_same_files_are_packed_to_the_same_bytes(exported, tmp_path):
     assert packed == (exported.folder / "out" / lean.PACKED).read_bytes()
 
 
+@pytest.mark.whole
 def test_a_table_of_top_5_has_all_that_it_needs(exported):
     words = ("tiny", "analysis.metric=top5")
     exported("export", *words, "five", "--lean")
@@ -190,6 +192,7 @@ def test_a_table_of_top_5_has_all_that_it_needs(exported):
     assert Bundle(exported.folder / "five").read_sealed()[0].spread == "images"
 
 
+@pytest.mark.whole
 def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(exported):
     exported("sweep", "tuned", "launcher=inline")
     exported("export", "tuned", "trials", "--lean", "--anonymous")
@@ -227,6 +230,7 @@ def back(exported, tmp_path) -> Shell:
     return shell
 
 
+@pytest.mark.whole
 def test_a_store_of_it_has_the_same_tables_verifies_and_trains_only_new_seeds(exported, back):
     for format in TABLES:
         table = ("table", "tiny", "--format", *format)
@@ -243,6 +247,7 @@ def test_a_store_of_it_has_the_same_tables_verifies_and_trains_only_new_seeds(ex
         assert back(*table, "back").out == exported(*table, "four").out
 
 
+@pytest.mark.whole
 def test_a_store_of_it_is_exported_lean_alone_to_the_same_files(back):
     assert "--lean" in back("export", "tiny", "whole", "--store", "back", code=2).err
     assert not (back.folder / "whole").exists()
@@ -302,6 +307,7 @@ def test_an_edit_of_a_thinned_file_is_found(back):
     assert "thinned.json" in back("verify", "tiny", "--store", "back", code=1).out
 
 
+@pytest.mark.whole
 def test_trials_without_predictions_come_back_too(exported, tmp_path):
     exported("sweep", "tuned", "launcher=inline", "--store", "searched")
     exported("export", "tuned", "searches", "--lean", "--store", "searched")
@@ -362,6 +368,7 @@ def forge(packed: Path, how: str) -> None:
 FORGED = ("cut", "empty", "no xz", "no tar", "member of zeros", "pax header", "long name")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", [*FORGED, "chain of headers"])
 def test_a_forged_archive_is_named_in_one_line_at_once(out, how, ask):
     """Sealed anew, so that its hash is right. A cut stream ended the command as Ctrl-D does."""

@@ -72,6 +72,7 @@ def findings(store: Store) -> list[str]:
 # --- One door -----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_only_the_door_asks_for_verdicts():
     asking = set()
     for path in (REPOSITORY / "ablate").rglob("*.py"):
@@ -84,6 +85,7 @@ def test_only_the_door_asks_for_verdicts():
     assert asking == {"reading.py"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "words",
     [
@@ -354,6 +356,7 @@ EDITS = {
 }
 
 
+@pytest.mark.whole
 def test_every_edit_of_the_file_is_found_and_the_ledger_counts(store):
     for words in ((), ("analysis.margin=0.3",), ("analysis.metric=loss",)):
         run("table", *words)

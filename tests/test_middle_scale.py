@@ -51,6 +51,7 @@ def test_it_is_planned_without_its_data_and_its_header_has_the_hours(shell: Shel
     assert re.search(line + r"ablate plan --on a100, never run to its end\)\n", header)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SETS)
 def test_what_it_learns_from(name: str, tmp_path: Path):
     plan, _ = make_plan([name], store=tmp_path, scale="cifar", allow_missing=True)
@@ -60,6 +61,7 @@ def test_what_it_learns_from(name: str, tmp_path: Path):
     assert (own, before) == SETS[name]
 
 
+@pytest.mark.whole
 def test_parents_that_are_alike_are_trained_once(tmp_path: Path):
     """Ti/4 of 300 epochs is a run of table1, and both of table1_384 are parents of table2."""
 

@@ -209,6 +209,7 @@ def test_an_optional_group_without_such_an_option_is_no_key(app):
     assert "2 runs" in app("plan", "trainer=p", "trainer.width=8,9", "seeds=1").out
 
 
+@pytest.mark.whole
 def test_a_group_that_the_defaults_lack_is_added(app):
     configure(
         app.folder,
@@ -223,6 +224,7 @@ def test_a_group_that_the_defaults_lack_is_added(app):
     mistake(done, "trainer.experiment: ", "'lage'", "did you mean 'large'")
 
 
+@pytest.mark.whole
 def test_groups_of_an_application_are_no_trainers_and_ours_are_none_of_its(app, recwarn):
     """Its configuration lies where our trainers do."""
     (app.folder / "app.py").write_text(APP.replace("app_conf", "conf"))

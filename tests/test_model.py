@@ -485,6 +485,7 @@ def masks(changes):
     return seen
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", tiny.MODES[1:], ids="-".join)
 def test_masks_are_shared_by_all_variants(mode):
     attn, mlp, post = mode

@@ -18,6 +18,7 @@ def folder(tmp_path_factory) -> Shell:
     return Shell(tmp_path_factory.mktemp("new"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_can_be_planned(folder, kind):
     """By the printed command, in the folder where the file lies."""

@@ -170,6 +170,7 @@ class Ends(Elsewhere):
         return {run: self.ended.pop(run)[1].code for run in ended}
 
 
+@pytest.mark.whole
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ENDS, min_size=1, max_size=4))
 def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(ends):

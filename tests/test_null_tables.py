@@ -59,6 +59,7 @@ def test_the_jackknife_leaves_each_seed_out():
     assert found.low == pytest.approx(max(0, found.share - 1.96 * se), abs=0.2 * se)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("seeds", "k"), [(12, 3), (30, 9)])
 def test_on_normal_results_paired_errs_as_often_as_it_may(seeds, k):
     """5 %, less what Bonferroni leaves; the interval holds it in most data sets."""
@@ -94,6 +95,7 @@ def test_mixed_rows_agree_with_every_table_that_there_is():
     assert found.low < found.share < found.high
 
 
+@pytest.mark.whole
 def test_on_normal_rows_of_unlike_spreads_paired_errs_as_often_as_it_may():
     rng = np.random.default_rng(10)
     scale = np.array([[1.0], [1.0], [3.0], [0.3]])
@@ -180,6 +182,7 @@ def test_as_many_variants_as_fit_then_as_many_seeds(seeds, variants, shape):
 # --- The command --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
     sow_store(shell.folder / "runs", "photos", 12, "norm=layernorm,rmsnorm")
     done = shell("doctor", "--statistics")

@@ -102,6 +102,7 @@ def defined(folder: Path) -> dict[tuple[str, int, str], float]:
     return found
 
 
+@pytest.mark.whole
 def test_the_numbers_of_the_files_are_in_tables_and_frames(driven, monkeypatch):
     expected = defined(driven.folder)
     lines = csv.DictReader(io.StringIO(driven("table", "--format", "tidy", "--show", SHOW).out))
@@ -390,6 +391,7 @@ def test_what_a_probe_says_of_its_numbers_is_checked(shell):
         assert line in str(caught.value)
 
 
+@pytest.mark.whole
 def test_a_search_is_judged_on_validation_and_says_by_what(shell):
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "tuned.yaml").write_text(

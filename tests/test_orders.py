@@ -194,6 +194,7 @@ def in_view(**runs: int) -> str:
     return english.write("looks.skipped-in-view", runs)
 
 
+@pytest.mark.whole
 def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys, tmp_path):
     """It is that of the other seeds, and has its verdicts."""
     untouched = shutil.copytree(GOLDEN / "store", tmp_path / "untouched")

@@ -187,6 +187,7 @@ def test_ranks_of_other_data_are_not_compared(tmp_path):
     assert {column.ranks for column in table.columns} == {None}
 
 
+@pytest.mark.whole
 def test_the_architectures_of_the_papers_are_known_by_our_names(tmp_path):
     for name in ("table1", "dtn_table1", "dtn_table2", "table5", "table7", "figure1"):
         found = paper.published_figures(real(name, tmp_path), tmp_path)

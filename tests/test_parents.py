@@ -272,6 +272,7 @@ def same(one: RunDir, other: RunDir) -> bool:
     return [one.read_result()[k] for k in keys] == [other.read_result()[k] for k in keys]
 
 
+@pytest.mark.whole
 def test_a_file_of_the_parent_s_weights_is_as_good_as_the_parent(copy, monkeypatch):
     file = taken(copy, "dpn#1.from")
     words = ("stem=dpn", "from.weights=w.safetensors", *WEIGHTS)
@@ -314,6 +315,7 @@ def test_weights_that_timm_has_not_are_refused(copy):
     assert not (copy.folder / "w").exists()
 
 
+@pytest.mark.whole
 def test_a_parent_serves_each_of_its_children_and_two_sweeps(copy):
     runs = Store(copy.folder / "runs")
     before = runs.folders()
@@ -325,6 +327,7 @@ def test_a_parent_serves_each_of_its_children_and_two_sweeps(copy):
     assert "status: finished" in copy("show", "dpn#1.from").out
 
 
+@pytest.mark.whole
 def test_parents_are_no_rows_of_frames_and_tables_of_runs(copy):
     """They have the row and the seed of a child: a mean over both would be of neither."""
     sweep = ablate.Store(copy.folder / "runs").sweep("tuned")
@@ -339,6 +342,7 @@ def test_parents_are_no_rows_of_frames_and_tables_of_runs(copy):
     assert "nothing wrong" in copy("verify", "out").out
 
 
+@pytest.mark.whole
 def test_an_anonymous_bundle_names_no_file_of_weights(copy):
     secret = taken(copy, "dpn#0.from", "whose.safetensors")
     words = ("stem=dpn", "optim.wd=0.05,0.5", "train.steps=3", "seeds=2", "launcher=inline")
@@ -405,6 +409,7 @@ class Norm(nn.LayerNorm):
 """
 
 
+@pytest.mark.whole
 def test_children_of_a_failed_parent_are_blocked_and_start_once_it_is_retried(shell):
     (shell.folder / "mine.py").write_text(NORM)
     words = ("sweep", "norm=layernorm,mine:Norm", *FROM, "seeds=1", "--as", "b", "launcher=inline")
@@ -417,6 +422,7 @@ def test_children_of_a_failed_parent_are_blocked_and_start_once_it_is_retried(sh
     assert "blocked" not in shell("status", "b").out
 
 
+@pytest.mark.whole
 def test_one_parent_has_no_verdict(copy):
     words = ("sweep", "stem=none,dpn", *FROM, "seeds=3", "launcher=inline", "--as")
     copy(*words, "one", "from.seed=0")

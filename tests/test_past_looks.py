@@ -394,6 +394,7 @@ def test_columns_that_are_added_keep_the_error_rate_of_each(rows, columns, analy
     assert note.values["known_error"] == known_error
 
 
+@pytest.mark.whole
 def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
     """A second on a machine that is busy: as much as the import of scipy takes."""
     plan = planned(rows=tuple("bcdefghijk"), columns=tuple("STUVWXYZAB"), seeds=5)
@@ -412,6 +413,7 @@ def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
 # --- Words --------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_what_changed_is_told_in_the_same_words_by_every_process():
     """A column became two rows: which of them it is called depends on nothing but the labels."""
     was = {"column": {"cell 1", "cell 2", "cell 3"}}

@@ -52,6 +52,7 @@ def one_line(err: str, *parts: str) -> None:
     assert all(part in err for part in parts), err
 
 
+@pytest.mark.whole
 def test_percents_where_shares_are_declared_stop_the_sweep_and_are_kept(shell, kind):
     declare(shell.folder, kind)
     done = shell(*WORDS, "launcher=inline", code=2)

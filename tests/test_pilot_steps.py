@@ -96,6 +96,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.whole
 @settings(max_examples=400)
 @given(st.lists(EVENTS, max_size=60))
 def test_every_attempt_ends_once_whatever_happens(events):

@@ -105,6 +105,7 @@ def arrays(plan, store, row, column, probe):
 # --- What is drawn ------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_every_kind_is_drawn_with_its_rows_and_columns(drawn):
     assert list(drawn) == list(UNTUNED)
     for kind, svg in drawn.items():
@@ -264,6 +265,7 @@ def test_a_figure_says_what_is_drawn_and_of_which_sweep(plan, drawn):
     assert "joint for" not in said  # a single comparison
 
 
+@pytest.mark.whole
 def test_many_columns_go_on_in_the_next_line(plan, table, store):
     """A page scales what is wider than itself, down to letters that nobody reads."""
     rows, columns = ["base", "other"], [f"column {n}" for n in range(5)]
@@ -318,6 +320,7 @@ def test_why_a_whole_sweep_has_no_gains(store):
         figure(alone, tabulate(alone, results), "gain", store.rundir)
 
 
+@pytest.mark.whole
 def test_an_unfinished_sweep_says_so(plan, results, table, store):
     lacking = tabulate(plan, {**results, next(iter(plan.runs())).id: None})
     for kind in UNTUNED:
@@ -367,11 +370,13 @@ def has_white_edges(content: bytes) -> bool:
     return bool((edges == 255).all())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", UNTUNED)
 def test_no_letter_leaves_the_figure(plan, table, store, kind):
     assert has_white_edges(draw_figure(plan, table, kind, store.rundir, "png").content)
 
 
+@pytest.mark.whole
 def test_the_name_of_a_colour_bar_stays_inside_whatever_its_ticks(plan, table, store, monkeypatch):
     """By themselves they depend on a height that is laid out later: "10" becomes "10.0"."""
     for high in (8.2, 10.3, 11.1, 12.6):
@@ -442,6 +447,7 @@ def test_the_last_bits_of_a_layout_change_no_byte(plan, table, store, monkeypatc
     assert any(moved)
 
 
+@pytest.mark.whole
 def test_the_command_writes_the_same_file_whatever_the_users_style(shell, drawn, store):
     (shell.folder / "matplotlibrc").write_text("font.size: 30\naxes.grid: False\n")
     done = shell("plot", "mine", "gain")

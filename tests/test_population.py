@@ -62,6 +62,7 @@ def test_one_seed_has_no_interval_for_images_either():
     assert found == Estimate(alone.gain.mean, None, None, 1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("draws", [1_500, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("n", [3, 5, 10])
 def test_it_covers_new_images_too(n, draws):

@@ -295,6 +295,7 @@ def gains(text):
     return {row: (facts[row, "gain.low"], facts[row, "gain.high"]) for row in rows}
 
 
+@pytest.mark.whole
 def test_the_stores_table_and_the_bundles_are_of_the_files_of_predictions(driven):
     shown = driven("table", "--format", "tidy").out
     right = np.array([[np.load(p)["rank"] == 0 for p in row] for row in files_of(driven)])

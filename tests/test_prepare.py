@@ -239,6 +239,7 @@ for threads in (1, 2):
 """
 
 
+@pytest.mark.whole
 def test_a_full_disk_says_how_much_is_needed_and_leaves_nothing(tmp_path):
     (tiny := tmp_path / "tiny").mkdir()
     data = describe(**DIGITS)
@@ -260,6 +261,7 @@ def test_a_full_disk_says_how_much_is_needed_and_leaves_nothing(tmp_path):
 # --- ablate data prepare ------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_set_is_decoded_ahead_and_then_it_is_there(shell, data_folder):
     take(data_folder("imagenet_sample"), shell.folder / "photos", train=120)
     words = ("data", "prepare", "imagenet1k", "data.path=photos", "data.cache_size=64")

@@ -305,6 +305,7 @@ def printed(shell) -> set[str]:
     }
 
 
+@pytest.mark.whole
 def test_flags_lists_variables_and_spellings_reach_the_program(program):
     program(
         "sweep",

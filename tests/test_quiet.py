@@ -25,6 +25,7 @@ def looks():
         return ledger.execute("SELECT count(*) FROM event WHERE kind = 'look'").fetchone()[0]
 
 
+@pytest.mark.whole
 def test_a_quiet_sweep_trains_and_prints_nothing(ask):
     assert ask(*SMALL, "--quiet") == (0, "")
     assert looks() == 0
@@ -65,6 +66,7 @@ def test_standard_output_of_a_sweep_is_one_json_document(ask):
     assert printed["complete"]
 
 
+@pytest.mark.whole
 def test_a_sweep_with_failed_runs_prints_its_unfinished_table_as_json(ask):
     assert ask(*LEAST, "--quiet")[0] == 0
     with closing(sqlite3.connect("runs/ledger.db")) as ledger, ledger:

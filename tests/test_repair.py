@@ -179,6 +179,7 @@ def test_other_formats_are_left(store, format):
 # --- Not alone ----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_beside_another_repair_or_a_reader_that_stays_it_is_refused(store, monkeypatch):
     first = Shell(store.root.parent).start("doctor", "--repair")
     while store.driver.notes().pid != first.pid:  # the lock is held a moment before

@@ -130,6 +130,7 @@ def facts(shell: Shell, name: str) -> list[dict[str, str]]:
 # --- What it says -------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["planted", "whole", "wide"])
 def test_it_needs_nothing_else_and_runs_nothing(driven, name):
     html = (driven.folder / f"{name}.html").read_text()

@@ -132,6 +132,7 @@ def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, m
     assert farthest(tmp_path / "whole", tmp_path / "a") < 2e-3  # the same batches
 
 
+@pytest.mark.whole
 def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
     run = digits(**{"train.epochs": 3})
     straight = train_until(run, tmp_path / "a", cache)
@@ -198,6 +199,7 @@ def test_a_run_that_learns_nothing_is_collapsed_and_one_that_learns_is_not(tmp_p
     assert train_until(digits(**{"optim.lr": 1e-12}), tmp_path / "flat", cache)["collapsed"]
 
 
+@pytest.mark.whole
 def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache, monkeypatch):
     def fused(q: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         assert q.device.type == "meta"  # what is counted, not computed

@@ -97,7 +97,8 @@ def test_without_seeds_a_paired_contrast_is_welchs():
     assert (found.gain.low, found.gain.high) == pytest.approx((low, high), rel=1e-4)
 
 
-@pytest.mark.parametrize("spread", ["one way", pytest.param("images", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("spread", ["one way", "images"])
 def test_a_contrast_is_the_gain_over_its_second_row_by_the_wider_of_both_ways(spread):
     rows = ["digits.plain70"] * 3 + ["digits.short70"] * 2
     tables = next(resampled(np.random.default_rng(3), rows, 5, 30))

@@ -324,6 +324,7 @@ def streets(shell):
     return shell
 
 
+@pytest.mark.whole
 def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
     streets("sweep", *SEGMENT_WORDS, "seeds=1", "train.steps=6", "eval.every=1", "launcher=inline")
     facts = streets.facts()

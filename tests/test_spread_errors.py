@@ -173,6 +173,7 @@ KINDS = {  # what is drawn, and the error, at most, by seeds
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "n"),
     [

@@ -145,6 +145,7 @@ def test_seed_blocks_cost_only_one_way():
 # --- What more seeds would resolve --------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("n", "more"), [(3, 6), (3, 10), (5, 10)])
 def test_the_resolution_of_more_seeds_is_forecast_with_its_band(n, more):
     """The median within 5 %, the band holds 70 to 82 % where no screen trips."""

@@ -24,6 +24,7 @@ def table_3(tmp_path_factory):
         return expand.plan_from_words(["table3"], store=Path("runs"))[0]
 
 
+@pytest.mark.whole
 def test_each_row_and_set_is_searched_and_the_parents_are_those_of_table_1(table_3, tmp_path):
     with contextlib.chdir(tmp_path):
         one, _ = expand.plan_from_words(["table1"], store=Path("runs"))

@@ -238,6 +238,7 @@ def expected(lr: float, seed: int, steps: int = 3) -> float:
     return 1 - (lr - 0.3) ** 2 + total / 100
 
 
+@pytest.mark.whole
 def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch):
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3", INLINE)
     told = {
@@ -276,6 +277,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
     assert "result.json" in shell("verify", code=1).out
 
 
+@pytest.mark.whole
 def test_a_search_over_a_key_of_it(toy, shell):
     sweep = """
         base: {trainer: toy}

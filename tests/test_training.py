@@ -200,6 +200,7 @@ def calls(tree: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.whole
 def test_nobody_else_types_a_step():
     """Who calls backward on our models calls it through Training.step, whose task takes the
     gradients: but for timm's own loops, and a norm alone."""
@@ -215,6 +216,7 @@ def test_nobody_else_types_a_step():
 # --- Tasks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_only_the_task_knows_its_metrics_by_name():
     """As texts in code; the columns of the published file are words of its own."""
     own = {"run/metrics/classify.py", "training/task/classify.py"}
@@ -364,6 +366,7 @@ def swept(toy, tmp_path_factory):
     return shell.folder / "runs" / "runs", told
 
 
+@pytest.mark.whole
 def test_a_task_is_a_registration_and_a_class(swept):
     """A toy that says a digit as a number: its own head, metrics and unit, and less is better."""
     folders, said = swept

@@ -176,6 +176,7 @@ def in_vain(settings: Mapping[str, Any], sections: tuple[str, ...]) -> list[str]
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", BASES)
 def test_no_key_that_a_run_does_not_read_makes_another_id(name):
     assert in_vain(*BASES[name]) == []

@@ -210,6 +210,7 @@ def test_a_course_of_real_runs_keeps_the_family_wise_error(data, rows, joint, ta
 BOUNDS = {"equal spreads": 0.05, "two rows at 3x": 0.085}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("spread", ["one way", pytest.param("paired", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_course_without_images_keeps_the_family_wise_error(name, spread):

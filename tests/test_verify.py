@@ -395,6 +395,7 @@ def test_whatever_differs_is_named(driven, store):
         retrain(store, run, again, lambda *_: None)
 
 
+@pytest.mark.whole
 def test_ctrl_c_leaves_nothing_of_a_rerun(store, shell):
     process = shell.start("verify", "--rerun", "lr=0.001#0")
     wait_for((store.reruns / run_of(store) / "run.json").exists)

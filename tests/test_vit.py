@@ -95,6 +95,7 @@ def test_the_mlp_has_784_100_100_100_10_units(norm, added):
 # --- What an architecture stands for ------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_every_host_is_built_at_its_own_size():
     for name, arch in choices.ARCHS.items():
         wide = {"mlp": "mlp/3x100", "mnist_vit": "mnist_vit"}.get(name, f"{name}/14")
@@ -417,6 +418,7 @@ def test_blocks_norms_and_stems_meet_two_at_a_time():
     assert {(block, stem) for _, block, stem in met} == {*itertools.product(BLOCKS, STEMS)}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("all_three", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", choices.NORMS)
 def test_every_norm_trains_in_every_block_behind_every_stem(norm, all_three):

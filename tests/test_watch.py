@@ -272,6 +272,7 @@ def test_without_a_name_the_sweeps_of_the_store_are_listed_each_with_its_page(go
             assert ask(server, path=path)[0] == 404, place
 
 
+@pytest.mark.whole
 def test_a_sweep_that_is_not_there_yet_is_waited_for(shell):
     process, other = shell.start("watch", "nets"), Shell(shell.folder, number=100)
     out, err = (shell.folder / f"{shell.number}.{kind}" for kind in ("out", "err"))
