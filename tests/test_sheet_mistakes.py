@@ -73,6 +73,16 @@ def test_a_sheet_that_is_read_whole_leaves_no_sentence_on_a_part_of_it(run):
     assert "s=0,1" not in run("table", "g")
 
 
+def test_runs_that_a_narrower_condition_leaves_out_still_count_and_are_named(run):
+    words = ("import", write("g.csv", (90, 91, 92, 93)), *OF, "acc:more:%", "--where")
+    run(*words, "m!=c")
+    [note] = [line for line in run(*words, "s=0").splitlines() if "gc" in line]
+    assert "(a#1 and b#1)" in note
+    assert "a#1 and b#1" in run("table", "g")
+    run(*words, "s=0", "--as", "halves")
+    assert "gc" not in run(*words, "s=1", "--as", "halves")
+
+
 def test_percents_below_one_join_those_of_an_earlier_sheet(run):
     write("e1.csv", (5.1, 4.9, 5.3, 5.2), "m,s,err")
     Path("e2.csv").write_text("m,s,err\na,2,0.51\nb,2,0.48\n")
@@ -130,3 +140,43 @@ def test_an_empty_baseline_is_no_row(run):
     words = ("import", write("g.csv", (90, 91, 92, 93)), *OF, "acc:more:%")
     assert "--baseline: " in run(*words, "--baseline", "", code=2)
     assert not Path("runs/sweeps").exists()
+
+
+FRAME = pd.DataFrame({"m": [*"aabb"], "s": [0, 1, 0, 1], "acc": [90.1, 91.2, 92.3, 93.4]})
+MENDED = {  # a frame, and what the refusal names, with which it is mended
+    "no result": (
+        FRAME.assign(acc=[90.1, 91.2, 92.3, None]),
+        "frame.dropna(subset=['acc'])",
+    ),
+    "no row": (FRAME.assign(m=["a", "a", "b", None]), "frame.dropna(subset=['m'])"),
+    "an empty row": (FRAME.assign(m=["a", "a", "b", ""]), "frame[frame['m'] != '']"),
+    "a dash": (FRAME.assign(acc=[90.1, 91.2, 92.3, "-"]), "frame[frame['acc'] != '-']"),
+    "epochs": (
+        pd.concat([FRAME, FRAME.assign(acc=FRAME["acc"] + 1)], ignore_index=True),
+        "frame.drop_duplicates(['m', 's'], keep='last')",
+    ),
+}
+ADVISED = {  # a frame, and the function of pandas that the refusal names
+    "decimal commas": (FRAME.assign(acc=["90,1", "91,2", "92,3", "93,4"]), "pd.read_csv(decimal="),
+    "thousands": (FRAME.assign(acc=["90,123", "91,2", "92,3", "93,4"]), "pd.read_csv(decimal="),
+    "spaces": (FRAME[["m"]].set_axis(["m s acc"], axis=1), "pd.read_csv(sep="),
+    "wide": (FRAME[["m"]].assign(s=0, acc_0=90.1, acc_1=91.2), "frame.melt"),
+}
+
+
+@pytest.mark.parametrize("case", [*MENDED, *ADVISED])
+def test_a_refusal_of_a_frame_names_what_pandas_has(here, case):
+    frame, remedy = {**MENDED, **ADVISED}[case]
+
+    def add(frame):
+        return ablate.Store("runs").add_runs(frame, "g", "m", "acc:more:%", seed="s")
+
+    with pytest.raises(ablate.UserError) as caught:
+        add(frame)
+    text = str(caught.value)
+    assert f"`{remedy}" in text
+    for option in ("where '", "epochs last", "give wide", "decimal ,"):
+        assert option not in text
+    if case in MENDED:
+        mended = eval(remedy, {"frame": frame})
+        assert len(add(mended.astype({"acc": float})).runs()) == len(mended)

@@ -31,6 +31,7 @@ from ablate.audit.sheet_metrics import (
 from ablate.audit.sheet_notes import (
     equal_lines,
     errors_as_shares,
+    is_same_but_where,
     is_same_sheet,
     removed_runs,
     undeclared_differences,
@@ -254,7 +255,7 @@ def _is_reread(old: SheetSource, new: SheetSource, has_all_runs: bool) -> bool:
     place, or if `where` chooses other lines of it."""
     if is_same_sheet(old, new.file, new.read):
         return has_all_runs if new.file == FRAME else old.lines <= new.lines
-    return has_all_runs and is_same_sheet(old, new.file, replace(new.read, where=old.read.where))
+    return has_all_runs and is_same_but_where(old, new.file, new.read)
 
 
 def _files_of(plan: Plan) -> set[str]:
