@@ -103,7 +103,7 @@ def test_percents_below_one_join_those_of_an_earlier_sheet(run):
 
 def test_of_two_lines_the_other_one_is_one_line(run):
     words = (write("g.csv", (23, 24, 0.25, 26, 0.27, 28), seeds=3), *OF, "acc:more:%")
-    assert "(and 1 more line)" in run("import", *words, code=2)
+    assert "1 more line)" in run("import", *words, code=2)
 
 
 def test_runs_without_seeds_are_added_by_all_files_in_one_command(run):

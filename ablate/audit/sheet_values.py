@@ -35,7 +35,7 @@ _NOT_FINITE = re.compile(r"[+-]?\.?(nan|inf|infinity)", re.IGNORECASE)  # yaml w
 
 @dataclass(frozen=True)
 class Remedies:
-    """What errors on values advise, by the means that the reader of the form has.
+    """The ways out that errors on values name, by the means that the form of the sheet has.
 
     `omission`: of a column and a text in it, None of no value: what leaves such lines out.
     `divergence`: how a run that diverged is written. `comma`: how decimal commas are read.
