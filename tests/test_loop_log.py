@@ -114,6 +114,46 @@ def test_a_log_that_can_not_be_read_is_a_mistake(tmp_path):
         read_loop(file, "val_bpc:less")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "place", "remedy"),
+    [
+        ("0.995", "0,995", "line 3: val_bpb: ", "--decimal ,"),
+        ("0.995", "", "line 3: val_bpb: ", "crash"),
+        ("0.995", "-", "line 3: val_bpb: ", "crash"),
+        ("0.995", "nan", "line 3: val_bpb: ", "crash"),
+        ("1.010", "", "line 4: val_bpb: ", "crash"),
+    ],
+)
+def test_a_run_without_a_number_is_refused_by_line(tmp_path, old, new, place, remedy):
+    """Else a keep would be no keep, and the next gain be measured from an earlier code."""
+    file = tmp_path / "results.tsv"
+    file.write_text(LOG.replace(old, new))
+    for metric in (None, "val_bpb:less"):
+        with refused(place) as caught:
+            read_loop(file, metric)
+        assert remedy in str(caught.value)
+        assert "--where" not in str(caught.value)  # which --loop does not take
+
+
+def test_a_run_that_crashed_or_diverged_needs_no_number(tmp_path):
+    file = tmp_path / "results.tsv"
+    for crash in ("", "-", "0,0"):
+        file.write_text(LOG.replace("0.000000", crash))
+        assert read_loop(file).noise.proposals == 3
+    file.write_text(LOG.replace("1.010", "nan"))  # it diverged, and was discarded
+    assert read_loop(file).noise.proposals == 2
+
+
+def test_where_no_keep_could_be_noise_no_words_are_about_such_keeps(tmp_path):
+    file = tmp_path / "results.tsv"
+    for text, noise in ((LOG.replace("0.995", "0.950"), 0), (LOG, 1)):
+        file.write_text(text)
+        log = read_loop(file)
+        assert log.noise.could_be_noise == noise
+        [line] = [line for line in log.lines() if line.startswith("of 2 keeps")]
+        assert ("from it" in line) == bool(noise)
+
+
 def test_a_log_is_read_by_the_options_of_its_form_and_no_others(shell):
     file = shell.folder / "results.tsv"
     file.write_text(LOG)

@@ -142,7 +142,7 @@ def test_a_null_of_parquet_is_missing_and_nan_is_diverged(run):
     seeds = [seed for _, seed, _ in ROWS]
     values = [float(acc) for _, _, acc in ROWS]
     for last, parts in (
-        (None, ("row 5: acc: is empty", "of one that diverged write nan")),
+        (None, ("row 5: acc: is empty", "diverged write nan")),
         (math.nan, ()),
     ):
         values[-1] = last

@@ -15,23 +15,27 @@ import hashlib
 import json
 import os
 import shlex
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.analysis import is_share
 from ablate.audit.copies import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, runs_of
+from ablate.audit.sheet_metrics import (
+    declare_metrics,
+    means_the_same,
+    parse_metric,
+    unlike_their_share,
+)
 from ablate.audit.sheet_notes import (
     equal_lines,
     errors_as_shares,
+    is_same_but_where,
     is_same_sheet,
     removed_runs,
     undeclared_differences,
 )
-from ablate.audit.sheet_values import decimals_needed
 from ablate.planning import (
     Analysis,
     Cell,
@@ -46,15 +50,12 @@ from ablate.planning import (
     check_sweep_name,
 )
 from ablate.run import (
-    DIRECTIONS,
     FINAL_STATUSES,
     IMPORT_EVENT,
     PREDICTS,
-    TAKEN_NAMES,
     TRAINER,
     OwnSpec,
     RunDir,
-    declared_metric,
     imported_tree,
 )
 from ablate.running import hold_driver_lock
@@ -115,36 +116,23 @@ class SheetDeclaration:
 
     @property
     def keys(self) -> SheetKeys:
-        """How to read the sheet. Raises UserError for a metric that can't be parsed."""
-        metric_columns = {}
+        """How to read the sheet. Raises UserError for a metric that can't be parsed, and for a
+        name that two have."""
+        metric_columns: dict[str, str] = {}
         epochs = self.layout.epochs
         for text in self.metrics:
-            key, column, options = _metric(text)
+            key, column, options = parse_metric(text)
+            if key in metric_columns:
+                raise UserError(
+                    f"--metric {key}: was given twice; NAME=COLUMN:more gives the other one "
+                    f"another name"
+                )
             metric_columns[key] = column
             if epochs == f"best:{column}":
                 epochs = f"{epochs}:{options['direction']}"
         if not metric_columns:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
         return replace(self.layout, metrics=metric_columns, epochs=epochs)
-
-
-def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
-    """Parse "acc=test/acc:more:%" into (name, column, {"direction": ..., "unit": ...}).
-
-    Raises UserError where it can't be parsed, or where the name can't be a metric's.
-    """
-    assignment, _, rest = text.partition(":")
-    key, _, column = assignment.partition("=")
-    direction, _, unit = rest.partition(":")
-    place = f"--metric {text}"
-    if direction not in DIRECTIONS:
-        raise UserError(
-            f"{place}: expected KEY:more or KEY:less, and a unit, such as acc:more:%: which values "
-            f"are better?"
-        )
-    if not key.isidentifier() or key in TAKEN_NAMES:
-        raise UserError(f"{place}: {key!r} can't be a metric's name; write accuracy={key}:{rest}")
-    return key, column or key, {"direction": direction, "unit": unit}
 
 
 # --- The plan -------------------------------------------------------------------------------------
@@ -158,11 +146,11 @@ def declare_plan(
     Raises UserError for a baseline that is no row, or that lacks a column, and for metrics or seeds
     that differ from those of `old`.
     """
-    metrics = _metrics(sheet, runs, declaration)
+    metrics = declare_metrics(sheet, runs, declaration.metrics)
     has_seeds = declaration.layout.seed is not None
     predicts = has_seeds and all(run.marks_examples for run in runs)
     earlier_baseline = old.baseline if old is not None else runs[0].row
-    baseline = declaration.baseline or earlier_baseline
+    baseline = earlier_baseline if declaration.baseline is None else declaration.baseline
     analysis = _analysis(declaration, old)
     source = _source_of(sheet, runs, declaration, predicts, baseline)
     sources = [source]
@@ -171,7 +159,7 @@ def declare_plan(
     column_labels: list[str] = []
     if old is not None:
         assert isinstance(old.design, Imported)
-        _check_same(old, old.design, metrics, declaration)
+        _check_same(old, old.design, metrics, sheet, declaration)
         old_tree = old.cells[0].spec.tree
         metrics = old_tree["metrics"]
         predicts = predicts and old_tree["code"][PREDICTS]
@@ -251,7 +239,7 @@ def _source_of(
     if declaration.layout.seed is None:
         hides += equal_lines(sheet)
     if predicts:
-        hides += _unlike_their_share(runs, declaration)
+        hides += unlike_their_share(runs, declaration.metrics[0])
     return SheetSource(
         file=sheet.path,
         sha256=sheet.sha256,
@@ -263,9 +251,17 @@ def _source_of(
 
 def _is_reread(old: SheetSource, new: SheetSource, has_all_runs: bool) -> bool:
     """Return whether a new source takes the place of an old one: it is the same sheet with no fewer
-    lines. A frame has no place, so it has to have all runs of the plan (`has_all_runs`)."""
-    is_whole = has_all_runs if new.file == FRAME else old.lines <= new.lines
-    return is_whole and is_same_sheet(old, new.file, new.read)
+    lines. It has to have all runs of the plan (`has_all_runs`) if it is a frame, which has no
+    place, or if `where` chooses other lines of it."""
+    if is_same_sheet(old, new.file, new.read):
+        return has_all_runs if new.file == FRAME else old.lines <= new.lines
+    return has_all_runs and is_same_but_where(old, new.file, new.read)
+
+
+def _files_of(plan: Plan) -> set[str]:
+    """Return the files and folders that a plan was imported from."""
+    assert isinstance(plan.design, Imported)
+    return {source.file for source in plan.design.sources}
 
 
 def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
@@ -278,118 +274,25 @@ def _places_of(plan: Plan) -> list[tuple[str, str, int]]:
     ]
 
 
-def _metrics(
-    sheet: Sheet, runs: Sequence[SheetRun], declaration: SheetDeclaration
-) -> list[dict[str, Any]]:
-    """Return the declaration of each metric: name, direction, unit, and its scale or its decimals.
-
-    Raises UserError for values in % of which some are shares and some are percents, and where a
-    metric after the first is called accuracy.
-    """
-    metrics = []
-    for text in declaration.metrics:
-        key, _, options = _metric(text)
-        if options["unit"] == "%":
-            options["scale"] = _percent_scale(sheet, runs, text)
-        else:
-            written_decimals = min(4, 1 + max(run.decimals for run in runs))
-            values = [run.values[key] for run in runs if not run.diverged]
-            options["decimals"] = max(written_decimals, decimals_needed(values))
-        metrics.append(declared_metric(key, options))
-    later_keys = [metric["key"] for metric in metrics[1:]]
-    if "accuracy" in later_keys:  # as --show calls the first one
-        raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
-    return metrics
-
-
-FAR = 10.0  # a value so many times below the usual percents is a share, and no small percent
-
-
-def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], text: str) -> float:
-    """Return the factor that makes percents of a metric's values: 100.0 or 1.0. `text`: that of
-    `--metric`.
-
-    It is 100.0 for shares: all values lie from -1 to 1. Raises UserError for a sheet that mixes
-    shares and percents, since their mean would mean nothing.
-    """
-    key, column, _ = _metric(text)
-    sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
-    percents = {place: size for place, size in sizes.items() if size > 1}
-    if not percents:
-        return 100.0
-    usual_percent = statistics.median(percents.values())
-    shares = {
-        place: size for place, size in sizes.items() if 0 < size <= 1 and FAR * size < usual_percent
-    }
-    if not shares:
-        return 1.0
-    if len(shares) <= len(percents):
-        odd_sizes, odd_unit, usual_units = shares, "share", "percents"
-    else:
-        odd_sizes, odd_unit, usual_units = percents, "percent", "shares"
-    place, size = next(iter(odd_sizes.items()))
-    suffix = f" (and {len(odd_sizes) - 1} more lines)" if len(odd_sizes) > 1 else ""
-    raise UserError(
-        f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {odd_unit} among "
-        f"{usual_units}; write all values as shares from 0 to 1, or all as percents; if all are "
-        f"percents, give --metric {text.removesuffix('%')}percent"
-    )
-
-
-def _unlike_their_share(runs: Sequence[SheetRun], declaration: SheetDeclaration) -> list[str]:
-    """Return a line on runs whose first metric is not the share of right examples, [] for none.
-
-    The predictions of these runs can't tell the spread.
-    """
-    key, _, options = _metric(declaration.metrics[0])
-    if options["unit"] != "%":
-        return []
-    finished = [run for run in runs if not run.diverged]
-    are_shares = all(abs(run.values[key]) <= 1 for run in finished)
-    scale = 100.0 if are_shares else 1.0
-    unlike = []
-    for run in finished:
-        if run.predictions is not None and run.predictions.right is not None:
-            percent, right = scale * run.values[key], run.predictions.right
-            if not is_share(percent, right):
-                unlike.append((run, percent, right))
-    if not unlike:
-        return []
-    run, value, right = unlike[0]
-    return [
-        f"{key} of {count_text(len(unlike), 'run')} is not the share of right examples (of "
-        f"{run.label} it is {value:g} %, and {100 * right:.2f} % are right), so the spread is not "
-        f"estimated from predictions; give two decimals at least"
-    ]
-
-
-# The parts of a metric's declaration that a second import must repeat.
-MEANING_KEYS = ("key", "direction", "unit", "scale")
-
-
-def _meanings(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: metric[key] for key in MEANING_KEYS} for metric in metrics]
-
-
 def _check_same(
-    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], declaration: SheetDeclaration
+    old: Plan,
+    design: Imported,
+    metrics: Sequence[Mapping[str, Any]],
+    sheet: Sheet,
+    declaration: SheetDeclaration,
 ) -> None:
     """Raise UserError where the sheet and the old plan were declared differently.
 
     They must have the same metrics, and either both or neither must have seeds, and columns.
     """
-    old_options = {
-        "metric": _meanings(old.cells[0].spec.tree["metrics"]),
-        "seed": design.blocks,
-        "column": bool(design.sources[0].read.column),
+    old_metrics, layout = old.cells[0].spec.tree["metrics"], declaration.layout
+    agreements = {
+        "metric": means_the_same(old_metrics, metrics, sheet, declaration.metrics),
+        "seed": design.blocks == (layout.seed is not None),
+        "column": bool(design.sources[0].read.column) == (layout.column is not None),
     }
-    new_options = {
-        "metric": _meanings(metrics),
-        "seed": declaration.layout.seed is not None,
-        "column": declaration.layout.column is not None,
-    }
-    for option in old_options:
-        if old_options[option] != new_options[option]:
+    for option in agreements:
+        if not agreements[option]:
             raise UserError(
                 f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
                 f", which {old.name} was imported by; do as there, or give --as NAME"
@@ -428,7 +331,7 @@ def import_sheet(
     planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
     runs_by_id = {planned[run.row, run.column, run.seed].id: run for run in runs}
     old_values = _recorded(ledger, runs_by_id)
-    _check_numbers(sheet, plan, runs_by_id, old_values, store)
+    _check_numbers(sheet, plan, old, runs_by_id, old_values, store)
     plan.readable_bytes()  # before anything is written: a plan that can't be read stops the store
     seals = ledger.seals([*runs_by_id])
     lacking = [
@@ -515,6 +418,7 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
 def _check_numbers(
     sheet: Sheet,
     plan: Plan,
+    old: Plan | None,
     runs: Mapping[str, SheetRun],
     old_values: Mapping[str, Values],
     store: Store,
@@ -538,8 +442,24 @@ def _check_numbers(
         numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
         raise UserError(
             f"{'; '.join(changed[:MOST_LISTED])}{suffix}{numbered}: nothing was imported; "
-            f"`{store.command('gc', plan.name)}` forgets the old numbers, --as NAME keeps both"
+            f"{_remedy_of_order(plan.design, old)}`{store.command('gc', plan.name)}` forgets the "
+            f"old numbers, --as NAME keeps both"
         )
+
+
+def _remedy_of_order(design: Imported, old: Plan | None) -> str:
+    """Return how runs without seeds are added that another sheet than those of the old plan has; ""
+    for other changes of numbers. The last source of the design is the new sheet."""
+    source = design.sources[-1]
+    if design.blocks:
+        return ""
+    if source.file == FRAME:
+        return "to add runs, give one frame of all (`pd.concat`); "
+    if old is None or source.file in _files_of(old):
+        return ""
+    if not all(one.read.files or os.path.isfile(one.file) for one in design.sources):
+        return ""  # folders aren't read together
+    return "to add its runs, give all files in one command; "
 
 
 def _value_text(value: float | None) -> str:

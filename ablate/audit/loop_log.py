@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from ablate.analysis import LoopNoise
 from ablate.audit.sheet_forms import read_content, read_lines
-from ablate.audit.sheet_values import read_number
+from ablate.audit.sheet_values import LOOP_REMEDIES, read_number
 from ablate.planning import SheetKeys
 from ablate.shared import UserError, count_text, unknown_value
 
@@ -102,8 +102,8 @@ class LoopLog:
         )
         if noise.could_be_noise is not None:
             yield (
-                f"of {keeps}, {noise.could_be_noise:,} could be noise; the log cannot tell these "
-                f"from it"
+                f"of {keeps}, {noise.could_be_noise:,} could be noise"
+                f"{'; the log cannot tell these from it' if noise.could_be_noise else ''}"
             )
             yield (
                 f"the runs of one code differ by {noise.spread:.3g} (standard deviation, "
@@ -138,8 +138,8 @@ def read_loop(source: Path, metric: str | None = None, keys: SheetKeys | None = 
     encoding, comments and mark before decimals; of no column.
 
     Raises UserError for a file that can't be read, without a column for the code or the outcome,
-    with an unknown outcome, for a line without its code, and where the metric or its direction
-    can't be told.
+    with an unknown outcome, for a line without its code or, unless it is of a crash, its number,
+    and where the metric or its direction can't be told.
     """
     name = str(source)
     keys = keys or SheetKeys("")
@@ -159,11 +159,14 @@ def read_loop(source: Path, metric: str | None = None, keys: SheetKeys | None = 
         column = next(numeric, "")
     if column not in columns:
         raise unknown_value(f"{name}: --metric", column, columns, "a column among")
-    values = [_number(line.get(column), keys.decimal) for _, line in lines]
+    values = [
+        _score(line.get(column), f"{name}: {place}: {column}", keys.decimal, result)
+        for (place, line), result in zip(lines, outcomes, strict=True)
+    ]
     sign = _sign(values, outcomes, direction, f"{name}: {column}")
     runs = []
     for (place, line), value, result in zip(lines, values, outcomes, strict=True):
-        score = math.nan if value is None or result == "crash" else sign * value
+        score = math.nan if value is None else sign * value
         text = str(line.get("description") or "")
         commit = line.get(code)
         if commit in (None, "") and result != "crash":  # the code of a crash says nothing of noise
@@ -193,6 +196,20 @@ def _number(value: object, decimal: str) -> float | None:
     except UserError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _score(value: object, place: str, decimal: str, outcome: Outcome) -> float | None:
+    """Return the number of a run, None of one that crashed or diverged. Raises UserError for a run
+    that did not crash and has no number, and for a keep that diverged."""
+    if outcome == "crash":
+        return None
+    number = read_number(value, place, decimal, LOOP_REMEDIES)
+    if math.isfinite(number):
+        return number
+    if outcome == "keep":
+        omission = LOOP_REMEDIES.omission("", None)
+        raise UserError(f"{place}: expected a number of what was kept, got {number}; {omission}")
+    return None
 
 
 def _sign(

@@ -40,7 +40,16 @@ from ablate.audit.sheet_forms import (
     with_column,
 )
 from ablate.audit.sheet_lines import named_columns, shape_lines
-from ablate.audit.sheet_values import UNNAMED, decimals_of, read_label, read_number, read_seed
+from ablate.audit.sheet_values import (
+    FILE_REMEDIES,
+    FRAME_REMEDIES,
+    UNNAMED,
+    Remedies,
+    decimals_of,
+    read_label,
+    read_number,
+    read_seed,
+)
 from ablate.audit.trackers import (
     RUN_NAME,
     is_mlflow,
@@ -82,7 +91,15 @@ class Sheet:
     @property
     def path(self) -> str:
         """The absolute path of its file or folder; FRAME for a frame."""
-        return FRAME if self.name == FRAME else os.path.abspath(self.name)
+        return FRAME if self.is_frame else os.path.abspath(self.name)
+
+    @property
+    def is_frame(self) -> bool:
+        return self.name == FRAME
+
+    @property
+    def remedies(self) -> Remedies:
+        return FRAME_REMEDIES if self.is_frame else FILE_REMEDIES
 
 
 @dataclass(frozen=True)
@@ -289,7 +306,7 @@ def runs_of(sheet: Sheet) -> list[SheetRun]:
             earlier_line = earlier_lines[run_key]
             raise UserError(
                 f"{sheet.name}: {earlier_line[0]} and {line[0]} are of the same run, {run.label}: "
-                f"{_remedy_of_two(earlier_line[1], line[1], keys)}"
+                f"{_remedy_of_two(earlier_line[1], line[1], sheet)}"
             )
         earlier_lines[run_key] = line
         sheet_runs.append(run)
@@ -302,24 +319,38 @@ def _remedy_of_missing(sheet: Sheet, missing: str) -> str:
     Spaces may stand between columns. Where it is a metric's, numbered columns may hold a run each.
     """
     if len(sheet.columns) == 1 and len(sheet.columns[0].split()) > 1:
+        if sheet.is_frame:
+            return r"; read a file with spaces between columns by `pd.read_csv(sep=r'\s+')`"
         return "; a tab, a comma or a semicolon has to separate columns"
     if missing not in sheet.keys.metrics.values() or sheet.keys.wide:
         return ""
     patterns = Counter(_LAST_NUMBER.sub("*", name) for name in sheet.columns)
     pattern, often = patterns.most_common(1)[0]
-    return f"; give --wide {shlex.quote(pattern)} if each such column is a run" if often > 1 else ""
+    if often == 1:
+        return ""
+    if sheet.is_frame:
+        return f"; make a row of each column {pattern!r} by `frame.melt` if each is a run"
+    return f"; give --wide {shlex.quote(pattern)} if each such column is a run"
 
 
-def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any], keys: SheetKeys) -> str:
+def _remedy_of_two(earlier: Mapping[str, Any], later: Mapping[str, Any], sheet: Sheet) -> str:
     """Return the way out where two lines are of one run."""
+    keys = sheet.keys
     names = [name or UNNAMED for name in earlier if earlier[name] != later.get(name)]
     if not names:
         return "leave one of them out"
-    epochs = "--epochs last keeps the last line of a run, " if keys.epochs is None else ""
-    return (
-        f"they differ in {', '.join(names[:MOST_LISTED])}; {epochs}--column makes columns of what "
-        f"differs, --where leaves lines out"
-    )
+    ways = []
+    if sheet.is_frame:
+        run_columns = [name for name in (keys.row, keys.column, keys.seed) if name is not None]
+        ways.append(
+            f"`frame.drop_duplicates({run_columns}, keep='last')` keeps one row of each run"
+        )
+    elif keys.epochs is None:
+        ways.append("--epochs last keeps the last line of a run")
+    ways.append("--column makes columns of what differs")
+    if not sheet.is_frame:
+        ways.append("--where leaves lines out")
+    return f"they differ in {', '.join(names[:MOST_LISTED])}; {', '.join(ways)}"
 
 
 def _run(
@@ -334,8 +365,11 @@ def _run(
     def cell_place(name: str) -> str:
         return f"{sheet.name}: {place}: {name}"
 
-    row = read_label(values.get(keys.row), cell_place(keys.row))
-    column = read_label(values.get(keys.column), cell_place(keys.column)) if keys.column else ""
+    def label(name: str) -> str:
+        return read_label(values.get(name), cell_place(name), sheet.remedies)
+
+    row = label(keys.row)
+    column = label(keys.column) if keys.column else ""
     if keys.seed is None:
         seed = numbers[row, column]
         numbers[row, column] += 1
@@ -344,7 +378,7 @@ def _run(
     metric_values = {key: values.get(name) for key, name in keys.metrics.items()}
     predictions = None
     if keys.predictions is not None:
-        file_name = read_label(values.get(keys.predictions), cell_place(keys.predictions))
+        file_name = label(keys.predictions)
         file = file_within(sheet.folder, file_name, cell_place(keys.predictions))
         predictions = read_predictions(file, cell_place(keys.predictions))
     return SheetRun(
@@ -353,7 +387,7 @@ def _run(
         column=column,
         seed=seed,
         values={
-            key: read_number(value, cell_place(keys.metrics[key]), keys.decimal)
+            key: read_number(value, cell_place(keys.metrics[key]), keys.decimal, sheet.remedies)
             for key, value in metric_values.items()
         },
         decimals=max(decimals_of(value, keys.decimal) for value in metric_values.values()),

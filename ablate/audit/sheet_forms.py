@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -167,6 +168,14 @@ def _lines_of(text: str) -> Iterator[str]:
     return io.StringIO(text, newline="")
 
 
+_EXCELS_SEPARATOR = re.compile(r'sep=([^"])')  # in the first line of a csv that Excel opens
+
+
+def _first_line(text: str) -> str:
+    """Return the first line that is not empty, without its end; "" where all are."""
+    return next((line.rstrip("\r\n") for line in _lines_of(text) if line.strip()), "")
+
+
 def _read_csv(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
     text = decoded_text(content, name, keys.encoding)
     if keys.comment:  # an empty line in the place of a comment keeps the numbers of the others
@@ -174,8 +183,12 @@ def _read_csv(content: bytes, name: str, keys: SheetKeys) -> list[Line]:
             "\n" if line.startswith(keys.comment) else line for line in _lines_of(text)
         ]
         text = "".join(uncommented_lines)
-    head = next((line.rstrip("\r\n") for line in _lines_of(text) if line.strip()), "")
+    head = _first_line(text)
     between = max(",\t;", key=head.count)  # the first of equally frequent ones
+    if declaration := _EXCELS_SEPARATOR.fullmatch(head):
+        between = declaration[1]
+        text = text.replace(head, "", 1)  # an empty line keeps the numbers of the others
+        head = _first_line(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
     value_rows: list[tuple[str, list[str]]] = []
     columns: list[str] = []

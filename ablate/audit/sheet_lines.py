@@ -48,12 +48,14 @@ def shape_lines(
     splits = [_Split.parse(text) for text in keys.split]
     for split in splits:
         shaped = split.lines(shaped)
-    total = len(shaped)
+    unfiltered = shaped
     for text in keys.where:
         shaped = _filter(shaped, text)
-    if len(shaped) < total:
+        notes += _absent_values(unfiltered, text)
+    if len(shaped) < len(unfiltered):
         conditions = " and ".join(keys.where)
-        notes.append(f"only the lines with {conditions} count, {len(shaped):,} of {total:,}")
+        counts = f"{len(shaped):,} of {len(unfiltered):,}"
+        notes.append(f"only the lines with {conditions} count, {counts}")
     for split in splits:
         split.check(shaped)
     if keys.epochs is not None:
@@ -231,7 +233,8 @@ class _Split:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" of --where."""
+    """A "COLUMN=VALUE,VALUE" or "COLUMN!=VALUE,VALUE" of --where. The list may be one value, with
+    commas in it."""
 
     column: str
     negated: bool
@@ -253,7 +256,6 @@ def _filter(lines: Sequence[Line], text: str) -> list[Line]:
     columns = _columns_of(lines)
     if column not in columns:
         raise unknown_value(f"--where {text}", column, columns, "a column among")
-    # A value may have a comma in it.
     listed_values = {condition.value_list, *condition.value_list.split(",")}
     chosen_lines = [
         (place, values)
@@ -261,11 +263,32 @@ def _filter(lines: Sequence[Line], text: str) -> list[Line]:
         if (plain_text(values.get(column)) in listed_values) != condition.negated
     ]
     if not chosen_lines:
-        column_values = list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
+        column_values = _values_of(lines, column)
         raise UserError(
             f"--where {text}: chooses no line; {column} has {_quoted_list(column_values)}"
         )
     return chosen_lines
+
+
+def _absent_values(lines: Sequence[Line], text: str) -> list[str]:
+    """Return a sentence on the values of a condition that no line has, [] for none. An empty value
+    can't be misspelt."""
+    condition = _Condition.parse(text)
+    column_values = _values_of(lines, condition.column)
+    if condition.value_list in column_values:
+        return []
+    listed_values = dict.fromkeys(condition.value_list.split(","))
+    absent_values = [value for value in listed_values if value and value not in column_values]
+    if not absent_values:
+        return []
+    return [
+        f"no line has {_quoted_list(absent_values)}, which --where {text} names; "
+        f"{condition.column} has {_quoted_list(column_values)}"
+    ]
+
+
+def _values_of(lines: Sequence[Line], column: str) -> list[str]:
+    return list(dict.fromkeys(plain_text(values.get(column)) for _, values in lines))
 
 
 # --- Lines of epochs ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ablate.audit.sheet import FRAME, Sheet, SheetRun
+from ablate.audit.sheet import Sheet, SheetRun
 from ablate.audit.sheet_values import UNNAMED
 from ablate.planning import Imported, Plan, SheetKeys, SheetSource
 from ablate.run import IMPORT_EVENT
@@ -165,16 +165,24 @@ def is_same_sheet(source: SheetSource, path: str, keys: SheetKeys) -> bool:
     return is_same_place and layout(source.read) == layout(keys)
 
 
+def is_same_but_where(source: SheetSource, path: str, keys: SheetKeys) -> bool:
+    """Return whether a sheet is that of a source, of which `where` may choose other lines."""
+    return is_same_sheet(source, path, replace(keys, where=source.read.where))
+
+
 def removed_runs(
     sheet: Sheet, runs: Sequence[SheetRun], old: Plan, ledger: Ledger, store: Store
 ) -> list[str]:
-    """Return a line on the runs that an earlier version of this sheet had and that it lacks, [] for
-    none. They stay in the sweep: a result that was recorded is never taken back in silence."""
+    """Return a line on the runs that an earlier version of this sheet had and that it lacks, or
+    that a narrower `where` leaves out, [] for none. They stay in the sweep: a result that was
+    recorded is never taken back in silence."""
     assert isinstance(old.design, Imported)
     sources = old.design.sources
-    if sheet.name == FRAME or not any(is_same_sheet(s, sheet.path, sheet.keys) for s in sources):
-        return []
     places = {(run.row, run.column, run.seed) for run in runs}
+    is_part = places < {(run.cell.row, run.cell.column, run.seed) for run in old.runs()}
+    is_same = is_same_but_where if is_part else is_same_sheet
+    if sheet.is_frame or not any(is_same(s, sheet.path, sheet.keys) for s in sources):
+        return []
     name = os.path.basename(sheet.path)
     has_twin = len({s.file for s in sources if os.path.basename(s.file) == name}) > 1
 

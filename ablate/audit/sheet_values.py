@@ -4,7 +4,8 @@ A value is a text of a csv, or whatever JSON, parquet or a frame contains. Only 
 notation is a number. `1_000`, digits of other scripts and numbers that a float can't hold are
 refused, since each would be read as a result that nobody wrote.
 
-Used by `ablate import` (audit/sheet.py and the files that read and shape its lines).
+Used by `ablate import` (audit/sheet.py and the files that read and shape its lines) and
+`ablate import --loop` (audit/loop_log.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +31,47 @@ _SEPARATED = re.compile(r"[+-]?[0-9]{1,3}([., '\u2019\u00a0\u202f][0-9]{3})+([.,
 # "0.80 ± 0.02", "80.1 +/- 0.3", "80.1 \pm 0.3", "80.1 (0.3)"
 _MEAN_AND_SPREAD = re.compile(r"±|\+/?-|\\pm|[0-9] *\([0-9.,]+\)")
 _NOT_FINITE = re.compile(r"[+-]?\.?(nan|inf|infinity)", re.IGNORECASE)  # yaml writes .nan
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """The ways out that errors on values name, by the means that the form of the sheet has.
+
+    `omission`: of a column and a text in it, None of no value: what leaves such lines out.
+    `divergence`: how a run that diverged is written. `comma`: how decimal commas are read.
+    """
+
+    omission: Callable[[str, str | None], str]
+    divergence: str
+    comma: str
+
+
+def _omission_by_option(column: str, text: str | None) -> str:
+    condition = f"{column}!={'' if text is None else text}"
+    return f"--where {shlex.quote(condition)} leaves such lines out"
+
+
+def _omission_by_pandas(column: str, text: str | None) -> str:
+    if text is None:
+        return f"`frame.dropna(subset=[{column!r}])` leaves such rows out"
+    return f"`frame[frame[{column!r}] != {text!r}]` leaves such rows out"
+
+
+def _omission_by_crash(column: str, text: str | None) -> str:
+    return "leave the line out, or write crash for its outcome"
+
+
+FILE_REMEDIES = Remedies(
+    _omission_by_option,
+    "; of a run that diverged write nan, or inf where nan is stored as a null (pandas)",
+    "give --decimal ,",
+)
+FRAME_REMEDIES = Remedies(
+    _omission_by_pandas,
+    "; of a run that diverged write inf",
+    "read the file by `pd.read_csv(decimal=',')`",
+)
+LOOP_REMEDIES = replace(FILE_REMEDIES, omission=_omission_by_crash, divergence="")
 
 
 def value_text(value: Any) -> str:
@@ -56,15 +99,14 @@ def plain_text(value: Any) -> str:
     return str(value)
 
 
-def read_number(value: Any, place: str, decimal: str = ".") -> float:
+def read_number(
+    value: Any, place: str, decimal: str = ".", remedies: Remedies = FILE_REMEDIES
+) -> float:
     """Read the number of a metric; nan or infinite for a run that diverged. `decimal`: the mark
     before the decimals of a text. Raises UserError."""
     if is_missing(value):
-        raise UserError(
-            f"{place}: is empty: leave the line of a run without a result out "
-            f"({_where_option(place, '')}); of one that diverged write nan, or inf where nan is "
-            f"stored as a null (pandas)"
-        )
+        omission = remedies.omission(_column_of(place), value)
+        raise UserError(f"{place}: is empty; {omission}{remedies.divergence}")
     if isinstance(value, float):
         return value
     if isinstance(value, str) and _NOT_FINITE.fullmatch(value):
@@ -73,7 +115,7 @@ def read_number(value: Any, place: str, decimal: str = ".") -> float:
     if exact is None:
         raise UserError(
             f"{place}: expected a number such as 90{decimal}31, got {value_text(value)}"
-            f"{_remedy(value, place, decimal)}"
+            f"{_remedy(value, place, decimal, remedies)}"
         )
     number = float(exact)
     if math.isinf(number) or (not number and exact):
@@ -100,11 +142,11 @@ def read_seed(value: Any, place: str) -> int:
     )
 
 
-def read_label(value: Any, place: str) -> str:
+def read_label(value: Any, place: str, remedies: Remedies = FILE_REMEDIES) -> str:
     """Read the name of a row, a column or a file. Raises UserError."""
     if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
-        remedy = f"{_where_option(place, '')} leaves such lines out"
-        raise UserError(f"{place}: expected a name, got nothing; {remedy}")
+        omission = remedies.omission(_column_of(place), value if isinstance(value, str) else None)
+        raise UserError(f"{place}: expected a name, got nothing; {omission}")
     text = plain_text(value)
     kinds = (str, int, float, Decimal, datetime.date)
     if not isinstance(value, kinds) or not text.isprintable() or not text.strip():
@@ -137,12 +179,11 @@ def _with_point(value: Any, decimal: str) -> Any:
     return value.replace(".", " ").replace(decimal, ".", 1)
 
 
-def _where_option(place: str, text: str) -> str:
-    """Return the option that leaves out lines whose cell has this text."""
-    return f"--where {shlex.quote(place.rpartition(': ')[2] + '!=' + text)}"
+def _column_of(place: str) -> str:
+    return place.rpartition(": ")[2]
 
 
-def _remedy(value: Any, place: str, decimal: str) -> str:
+def _remedy(value: Any, place: str, decimal: str, remedies: Remedies) -> str:
     """Return the way out for a text that is no number, "" where none is known."""
     if not isinstance(value, str):
         return ""
@@ -152,7 +193,7 @@ def _remedy(value: Any, place: str, decimal: str) -> str:
             "result of each run a line, or the mean alone, which gets no interval and no verdict"
         )
     if value.strip().endswith("%"):
-        return "; leave out the %, --metric has the unit"
+        return "; leave out the %, which is no part of the number"
     if _DECIMAL.fullmatch(value.strip()) and value != value.strip():
         return "; leave out the spaces"
     is_separated = _SEPARATED.fullmatch(value) is not None
@@ -161,14 +202,14 @@ def _remedy(value: Any, place: str, decimal: str) -> str:
     if decimal == "." and _DECIMAL_COMMA.fullmatch(value):
         if is_separated:
             return (
-                "; if the comma stands before decimals give --decimal , ; if it separates "
-                "thousands take it out"
+                f"; take the comma out if it separates thousands; {remedies.comma} if it stands "
+                f"before decimals"
             )
-        return "; give --decimal , where a comma stands before decimals"
+        return f"; {remedies.comma} where a comma stands before decimals"
     if is_separated:
         return "; write it without marks between thousands"
     if not any(letter.isdecimal() for letter in value):
-        return f"; {_where_option(place, value)} leaves such lines out"
+        return f"; {remedies.omission(_column_of(place), value)}"
     return ""
 
 
