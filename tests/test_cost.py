@@ -53,8 +53,9 @@ def told(tmp_path):
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
         """`runs`: that share a GPU, which computes for 0.4 of a step; `anew`: nothing was asked
-        before; `step_s`: of the tree of a spec."""
+        before; `step_s`, `warmup`: of the tree of a spec."""
         share, step_s = 1 / how.pop("runs", 1), how.pop("step_s", lambda tree: 2.0)
+        warmup = how.pop("warmup", lambda tree: None)
         timed = []
 
         def ask(verb, question):
@@ -67,6 +68,7 @@ def told(tmp_path):
             for key, tree in question["specs"].items():
                 times = {"step_s": step_s(tree), "image_s": 0.01, "busy": 0.4}
                 answers[key] = whole | (times if key in question["calibrate"] else {})
+                answers[key]["warmup"] = warmup(tree)
             return answers
 
         if how.pop("anew", True):
@@ -536,6 +538,16 @@ def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():
     assert [seconds(runs) for runs in (1, 2, 8, 16)] == pytest.approx([40.0, 20.0, 5.0, 5.0])
     with pytest.raises(UserError, match="runs_per_gpu"):
         Devices.parse("h100:8", None, {"runs_per_gpu": 2, "gpus_per_run": 4})
+
+
+def test_a_warm_up_that_lasts_to_the_end_is_noted_once(told):
+    costs, _ = told(10**9, warmup=lambda tree: 1000)
+    (note,) = costs.notes
+    assert all(part in note for part in ("optim.warmup_epochs: 4 ", "(1,000 steps)"))
+    assert not any(row in note for row in ("none", "dpn"))
+    costs, _ = told(10**9, warmup=lambda tree: 1000 if tree["stem"]["name"] == "dpn" else None)
+    assert " of dpn (" in costs.notes[0]
+    assert not told(10**9)[0].notes
 
 
 @pytest.mark.whole
