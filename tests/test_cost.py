@@ -178,6 +178,7 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
 
 
 STEP_S = {"fp32": 4.0, "bf16": 1.0}
+DECAYS = ",".join(f"{n / 100}" for n in range(1, 8))
 
 
 @pytest.mark.parametrize(
@@ -185,15 +186,20 @@ STEP_S = {"fp32": 4.0, "bf16": 1.0}
     [
         (["train.precision=fp32,bf16"], lambda tree: STEP_S[tree["train"]["precision"]], (4, 1)),
         (["augment.randaug=0,2"], lambda tree: 1.0 + tree["augment"]["randaug"], (1, 3)),
+        (
+            ["augment.randaug=0,2", f"optim.wd={DECAYS}"],  # of which not all are timed
+            lambda tree: 1.0 + tree["augment"]["randaug"],
+            7 * (1,) + 7 * (3,),
+        ),
     ],
 )
 def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s, steps):
     plan, _ = make_plan([*WORDS[1:], *words], store=tmp_path)
-    costs, _ = told(10**9, of=plan, step_s=step_s)
-    evaluated = (56 * 300 + 200) * 0.01
-    assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(
-        [1000 * step + evaluated for step in steps]
-    )
+    told(10**9, step_s=step_s)  # of an earlier plan, which has the first cell, too
+    for anew in (False, True):
+        costs, _ = told(10**9, of=plan, step_s=step_s, anew=anew)
+        seconds = [1000 * step + (56 * 300 + 200) * 0.01 for step in steps]
+        assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(seconds)
 
 
 def test_times_are_those_of_a_model_of_gpu_or_cpu(told, monkeypatch):
@@ -224,8 +230,7 @@ def test_each_precision_is_timed_and_tells_of_its_cells(told, tmp_path):
     costs, timed = told(10**9, of=plan, step_s=step_s, anew=False)
     assert len(timed) == 1
     assert costs.seconds["fp32", ""] > 4000 > costs.seconds["bf16", ""]
-    decays = ",".join(f"{n / 100}" for n in range(1, 8))
-    words = [*WORDS[1:], f"optim.wd={decays}", "train.precision=fp32,bf16"]
+    words = [*WORDS[1:], f"optim.wd={DECAYS}", "train.precision=fp32,bf16"]
     many, _ = make_plan(words, store=tmp_path)
     costs, timed = told(10**9, of=many, step_s=step_s)
     assert len(timed) == 6

@@ -430,31 +430,38 @@ class _Answers:
         self._learn(new, initial=initial)
 
     def time(self, cells: Sequence[Cell], finished: Mapping[str, Any]) -> None:
-        """Time a step for some cells without finished runs, in each precision, unless a cell of
-        about the same size and the same precision has a time."""
+        """Time a step for some cells without finished runs, in each precision, unless a cell with
+        the same step has a time."""
         unmeasured: dict[str, dict[str, Cell]] = {}
         for cell in cells:
             if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None:
                 unmeasured.setdefault(_precision(cell), {})[self._time_key(cell)] = cell
         sample = {}
         for precision, alike in unmeasured.items():
-            timed_sizes = [self[cell]["multiply_adds"] for cell in self._timed(cells, precision)]
+            timed_steps = {cell.spec.step_identity for cell in self._timed(cells, precision)}
             interval = math.ceil(len(alike) * len(unmeasured) / CALIBRATED)
             for key, cell in list(alike.items())[::interval]:
-                size = self[cell]["multiply_adds"]
-                if not any(0.5 <= timed_size / size <= 2 for timed_size in timed_sizes):
+                if cell.spec.step_identity not in timed_steps:
                     sample[key] = cell
         self._learn(sample, calibrate=sorted(sample))
 
     def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int | None) -> float | None:
         """Estimate the seconds of a training from the times of its cell or, without, from those of
-        the cell of `cells` in its precision that is nearest in size; None without one. `sharing`:
+        the cell of `cells` in its precision that is nearest in size; None without one. Of those of
+        about one size it is one with the same step or, without, with the same data work. `sharing`:
         how many runs share a device, which computes for one at a time; None: one."""
         size = self[work.cell]["multiply_adds"]
         timed = self._timed([work.cell]) or self._timed(cells, _precision(work.cell))
         if work.multiply_adds is None or not timed:
             return None
-        nearest = min(timed, key=lambda cell: abs(self[cell]["multiply_adds"] - size))
+
+        def distance(cell: Cell) -> tuple[int, bool, bool, float]:
+            ratio = abs(math.log2(self[cell]["multiply_adds"] / size))
+            spec, ours = cell.spec, work.cell.spec
+            other_step = spec.step_identity != ours.step_identity
+            return round(ratio), other_step, spec.tree["augment"] != ours.tree["augment"], ratio
+
+        nearest = min(timed, key=distance)
         answer = self._descriptions[self._time_key(nearest)]
         step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
         step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
