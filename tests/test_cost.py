@@ -53,8 +53,9 @@ def told(tmp_path):
 
     def find(multiply_adds: int, ranks: int = 1, slots: int = 2, device: str = "cpu", **how):
         """`runs`: that share a GPU, which computes for 0.4 of a step; `anew`: nothing was asked
-        before; `step_s`: of the tree of a spec."""
+        before; `step_s`, `warmup`: of the tree of a spec."""
         share, step_s = 1 / how.pop("runs", 1), how.pop("step_s", lambda tree: 2.0)
+        warmup = how.pop("warmup", lambda tree: None)
         timed = []
 
         def ask(verb, question):
@@ -67,6 +68,7 @@ def told(tmp_path):
             for key, tree in question["specs"].items():
                 times = {"step_s": step_s(tree), "image_s": 0.01, "busy": 0.4}
                 answers[key] = whole | (times if key in question["calibrate"] else {})
+                answers[key]["warmup"] = warmup(tree)
             return answers
 
         if how.pop("anew", True):
@@ -176,6 +178,7 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
 
 
 STEP_S = {"fp32": 4.0, "bf16": 1.0}
+DECAYS = ",".join(f"{n / 100}" for n in range(1, 8))
 
 
 @pytest.mark.parametrize(
@@ -183,15 +186,20 @@ STEP_S = {"fp32": 4.0, "bf16": 1.0}
     [
         (["train.precision=fp32,bf16"], lambda tree: STEP_S[tree["train"]["precision"]], (4, 1)),
         (["augment.randaug=0,2"], lambda tree: 1.0 + tree["augment"]["randaug"], (1, 3)),
+        (
+            ["augment.randaug=0,2", f"optim.wd={DECAYS}"],  # of which not all are timed
+            lambda tree: 1.0 + tree["augment"]["randaug"],
+            7 * (1,) + 7 * (3,),
+        ),
     ],
 )
 def test_cells_of_one_size_have_each_its_own_time(told, tmp_path, words, step_s, steps):
     plan, _ = make_plan([*WORDS[1:], *words], store=tmp_path)
-    costs, _ = told(10**9, of=plan, step_s=step_s)
-    evaluated = (56 * 300 + 200) * 0.01
-    assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(
-        [1000 * step + evaluated for step in steps]
-    )
+    told(10**9, step_s=step_s)  # of an earlier plan, which has the first cell, too
+    for anew in (False, True):
+        costs, _ = told(10**9, of=plan, step_s=step_s, anew=anew)
+        seconds = [1000 * step + (56 * 300 + 200) * 0.01 for step in steps]
+        assert [costs.seconds[cell.row, ""] for cell in plan.cells] == pytest.approx(seconds)
 
 
 def test_times_are_those_of_a_model_of_gpu_or_cpu(told, monkeypatch):
@@ -222,8 +230,7 @@ def test_each_precision_is_timed_and_tells_of_its_cells(told, tmp_path):
     costs, timed = told(10**9, of=plan, step_s=step_s, anew=False)
     assert len(timed) == 1
     assert costs.seconds["fp32", ""] > 4000 > costs.seconds["bf16", ""]
-    decays = ",".join(f"{n / 100}" for n in range(1, 8))
-    words = [*WORDS[1:], f"optim.wd={decays}", "train.precision=fp32,bf16"]
+    words = [*WORDS[1:], f"optim.wd={DECAYS}", "train.precision=fp32,bf16"]
     many, _ = make_plan(words, store=tmp_path)
     costs, timed = told(10**9, of=many, step_s=step_s)
     assert len(timed) == 6
@@ -536,6 +543,16 @@ def test_other_hardware_waits_for_a_host_that_launches_for_few_runs():
     assert [seconds(runs) for runs in (1, 2, 8, 16)] == pytest.approx([40.0, 20.0, 5.0, 5.0])
     with pytest.raises(UserError, match="runs_per_gpu"):
         Devices.parse("h100:8", None, {"runs_per_gpu": 2, "gpus_per_run": 4})
+
+
+def test_a_warm_up_that_lasts_to_the_end_is_noted_once(told):
+    costs, _ = told(10**9, warmup=lambda tree: 1000)
+    (note,) = costs.notes
+    assert all(part in note for part in ("optim.warmup_epochs: 4 ", "(1,000 steps)"))
+    assert not any(row in note for row in ("none", "dpn"))
+    costs, _ = told(10**9, warmup=lambda tree: 1000 if tree["stem"]["name"] == "dpn" else None)
+    assert " of dpn (" in costs.notes[0]
+    assert not told(10**9)[0].notes
 
 
 @pytest.mark.whole

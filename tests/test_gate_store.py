@@ -11,9 +11,9 @@ import subprocess
 
 import pytest
 from support.files import write_files
-from support.streams import start_stream, stream_record, write_trainer
+from support.streams import WORDS, start_stream, stream_record, write_trainer
 
-from ablate.api import Stream
+from ablate.api import Stream, Sweep
 from ablate.audit.streams import bring_streams, stream_conflicts, verify_stream
 from ablate.cli import keeping
 from ablate.planning import ComposedCode
@@ -111,6 +111,21 @@ def test_verify_judges_every_look_again(kept, folder, run):
     findings = verify_stream(store, StreamFile(store, "idea")).findings
     assert len(findings) == 1
     assert "gain" in findings[0]
+
+
+@pytest.mark.whole
+def test_verify_checks_a_stream_and_a_sweep_of_one_name(kept, folder, run):
+    """As a store of before may have both."""
+    path = folder / "runs" / "streams" / "idea.jsonl"
+    aside = path.rename(folder / "aside.jsonl")
+    Sweep("trainer.rate=1,2", *WORDS, name="idea", seeds=1).train()
+    aside.rename(path)
+    assert "the sweep" in run("verify", "idea")
+    store = Store(folder / "runs")
+    (first, *_) = store.read_plan("idea").runs()
+    result = store.rundir(first.id).result
+    result.write_text(result.read_text().replace('"score":', '"score": 1'))
+    run("verify", "idea", code=1)
 
 
 @pytest.mark.whole

@@ -477,6 +477,10 @@ def test_a_stream_takes_no_name_of_a_sweep(folder):
     Sweep("trainer.rate=1,2", *WORDS, name="rates", seeds=1).train()
     with refused("rates: "):
         start_stream("rates")
+    start_stream()
+    with refused("idea: "):
+        Sweep("trainer.rate=1,2", *WORDS, name="idea", seeds=1).train(replace=True)
+    assert not Store(folder / "runs").plan_path("idea").exists()
 
 
 def test_every_word_has_a_mark_that_can_be_told_in_grey():

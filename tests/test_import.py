@@ -92,9 +92,13 @@ def test_a_sheet_is_judged_as_a_sweep(run, bring):
     assert "lr" not in text
 
 
-def test_a_sheet_takes_no_name_of_a_sweeps_file(here, bring):
+def test_a_sheet_takes_no_name_of_a_sweeps_file_or_of_a_stream(here, bring):
     assert "stems: " in bring(lines(), "--as", "stems", code=2)
     assert not (here / "runs").exists()
+    (here / "runs" / "streams").mkdir(parents=True)
+    (here / "runs" / "streams" / "idea.jsonl").write_text("{}\n")
+    assert "idea: " in bring(lines(), "--as", "idea", code=2)
+    assert not (here / "runs" / "ledger.db").exists()
     bring(lines(), "--as", "my stems")
 
 

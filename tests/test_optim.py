@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from ablate.run.choices import OPTIMIZERS
 from ablate.run.sections import Optim
 from ablate.shared.errors import UserError
+from ablate.training.answers import warmup_steps
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
@@ -65,6 +67,26 @@ COOL = {"optim.cooldown_epochs": 2}
 def test_lengths_in_steps(settings, epoch, expected):
     run = tiny.run(settings)
     assert lengths(run.optim, run.train, epoch) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "steps"),  # batches of 8
+    [
+        ({"train.epochs": 5}, 56, None),  # a warm-up of 4 epochs
+        ({"train.epochs": 4}, 56, 28),
+        ({"train.epochs": 3}, 56, 21),
+        ({"train.epochs": 3}, None, None),  # of images that are not counted yet
+        ({"train.epochs": 3, "optim.warmup_steps": 20}, 56, None),
+        ({"train.epochs": 3, "optim.warmup_steps": 99}, 56, 21),
+        ({"train.steps": 30, "optim.warmup_examples": 240}, 56, 30),
+        ({"train.epochs": 3, "optim.warmup_steps": 0}, 56, None),
+    ],
+)
+def test_a_warm_up_that_lasts_to_the_end_is_found(settings, images, steps):
+    examples = None if images is None else {"train": images}
+    run = tiny.run(settings)
+    assert warmup_steps(run, examples) == steps
+    assert warmup_steps(replace(run, task="knn"), examples) is None  # which takes no steps
 
 
 # --- Schedule -----------------------------------------------------------------------------------

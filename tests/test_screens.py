@@ -115,7 +115,8 @@ def plan(folder: Path, width: int, environment: Mapping[str, str]) -> dict[str, 
 def plan_vits(folder: Path, width: int, environment: Mapping[str, str]) -> dict[str, Shots]:
     """Plan a sweep of ViTs, whose speed is measured."""
     words = ("plan", "stem=none,dpn,whiten", "model.arch=mu/4", "data=digits", "train.steps=20")
-    return {"plan-vits": planned((*words, "seeds=2"), cwd=folder, width=width, **environment)}
+    words += ("optim.warmup_steps=2", "seeds=2")
+    return {"plan-vits": planned(words, cwd=folder, width=width, **environment)}
 
 
 def planned(words: Sequence[str], **look: Any) -> Shots:

@@ -11,8 +11,12 @@ from safetensors.torch import load_file
 from tiny import close
 from torch import nn
 
+from ablate.planning.compose import resolve_run
 from ablate.run import choices
+from ablate.run.build import build_run
+from ablate.run.rundir import RunDir
 from ablate.shared.errors import UserError
+from ablate.training import loop
 from ablate.training.model import build
 from ablate.training.model import stem as stems
 from ablate.training.model.count import describe
@@ -381,6 +385,26 @@ def test_what_was_measured_is_kept_and_read_again(tmp_path):
         other.fit(batches, memo)
         assert torch.equal(one.stem.before.matrix, other.stem.before.matrix)
         assert path.read_bytes() == whole
+
+
+def test_a_run_whitens_alike_whichever_run_measured_first(tmp_path):
+    """Sums of other batches differ in their last bits, of which the map of grey images in three
+    channels makes much more."""
+
+    def matrix(cache: str, batch: int) -> torch.Tensor:
+        words = ["data=digits", "data.channels=3", "model.input=imagenet", "stem=whiten"]
+        words += ["train.steps=1", f"eval.batch={batch}"]
+        run = build_run(resolve_run(words, tmp_path)[0])
+        rundir = RunDir(tmp_path / f"{cache}-{batch}")
+        rundir.create(run.spec.tree)
+        rest = (lambda: False, lambda **notes: None, print)
+        machine = loop.Machine(torch.device("cpu"), tmp_path / cache, 1e9, *rest)
+        loop.train(run, rundir, machine)
+        return load_file(rundir.weights)["stem.before.matrix"]
+
+    first = matrix("shared", 500)
+    assert torch.equal(alone := matrix("alone", 7), matrix("shared", 7))
+    assert not torch.equal(alone, first)
 
 
 def test_a_model_without_whitening_reads_no_images():

@@ -397,6 +397,8 @@ def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
         ("{model: mu/4}", [0.5, 0.003, 0.5]),
         ("{model: 'nets.own:Net'}", [0.003, 0.5, 0.003]),
         ("{stem: dpn}", [0.5, 0.003, 0.003]),
+        ("{norm: layernorm}", [0.5, 0.003, 0.5]),
+        ("{block: [vit, normformer]}", [0.5, 0.003, 0.5]),
     ],
 )
 def test_an_override_matches_no_setting_that_a_whole_model_replaces(folder, condition, rates):

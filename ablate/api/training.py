@@ -54,6 +54,7 @@ from ablate.store import (
     Ledger,
     RunState,
     Store,
+    StreamFile,
     living_notes,
     observe_progress,
 )
@@ -108,6 +109,7 @@ class Start:
         plan, settings = self._declare(
             recall=StoreRecall(self._store, with_plans=not self._replace)
         )
+        StreamFile.refuse_sweep(self._store, plan.name)
         if not self._replace:
             check_words(plan, self._store)
         return plan, settings

@@ -67,7 +67,7 @@ from ablate.shared import (
     to_json,
     unknown_value,
 )
-from ablate.store import History, Ledger, Store, fold_history, result_detail
+from ablate.store import History, Ledger, Store, StreamFile, fold_history, result_detail
 
 MOST_LISTED = 3  # changed numbers that an error names
 Values = Mapping[str, float]  # by metric; {} of a run that diverged
@@ -308,6 +308,7 @@ def import_under_lock(store: Store, sheet: Sheet, declaration: SheetDeclaration)
     Raises Failure where another process holds the lock.
     """
     check_sweep_name(declaration.name, is_new=not store.plan_path(declaration.name).exists())
+    StreamFile.refuse_sweep(store, declaration.name)
     make_folder(store.root)
     with hold_driver_lock(store, "import"), Ledger.driving(store) as ledger:
         return import_sheet(store, ledger, sheet, declaration)

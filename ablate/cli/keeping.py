@@ -225,7 +225,15 @@ def verify(
     elif (file := _stream_named(selection)) is not None:
         announce(f"checking the looks of the stream {file.name}")
         name, suffix = file.name, f" of the stream {file.name}"
-        verified = verify_stream(store_at(selection.store), file)
+        store = store_at(selection.store)
+        verified = verify_stream(store, file)
+        if store.plan_path(name).exists():  # of a store of before, or one that others came into
+            with selection.opened(checks_seal=False) as (store, ledger, plan):
+                announce(f"checking the runs of {name}")
+                sweep = verify_sweep(plan, store, ledger)
+            verified.runs, verified.numbers = verified.runs + sweep.runs, sweep.numbers
+            verified.add(sweep.findings, sweep.notes)
+            suffix += " and the sweep"
     else:
         try:
             with selection.opened(checks_seal=False) as (store, ledger, plan):

@@ -52,7 +52,7 @@ from ablate.planning.words import (
     read_line,
     read_options,
 )
-from ablate.run import OwnSpec, RunSpec, program
+from ablate.run import CHOICES, OwnSpec, RunSpec, program
 from ablate.shared import UserError, count_text, unknown_value
 
 # A variant's key in one of these is a confound.
@@ -288,7 +288,8 @@ def _cell(
         settings.setdefault("model", settings["model.arch"])
     applied: list[CellRule] = []
     if sweep.excludes or sweep.overrides:
-        values = {**composer.defaults, **settings}
+        values = {k: v for k, v in composer.defaults.items() if k in tree or k not in CHOICES}
+        values |= settings  # a whole model has no norm, stem or block, not even by default
         hits = [ex.place for ex in sweep.excludes if _matches(ex, values, tree)]
         used.update(hits)
         if hits:

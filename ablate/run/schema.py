@@ -287,6 +287,8 @@ def _spelling(value: Any, options: Collection[Any]) -> str:
         return f"; write {int(value)}"
     if bool in options and isinstance(value, str) and value.lower() in _SWITCHES:
         return f"; write {_SWITCHES[value.lower()]}"
+    if str in options and isinstance(value, bool | int | float):
+        return "; put a text in quotes"
     return ""
 
 

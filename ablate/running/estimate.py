@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning import LR_FACTORS, Cell, Plan
-from ablate.run import OwnSpec, own_code
+from ablate.run import LENGTH_KEYS, OwnSpec, own_code
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.decoding import decode_seconds, decoding_lines
 from ablate.running.devices import Devices
 from ablate.running.gpu_memory import (
     Card,
     StepMemory,
+    cell_label,
     is_forecast,
     memory_line,
     memory_warnings,
@@ -71,7 +72,7 @@ class Costs:
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
     # By column, of one seed of every row: its run, its search, and the parents of both.
     seed_s: Mapping[str, float | None] = field(default_factory=dict)
-    notes: Sequence[str] = ()  # of `shared_weights`
+    notes: Sequence[str] = ()  # of `shared_weights`, `warmup_lines`, devices and decoding
     worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
     memories: Mapping[tuple[str, str], StepMemory] = field(default_factory=dict)  # of a GPU's step
     card: Card | None = None  # the GPU that must have that memory
@@ -194,8 +195,34 @@ def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, 
     return list(lines.values())
 
 
+def warmup_lines(
+    cells: Sequence[Cell], described: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> list[str]:
+    """List a line for each warm-up that is as long as the training or longer, with the steps of the
+    first training that has it; `cells`: those of a plan, and what their runs start from."""
+    places: dict[tuple[str, float], list[tuple[str, str]]] = {}
+    for cell in cells:
+        place, optim = (cell.row, cell.column), cell.spec.tree["optim"]
+        if described[place].get("warmup") is not None:
+            values = [(key, optim.get(key.removeprefix("optim."))) for key in LENGTH_KEYS[1]]
+            setting = next((key, value) for key, value in values if value is not None)
+            places.setdefault(setting, []).append(place)
+    lines = []
+    for (key, value), group in places.items():
+        owners = ""
+        if len(group) < len(cells):
+            others = count_text(len(group) - 1, "other cell") if len(group) > 1 else ""
+            owners = f" of {' and '.join(filter(None, [cell_label(group[0]), others]))}"
+        steps = count_text(described[group[0]]["warmup"], "step")
+        lines.append(
+            f"{key}: {value:,.10g} is as long as the training{owners} ({steps}) or longer, so the "
+            f"rate never falls; give less, or train longer"
+        )
+    return lines
+
+
 DEVICES = ("cpu", "cuda")
-DESCRIPTION = 2  # of cells; raised when `describe` gives another answer for the same cell
+DESCRIPTION = 3  # of cells; raised when `describe` gives another answer for the same cell
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
@@ -284,7 +311,7 @@ def estimate_costs(
         work.ranks = shares.get(group_of(work.cell), 1)
         work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
-    notes = shared_weights(plan, described)
+    notes = shared_weights(plan, described) + warmup_lines(cells, described)
     if on is not None:
         notes += on.bound(works) + decoding_lines(works)
     else:
@@ -403,31 +430,38 @@ class _Answers:
         self._learn(new, initial=initial)
 
     def time(self, cells: Sequence[Cell], finished: Mapping[str, Any]) -> None:
-        """Time a step for some cells without finished runs, in each precision, unless a cell of
-        about the same size and the same precision has a time."""
+        """Time a step for some cells without finished runs, in each precision, unless a cell with
+        the same step has a time."""
         unmeasured: dict[str, dict[str, Cell]] = {}
         for cell in cells:
             if self[cell]["examples"] is not None and mean_seconds(cell, finished) is None:
                 unmeasured.setdefault(_precision(cell), {})[self._time_key(cell)] = cell
         sample = {}
         for precision, alike in unmeasured.items():
-            timed_sizes = [self[cell]["multiply_adds"] for cell in self._timed(cells, precision)]
+            timed_steps = {cell.spec.step_identity for cell in self._timed(cells, precision)}
             interval = math.ceil(len(alike) * len(unmeasured) / CALIBRATED)
             for key, cell in list(alike.items())[::interval]:
-                size = self[cell]["multiply_adds"]
-                if not any(0.5 <= timed_size / size <= 2 for timed_size in timed_sizes):
+                if cell.spec.step_identity not in timed_steps:
                     sample[key] = cell
         self._learn(sample, calibrate=sorted(sample))
 
     def seconds(self, work: CellWork, cells: Sequence[Cell], sharing: int | None) -> float | None:
         """Estimate the seconds of a training from the times of its cell or, without, from those of
-        the cell of `cells` in its precision that is nearest in size; None without one. `sharing`:
+        the cell of `cells` in its precision that is nearest in size; None without one. Of those of
+        about one size it is one with the same step or, without, with the same data work. `sharing`:
         how many runs share a device, which computes for one at a time; None: one."""
         size = self[work.cell]["multiply_adds"]
         timed = self._timed([work.cell]) or self._timed(cells, _precision(work.cell))
         if work.multiply_adds is None or not timed:
             return None
-        nearest = min(timed, key=lambda cell: abs(self[cell]["multiply_adds"] - size))
+
+        def distance(cell: Cell) -> tuple[int, bool, bool, float]:
+            ratio = abs(math.log2(self[cell]["multiply_adds"] / size))
+            spec, ours = cell.spec, work.cell.spec
+            other_step = spec.step_identity != ours.step_identity
+            return round(ratio), other_step, spec.tree["augment"] != ours.tree["augment"], ratio
+
+        nearest = min(timed, key=distance)
         answer = self._descriptions[self._time_key(nearest)]
         step_size = answer["multiply_adds"] * nearest.spec.tree["train"]["batch"]
         step, image = answer["step_s"] / step_size, answer["image_s"] / answer["multiply_adds"]
@@ -496,6 +530,7 @@ def _is_answer(tree: Any) -> bool:
         }:
             numbers = [parameters, size, launches]
             numbers += [tree.get(key, 0) for key in TIMES]
+            numbers.append(tree.get("warmup") or 0)
             if examples is not None:
                 numbers.append(examples["train"])
             warnings_are_list = isinstance(tree.get("warnings", []), list)

@@ -182,7 +182,7 @@ def memory_line(memories: Mapping[Place, StepMemory], card: Card | None) -> str:
     if memory.peak_bytes < 1e9:
         return f"memory: a step takes under 1 GB{of_card}"
     if len(memories) > 1:
-        bound, label = "at most ", f" ({_label(place)})"
+        bound, label = "at most ", f" ({cell_label(place)})"
     if memory.is_auto:
         chooser = " by train.micro_batch=auto"
     return (
@@ -197,7 +197,7 @@ def memory_warnings(memories: Mapping[Place, StepMemory], card: Card | None) -> 
     if not too_large or card is None:
         return []
     place, memory = _largest(too_large)
-    label = _label(place)
+    label = cell_label(place)
     if len(too_large) > 1:
         label += f" and {count_text(len(too_large) - 1, 'other cell')}"
     return [
@@ -226,7 +226,8 @@ def _largest(memories: Mapping[Place, StepMemory]) -> tuple[Place, StepMemory]:
     return max(memories.items(), key=lambda item: item[1].peak_bytes)
 
 
-def _label(place: Place) -> str:
+def cell_label(place: Place) -> str:
+    """Return the name of a cell, or what it is to another one: "the parent of dpn, S/16"."""
     row, column = place
     label = row.removesuffix(SEARCHED)
     is_search = label != row

@@ -45,6 +45,15 @@ class StreamFile:
         files = [StreamFile(store, path.stem) for path in paths if _is_name(path.stem)]
         return [file for file in files if file.exists()]
 
+    @staticmethod
+    def refuse_sweep(store: StoreFolder, name: str) -> None:
+        """Raise UserError where a new sweep would have the name of a stream: `verify NAME` would
+        mean either."""
+        if store.plan_path(name).exists():
+            return
+        if name in (file.name for file in StreamFile.of_store(store)):
+            raise UserError(f"{name}: is the name of a stream here; give another with --as NAME")
+
     @property
     def copies(self) -> CodeCopies:
         """The copies of code in its store."""

@@ -82,10 +82,10 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     "initial": whether to return hashes of initial weights, too} -> {key: answer}.
 
     An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
-    model.count), `warnings` and `examples` (images of each split; null where only fetching the set
-    would tell). For the keys of `peaks` it also has `step`, a `StepPeaks` or null where that is
-    unknown. For the keys to calibrate it also has the fields of `Times`, measured on this machine
-    with as many threads as a worker has.
+    model.count), `warnings`, `examples` (images of each split; null where only fetching the set
+    would tell) and `warmup` (see `warmup_steps`). For the keys of `peaks` it also has `step`, a
+    `StepPeaks` or null where that is unknown. For the keys to calibrate it also has the fields of
+    `Times`, measured on this machine with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -111,6 +111,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_parts(run, examples)
             warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
+            answers[key]["warmup"] = warmup_steps(run, examples)
             if key in question["peaks"]:
                 alike = run.spec.step_identity
                 if alike not in peaks:
@@ -147,10 +148,21 @@ def check_parts(run: Run, examples: Mapping[str, int] | None) -> None:
     check_optimizer(run.optim)
     check_loss(run)
     check_extra(run)
-    epoch = 1
-    if examples:
-        epoch = max(1, examples["train"] // run.train.batch)
+    epoch = epoch_steps(run, examples) if examples else 1
     check_schedule(run.optim, lengths(run.optim, run.train, epoch))
+
+
+def epoch_steps(run: Run, examples: Mapping[str, int]) -> int:
+    return max(1, examples["train"] // run.train.batch)
+
+
+def warmup_steps(run: Run, examples: Mapping[str, int] | None) -> int | None:
+    """Return the steps of a training that is all warm-up, so that its rate never falls; None of any
+    other, and of one whose images are not counted yet."""
+    if examples is None or not TASKS[run.task].trains:
+        return None
+    counts = lengths(run.optim, run.train, epoch_steps(run, examples))
+    return counts.total if counts.warmup == counts.total else None
 
 
 def amiss(run: Run) -> list[str]:

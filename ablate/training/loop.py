@@ -99,7 +99,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     data, also, records = _splits(run, cached, machine)
 
     # --- Task, model, optimiser: 2. start from a parent or a file, or 3. initialise --------------
-    memo = machine.cache / f"{run.data.fingerprint}.{ImageView.from_run(run).name}"
+    memo = _memo(run, machine)
     start = start_of(run, rundir)  # None: the weights are initialised
     pulse = _Pulse(machine)
     training = Training(run, data["train"], device, pulse, memo, start, ranks)
@@ -186,6 +186,13 @@ class _Pulse:
         if self.is_kept and self._machine.stopping():
             self._machine.say("stopped during the tests, which begin again")
             raise TrainingStopped
+
+
+def _memo(run: Run, machine: Machine) -> Path:
+    """Return where the measures of the training images are kept, see `Host.fit`. Sums over other
+    batches, or on another kind of device, have other last bits."""
+    view, device = ImageView.from_run(run).name, machine.device.type
+    return machine.cache / f"{run.data.fingerprint}.{view}.{run.eval.batch}.{device}"
 
 
 def _decided_micro_batch(training: Training, machine: Machine) -> int:

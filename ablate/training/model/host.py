@@ -54,7 +54,8 @@ class Host(nn.Module):
 
         `batches`: (B, H, W, C) as the model sees them, not augmented; read only where needed.
         `memo`: the beginning of the path of files that keep what was measured; its name identifies
-        the images. A checkpoint that is loaded afterwards overrides the fit.
+        the images, and all else on which bits depend. A checkpoint that is loaded afterwards
+        overrides the fit.
         """
         for module in self.modules():
             if isinstance(module, Whiten):
