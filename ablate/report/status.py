@@ -146,7 +146,7 @@ class SweepView:
                 error = store.liveness.notes(folder).error or NO_WORD
                 yield f"{status}: {run.label}: {error} (log: {folder.log})"
             elif status == "skipped":
-                undo = store.command("run", run.label, "--undo")
+                undo = store.command("run", "--undo", label=run.label)
                 yield f"{status}: {run.label}: `{undo}` lets it train"
         labels = {run.id: run.label for run in self.runs}
         for child, parent in progress.blocked.items():
