@@ -592,7 +592,7 @@ def seeds_command(plan: Plan, n: int, command: Callable[..., str]) -> str:
     """Return the command of the sweep with n seeds, its present seeds among them; for an import,
     its command unchanged. `command`: see `Store.command`."""
     if not isinstance(plan.declared, Declared):
-        return command(*plan.command)
+        return plan.repeat_command(command)
     new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
     value = n if sorted(seeds) == [*range(n)] else seeds

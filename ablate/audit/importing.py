@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -391,8 +390,8 @@ def _check_same(
     for option in old_options:
         if old_options[option] != new_options[option]:
             raise UserError(
-                f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
-                f", which {old.name} was imported by; do as there, or give --as NAME"
+                f"--{option}: means something else than in `{old.repeat_command()}`, which "
+                f"{old.name} was imported by; do as there, or give --as NAME"
             )
 
 

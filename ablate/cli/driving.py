@@ -453,5 +453,5 @@ def _restore_hint(store: Store, run: str) -> str:
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if RunSpec.of(store.rundir(run).read_spec()).is_imported:
-            return "the same `ablate import` imports it again"
+            return "the same import brings it back"
     return "the same `ablate sweep` trains it again"

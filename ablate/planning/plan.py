@@ -11,6 +11,7 @@ or `FORMAT` in `version.py` raised and `tests/golden/write_store.py` run; and `p
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -62,6 +63,10 @@ from ablate.version import FORMAT
 
 Spread = Literal["images", "one way", "paired"]
 FEWEST_AT_ONCE = 5  # seeds; with fewer, a family of several columns has a paired spread
+
+
+def _placeless_command(*words: str) -> str:
+    return shlex.join(["ablate", *words])
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words after `ablate` that make the plan again."""
+        """The words after `ablate` that make the plan again; () for the frame of Python's
+        `Store.add_runs`, which no command reads."""
         if self.stream is not None:
             return "gate", "try", self.stream
         return ("sweep", *self.words) if self.design.trains else self.words
@@ -247,15 +253,20 @@ class Plan:
                     f"{count_text(depth, 'layer')}; choose another metric, or other rows"
                 )
 
-    def repeat_command(self, command: Callable[..., str], probe: str = "") -> str:
-        """Return the command of the sweep, in backquotes. `command`: see `Store.command`.
+    def repeat_command(
+        self, command: Callable[..., str] = _placeless_command, probe: str = ""
+    ) -> str:
+        """Return the command that makes the plan again, or the call of Python that does where a
+        frame was imported. `command`: see `Store.command`; without it, no store is named.
 
         With `probe`, it is the command of the sweep whose runs measure that probe, too.
         """
+        if isinstance(self.declared, DeclaredImport) and self.declared.is_frame:
+            return f"Store.add_runs(frame, {self.name!r}, ...)"
         if not probe or not isinstance(self.declared, Declared):
-            return f"`{command(*self.command)}`"
+            return command(*self.command)
         line = self.declared.with_words(self._probe_word(probe))
-        return f"`{command('sweep', *line.with_options(name=None).texts)}`"  # it is another sweep
+        return command("sweep", *line.with_options(name=None).texts)  # it is another sweep
 
     def _probe_word(self, probe: str) -> Word:
         """Return the word for the probes of all runs, and this one."""

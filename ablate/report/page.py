@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,7 +48,7 @@ def render_page(
     figures = [_figure(kind, svgs[kind]) for kind in PAGE_FIGURES if kind in svgs]
     facts = count_provenance(runs)
     look_texts = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
-    commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
+    commands = facts.pop("command", {}) or {plan.repeat_command(): 0}
     by_status = _run_counts(runs)
     text = template("page.html").render(
         css=(REPORT_FOLDER / "page.css").read_text("utf-8"),

@@ -210,7 +210,7 @@ class SweepView:
     def show(self) -> None:
         """Print runs by state for each variant, the work of each worker, and the errors of runs."""
         plan, store = self.plan, self.store
-        progress, command = self.progress, store.command(*plan.command)
+        progress, command = self.progress, plan.repeat_command(store.command)
         print(self.head)
         show_grid(*self.by_variant())
         for worker in progress.workers:

@@ -47,7 +47,7 @@ from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
 
 # What to do about a plan that can't be read, or was edited.
 STOP_MARK = "ABLATE_STOP_MARK"  # see `StoreFolder.handed_on`
-WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
+WRITES_AGAIN = "the same `ablate sweep` or import writes it again"
 
 
 class Liveness(Protocol):

@@ -168,10 +168,10 @@ def draw_figure(
         try:
             sheet: Drawing = getattr(module, kind)(plan, table.without_exact_notes(), rundir, form)
         except NotYet as error:
-            if command is None:
+            if command is None or not plan.design.trains:
                 raise
             remedy = plan.repeat_command(command, error.probe)
-            raise Nothing(f"{error}; run {remedy}") from error
+            raise Nothing(f"{error}; run `{remedy}`") from error
         return DrawnFigure(sheet.content(format), sheet.caption)
 
 
