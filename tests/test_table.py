@@ -28,10 +28,10 @@ from support.tables import (
 )
 
 from ablate.analysis import stats
-from ablate.analysis.captions import seeds_command
 from ablate.analysis.english import captions
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import WARNING_KINDS
+from ablate.analysis.seeding import seeds_command
 from ablate.analysis.summary import PValues
 from ablate.planning.cell import Column, Tune, TuningStage
 from ablate.planning.expand import plan_from_words as expand

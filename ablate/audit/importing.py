@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -389,9 +390,10 @@ def _check_same(
     }
     for option in old_options:
         if old_options[option] != new_options[option]:
+            command = old.repeat_command(lambda *words: shlex.join(["ablate", *words]))
             raise UserError(
-                f"--{option}: means something else than in `{old.repeat_command()}`, which "
-                f"{old.name} was imported by; do as there, or give --as NAME"
+                f"--{option}: means something else than in `{command}`, which {old.name} was "
+                f"imported by; do as there, or give --as NAME"
             )
 
 

@@ -11,7 +11,6 @@ or `FORMAT` in `version.py` raised and `tests/golden/write_store.py` run; and `p
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -63,10 +62,6 @@ from ablate.version import FORMAT
 
 Spread = Literal["images", "one way", "paired"]
 FEWEST_AT_ONCE = 5  # seeds; with fewer, a family of several columns has a paired spread
-
-
-def _placeless_command(*words: str) -> str:
-    return shlex.join(["ablate", *words])
 
 
 @dataclass(frozen=True)
@@ -157,8 +152,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words after `ablate` that make the plan again; () for the frame of Python's
-        `Store.add_runs`, which no command reads."""
+        """The words after `ablate` that make the plan again; () for an imported frame."""
         if self.stream is not None:
             return "gate", "try", self.stream
         return ("sweep", *self.words) if self.design.trains else self.words
@@ -253,14 +247,10 @@ class Plan:
                     f"{count_text(depth, 'layer')}; choose another metric, or other rows"
                 )
 
-    def repeat_command(
-        self, command: Callable[..., str] = _placeless_command, probe: str = ""
-    ) -> str:
-        """Return the command that makes the plan again, or the call of Python that does where a
-        frame was imported. `command`: see `Store.command`; without it, no store is named.
-
-        With `probe`, it is the command of the sweep whose runs measure that probe, too.
-        """
+    def repeat_command(self, command: Callable[..., str], probe: str = "") -> str:
+        """Return the command that makes the plan again; for an imported frame, the call of Python.
+        `command`: see `Store.command`. With `probe`, it is the command of the sweep whose runs
+        measure that probe, too."""
         if isinstance(self.declared, DeclaredImport) and self.declared.is_frame:
             return f"Store.add_runs(frame, {self.name!r}, ...)"
         if not probe or not isinstance(self.declared, Declared):
