@@ -468,6 +468,19 @@ def test_every_word_has_a_mark_that_can_be_told_in_grey():
     assert len(shapes) == len(MARKS)
 
 
+def test_a_figure_names_its_stream_what_chance_would_keep_and_what_was_kept(folder):
+    stream = start_stream()
+    for gain in (5.0, -9.0):
+        write_trainer(folder, gain=gain)
+        stream.attempt()
+    log = stream.log()
+    texts = re.findall("<!-- (.*?) -->", StreamView(log.tree).draw("svg").decode())
+    words = " ".join(text for text in texts if not re.fullmatch(r"\W?\d+", text))
+    assert f"Stream idea. {log.sentence}" in words
+    assert (log.proposals, log.kept) == (2, 1)
+    assert {"gain in score", "keep: 1, with 95 % intervals", "discard: 1"} <= {*texts}
+
+
 def test_a_lock_that_another_process_holds_asks_to_try_again(folder, monkeypatch):
     stream = start_stream()
     write_trainer(folder, gain=5.0)
