@@ -19,6 +19,8 @@ from support.streams import (
     write_trainer,
 )
 
+from ablate import cli
+from ablate.analysis import StreamJudge
 from ablate.api import Stream, Sweep
 from ablate.api.pins import read_pinned
 from ablate.api.stream_answers import EXIT_CODES
@@ -375,6 +377,29 @@ def test_what_to_do_next_has_the_words_of_the_proposal(folder):
     assert words == [*stream_record().proposals[undecided.proposal - 1].words, "--most", "8"]
     more = stream.attempt(words[0], most=int(words[-1]))
     assert (more.proposal, more.runs) == (undecided.proposal, 8)
+
+
+@pytest.mark.parametrize("most_choices", [StreamJudge.most_choices, (2, 4)])
+def test_what_is_undecided_goes_on_while_there_are_more_runs_or_is_undone(
+    folder, monkeypatch, most_choices
+):
+    monkeypatch.setattr(StreamJudge, "most_choices", most_choices)
+    stream, code = start_stream(margin=0.1, most=4), (folder / "toy.py").read_bytes()
+    for tenths in range(3, 20):
+        write_trainer(folder, gain=1 + tenths / 1000)
+        undecided = stream.attempt()
+        if undecided.reason == "runs":
+            break
+    commands = [words.split() for words in re.findall("`ablate (.*?)`", undecided.next)]
+    higher_limits = [n for n in most_choices if n > 4]
+    assert [words[:3] for words in commands] == [
+        *[["gate", "try", "idea"]] * bool(higher_limits),
+        ["gate", "restore", "idea"],
+    ]
+    if higher_limits:
+        assert commands[0][3:] == ["--most", str(higher_limits[0])]
+    cli.app(commands[-1], standalone_mode=False)
+    assert (folder / "toy.py").read_bytes() == code
 
 
 @pytest.mark.parametrize(("sealed_value", "value"), [(None, 3.0), (0.25, None), (0.25, 0.5)])
