@@ -337,7 +337,7 @@ def test_a_table_of_single_runs_speaks_of_no_mean_and_no_interval(target):
         table = tabulate(plan, results)
         for key in ("reading", "metric") if target is None else ("reading.target", "metric.target"):
             [caption] = notes_of(table, key)
-            assert caption.values.get("single", False) == single
+            assert caption.values.get("repeats", "seeds") == ("none" if single else "seeds")
             assert (caption.values["interval"] is None) == single
             assert ("interval" in caption.text) != single
             assert ("seeds" in caption.text) != single

@@ -340,7 +340,7 @@ def test_an_unstable_row_whose_seeds_share_searches_is_of_searches():
     assert (unstable.values["searches"], unstable.values["seed"]) == (True, None)
     assert unstable.values["gain"] == pytest.approx(88 - PLANTED["base"][0])
     [metric] = notes_of(table, "metric")
-    assert metric.values["searches"]
+    assert metric.values["repeats"] == "searches"
     assert "eed" not in unstable.text
     assert "training seeds" not in metric.text
 

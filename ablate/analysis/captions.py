@@ -143,8 +143,8 @@ def _sample(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
     run each, which has no intervals."""
     counts = {e.accuracy.n for column in columns for e in column.entries if e.accuracy}
     if counts == {1} and plan.repeats != "searches":
-        return {"alpha": None, "interval": None, "single": True}
-    return {"searches": True} if plan.repeats == "searches" else {}
+        return {"alpha": None, "interval": None, "repeats": english.NO_REPEATS}
+    return {"repeats": "searches"} if plan.repeats == "searches" else {}
 
 
 def _target(

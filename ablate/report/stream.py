@@ -173,7 +173,7 @@ class StreamView:
                 intervals = ", with 95 % intervals" if word == "keep" else ""
                 axes.plot([], [], **mark.style, label=f"{word}: {counts[word]}{intervals}")
         if counts:  # below the axes, where it covers no interval
-            place = "outside lower center"
+            place: Any = "outside lower center"  # which matplotlib's types lack
             figure.legend(loc=place, ncols=len(counts), frameon=False, fontsize=8)
         axes.set_xlim(0, 1.03 * spent + 1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

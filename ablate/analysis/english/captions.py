@@ -25,6 +25,7 @@ from ablate.shared import amount_text, count_text
 Values = Mapping[str, Any]
 
 NAMED_COLUMNS = 3  # whose resolution is named one by one
+NO_REPEATS = "none"  # the value of `repeats` of a table whose rows have one run each
 LEAST_SHARE = 0.1  # of the noise that comes from the test set, to be worth a sentence
 
 # What tells how noisy a gain is, by how a column is judged: where runs of rows share seeds, and
@@ -52,8 +53,7 @@ def reading(
     interval: Values | None,
     effects: float | None,
     uneven: bool,
-    searches: bool = False,
-    single: bool = False,
+    repeats: str = "seeds",
 ) -> str:
     """Say what the numbers of a table are. The values are those of `metric`, which is exact, but
     for `alpha`, None where means have no intervals; and `effects`: the alpha of the intervals of
@@ -61,24 +61,24 @@ def reading(
     their number of seeds, so that a gain is no difference of the means."""
     difference, gain_interval = metric["contrast"], ""
     if uneven:
-        difference += f", on the {'searches' if searches else 'seeds'} that both have,"
+        difference += f", on the {repeats} that both have,"
     if interval is not None:
         gain_interval = f" [{_together(interval)}]"
     if effects is not None:
         difference = "effects"
         gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
-    mean = _mean_words(seeds, searches, single)
+    mean = _mean_words(seeds, repeats)
     return (
         f"{capitalized(metric['name'])}: {mean}{_interval_words(alpha)}; "
         f"{difference}{_in_units(metric, ' ')}{_direction(metric)}{gain_interval}."
     )
 
 
-def _mean_words(seeds: bool, searches: bool, single: bool) -> str:
+def _mean_words(seeds: bool, repeats: str) -> str:
     """Say over what the means of a table are. The values are those of `metric`."""
-    if single:
+    if repeats == NO_REPEATS:
         return "of one run"
-    if searches:
+    if repeats == "searches":
         return "mean over searches, each the mean of its seeds"
     return f"mean over {'seeds' if seeds else 'runs'}"
 
@@ -124,23 +124,20 @@ def metric(
     test: Values,
     seeds: bool,
     interval: Values | None,
-    searches: bool = False,
-    single: bool = False,
+    repeats: str = "seeds",
 ) -> str:
     """Say how intervals are computed. `metric`: its name, unit and direction; `test`: what was
     tested; `seeds`: whether runs have seeds; `interval`: see `_noise_words`, None without
-    intervals; `searches`: whether n counts searches, each of several seeds; `single`: whether every
-    row has one run, so that there are no intervals."""
-    if single:
+    intervals; `repeats`: what n counts where runs have seeds: these, or "searches", each of several
+    seeds; NO_REPEATS where every row has one run, so that there are no intervals."""
+    if repeats == NO_REPEATS:
         return f"{capitalized(_tested(**test))}."
-    repeats, scope = "runs", "new runs like those of the sheet"
+    scope = "new runs like those of the sheet"
     if seeds:
-        repeats, scope = "seeds", "new training seeds"
-    if searches:
-        repeats, scope = "searches", "new searches"
-    noise = f" {_noise_words(seeds, searches, **interval)}" if interval is not None else ""
+        scope = "new searches" if repeats == "searches" else "new training seeds"
+    noise = f" {_noise_words(seeds, repeats, **interval)}" if interval is not None else ""
     return (
-        f"A mean's interval is Student's t of its own {repeats}.{noise} "
+        f"A mean's interval is Student's t of its own {repeats if seeds else 'runs'}.{noise} "
         f"Intervals are about {scope}; {_tested(**test)}."
     )
 
@@ -152,18 +149,17 @@ def reading_target(
     alpha: float | None,
     seeds: bool,
     interval: Values | None,
-    searches: bool = False,
-    single: bool = False,
+    repeats: str = "seeds",
 ) -> str:
     """Say what the numbers of a table with a target are. `metric`: its name, units and direction;
     `alpha`: of the means' intervals, None without intervals, as `interval`: the alpha and the
-    family of those of the differences; `searches`, `single`: see `metric`."""
+    family of those of the differences; `repeats`: see `metric`."""
     difference_interval = f" [{_together(interval)}]" if interval is not None else ""
     target_text = amount_text(f"{target:.10g}", metric["unit"])
-    mean = _mean_words(seeds, searches, single)
+    mean = _mean_words(seeds, repeats)
     return (
         f"{capitalized(metric['name'])}: {mean}{_interval_words(alpha)}; "
-        f"{'run' if single else 'mean'} minus the target, {target_text}"
+        f"{'run' if repeats == NO_REPEATS else 'mean'} minus the target, {target_text}"
         f"{_in_units(metric, ', ')}{_direction(metric)}{difference_interval}."
     )
 
@@ -175,14 +171,12 @@ def metric_target(
     alpha: float | None,
     seeds: bool,
     interval: Values | None,
-    searches: bool = False,
-    single: bool = False,
+    repeats: str = "seeds",
 ) -> str:
     """Say how the intervals of a table with a target are computed. The values are those of
     `reading.target`."""
-    if single:
+    if repeats == NO_REPEATS:
         return "The target is a number without noise."
-    repeats = "searches" if searches else "seeds" if seeds else "runs"
     shared_error = ""
     if interval is not None:
         error = f"an error rate of {100 * interval['alpha']:.4g} %"
@@ -190,8 +184,8 @@ def metric_target(
         if interval["family"]["contrasts"] == [1]:
             shared_error = f"; that of the difference has {error}"
     return (
-        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared_error}. "
-        f"The target is a number without noise."
+        f"Both intervals are Student's t of a row's own {repeats if seeds else 'runs'}, for one "
+        f"sample{shared_error}. The target is a number without noise."
     )
 
 
@@ -223,7 +217,7 @@ def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
 
 def _noise_words(
     seeds: bool,
-    searches: bool,
+    repeats: str,
     alpha: float,
     family: Values,
     looks: Sequence[int],
@@ -232,7 +226,7 @@ def _noise_words(
 ) -> str:
     """Say how the intervals of gains are made: `methods` are those by which columns are judged."""
     texts = METHODS if seeds else METHODS_WITHOUT_SEEDS
-    repeat, repeats = ("search", "searches") if searches else ("seed", "seeds")
+    repeat = "search" if repeats == "searches" else "seed"
     sources = " or ".join(texts[method] for method in methods)
     sources = sources.format(examples=examples, repeat=repeat, repeats=repeats)
     error = f"an error rate of {100 * alpha:.4g} %"
