@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -222,6 +223,17 @@ def test_what_another_process_holds_can_be_tried_again(beside):
         for words in (("gc",), ("run", "pre#0", "--delete", "--yes"), ("doctor", "--repair")):
             document = answer(beside(*words, "--format", "json", code=75), "error")
             assert (document["place"], document["retry"]) == ("runs", True)
+
+
+def test_a_damaged_ledger_is_named_and_repaired_in_its_own_store(beside):
+    (beside.folder / "runs").rename(beside.folder / "other")
+    with closing(sqlite3.connect(beside.folder / "other/ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE event SET at = 'x'")
+    document = answer(beside("table", "--store", "other", "--format", "json", code=1), "error")
+    assert document["place"] == "other/ledger.db"
+    [command] = re.findall("`ablate (.*)`", document["fix"])
+    beside(*command.split())
+    beside("table", "--store", "other")
 
 
 def test_a_disk_that_is_full_can_be_tried_again(tmp_path):

@@ -669,6 +669,22 @@ def test_list_shows_every_kind_and_the_users_files(shell):
 
 
 @pytest.mark.whole
+def test_list_prints_defaults_as_yaml_reads_them(shell):
+    seen = set()
+    for kind, table in CHOICES.items():
+        lines = shell("list", f"{kind}s").out.splitlines()
+        for name, choice in table.items():
+            [line] = [line for line in lines if re.match(rf"  {name} ", line)]
+            for key, param in choice.params.items():
+                text = re.search(rf"[\[ ]{key}=([^],]+)[],]", line)[1]
+                assert text == json.dumps(param.default).strip('"'), line
+                seen |= {text} if isinstance(param.default, bool) else set()
+    assert seen == {"true", "false"}
+    options = re.findall(r"\[(?:true|false).*?\]", shell("list", "keys", "model.").out)
+    assert {*options} == {"[true, false]"}
+
+
+@pytest.mark.whole
 def test_a_kind_without_choices_names_the_command_that_writes_one(shell):
     [command] = re.findall(r"`ablate (.+?)`", shell("list", "trainers").out)
     shell(*command.replace("NAME", "mine").split())

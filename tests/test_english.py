@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.planted_sweeps import grouped_sweep, planted_sweep
-from support.tables import check_sentences, make_plan, note, tabulate
+from support.tables import check_sentences, finished, make_plan, note, notes_of, tabulate
 
 from ablate.analysis import english
 from ablate.analysis.english.registry import writes
@@ -324,3 +324,20 @@ EXAMPLES = [
 def test_a_text_has_the_values(key, values, parts):
     text = english.write(key, values)
     assert [part for part in parts if part not in text] == [], text
+
+
+@pytest.mark.parametrize("target", [None, 71.0])
+def test_a_table_of_single_runs_speaks_of_no_mean_and_no_interval(target):
+    for seeds, single in ((1, True), (3, False)):
+        plan = make_plan(["base", "dpn"], ("cifar",), seeds)
+        plan = replace(plan, analysis=replace(plan.analysis, target=target))
+        results = {
+            run: finished(0.7 + seed / 100) for c in plan.cells for seed, run in c.ids.items()
+        }
+        table = tabulate(plan, results)
+        for key in ("reading", "metric") if target is None else ("reading.target", "metric.target"):
+            [caption] = notes_of(table, key)
+            assert caption.values.get("repeats", "seeds") == ("none" if single else "seeds")
+            assert (caption.values["interval"] is None) == single
+            assert ("interval" in caption.text) != single
+            assert ("seeds" in caption.text) != single

@@ -19,6 +19,8 @@ from support.streams import (
     write_trainer,
 )
 
+from ablate import cli
+from ablate.analysis import StreamJudge
 from ablate.api import Stream, Sweep
 from ablate.api.pins import read_pinned
 from ablate.api.stream_answers import EXIT_CODES
@@ -394,6 +396,30 @@ def test_what_to_do_next_has_the_words_of_the_proposal(folder):
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("most_choices", [StreamJudge.most_choices, (2, 4)])
+def test_what_is_undecided_goes_on_while_there_are_more_runs_or_is_undone(
+    folder, monkeypatch, most_choices
+):
+    monkeypatch.setattr(StreamJudge, "most_choices", most_choices)
+    stream, code = start_stream(margin=0.1, most=4), (folder / "toy.py").read_bytes()
+    for tenths in range(3, 20):
+        write_trainer(folder, gain=1 + tenths / 1000)
+        undecided = stream.attempt()
+        if undecided.reason == "runs":
+            break
+    commands = [words.split() for words in re.findall("`ablate (.*?)`", undecided.next)]
+    higher_limits = [n for n in most_choices if n > 4]
+    assert [words[:3] for words in commands] == [
+        *[["gate", "try", "idea"]] * bool(higher_limits),
+        ["gate", "restore", "idea"],
+    ]
+    if higher_limits:
+        assert commands[0][3:] == ["--most", str(higher_limits[0])]
+    cli.app(commands[-1], standalone_mode=False)
+    assert (folder / "toy.py").read_bytes() == code
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(("sealed_value", "value"), [(None, 3.0), (0.25, None), (0.25, 0.5)])
 def test_another_simplify_for_the_same_content_is_refused(folder, sealed_value, value):
     stream = start_stream(margin=0.1, most=4)
@@ -487,6 +513,21 @@ def test_every_word_has_a_mark_that_can_be_told_in_grey():
     shapes = {(mark.marker, mark.is_filled) for mark in MARKS.values()}
     assert MARKS.keys() == {*EXIT_CODES, "open"}
     assert len(shapes) == len(MARKS)
+
+
+def test_a_figure_names_its_stream_what_chance_would_keep_and_what_was_kept(folder):
+    stream = start_stream()
+    for gain in (5.0, -9.0):
+        write_trainer(folder, gain=gain)
+        stream.attempt()
+    log = stream.log()
+    texts = re.findall("<!-- (.*?) -->", StreamView(log.tree).draw("svg").decode())
+    words = " ".join(text for text in texts if not re.fullmatch(r"\W?\d+", text))
+    assert f"Stream idea. {log.sentence}" in words
+    assert (log.proposals, log.kept) == (2, 1)
+    assert {"gain in score", "discard: 1"} <= {*texts}
+    [kept] = [text for text in texts if text.startswith("keep: 1")]
+    assert "95 %" in kept
 
 
 def test_a_lock_that_another_process_holds_asks_to_try_again(folder, monkeypatch):

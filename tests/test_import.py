@@ -139,7 +139,7 @@ def test_every_command_works_on_it(run, bring):
         (("table", "--from", "out"), "Trained elsewhere"),
         (("merge", "out", "--store", "other"), "30 brought"),
         (("doctor", "--repair"), "30 finished"),
-        (("run", "dpn@pets#3", "--delete", "--yes"), "the same `ablate import` imports it again"),
+        (("run", "dpn@pets#3", "--delete", "--yes"), "the same import brings it back"),
         (("import", "runs.csv", *WORDS), "1 run imported, 29 here already"),
     ):
         assert said in run(*words)

@@ -64,6 +64,10 @@ WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("plan", "optim.name=sgd", "optim.b2=0.9,0.99"): ("optim.b2: ", "optim.name=sgd", "leave it"),
     ("plan", "quickstrat"): ("quickstrat", "quickstart"),
     ("show", "--amp#0"): ("--amp#0: ", "-- "),
+    ("show", "-amp#0"): ("-amp#0: ", "-- '-amp#0'"),
+    ("plan", "stem=none,dpn", "--as=-x"): ("--as: ", "-x", "another name"),
+    ("gate", "log", "--", "-x"): ("-x: ", "first a letter"),
+    ("run", "--", "-amp#0"): ("--skip", "ablate sweep NAME"),
     ("new", "trainr", "x"): ("trainr", "trainer"),
     ("stem=none,dpn",): ("stem=none,dpn: ", "ablate sweep stem=none,dpn"),
 }

@@ -4,6 +4,8 @@ says of a run that was skipped; and that nothing of it is lost when somebody is 
 import dataclasses
 import itertools
 import os
+import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -329,6 +331,23 @@ def test_orders_are_told_and_undone(finished, capsys):
     ):
         with pytest.raises(UserError, match=said):
             ask("run", *words)
+
+
+@pytest.mark.parametrize("place", ["runs", "other"])
+def test_the_command_that_undoes_can_be_typed_for_a_label_with_a_dash(finished, place, capsys):
+    plan = finished.read_plan("fixture")
+    renamed = {"post": "-post"}
+    rows = [dataclasses.replace(row, label=renamed.get(row.label, row.label)) for row in plan.rows]
+    cells = [dataclasses.replace(c, row=renamed.get(c.row, c.row)) for c in plan.cells]
+    with Ledger.driving(finished) as ledger:
+        plan = dataclasses.replace(plan, rows=tuple(rows), cells=tuple(cells))
+        record_plan(finished, ledger, plan)
+    finished.root.rename(place)
+    ask("run", "--skip", "--store", place, "--", "-post#3")
+    ask("status", "fixture", "--store", place)
+    [command] = re.findall(r"`(ablate run .*)`", capsys.readouterr().out)
+    ask(*shlex.split(command)[1:])
+    assert "skipped" not in states(Store(Path(place))).values()
 
 
 def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):

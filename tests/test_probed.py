@@ -31,6 +31,12 @@ def gradients(*by_record):
     return {"groups": np.array(groups), "steps": steps, "norms": np.array(by_record, np.float32)}
 
 
+def test_a_metrics_name_ends_with_a_word_as_titles_and_captions_take_it():
+    metrics = {metric for task in TASKS.values() for metric in task.metrics}
+    metrics |= {metric for of in PROBE_METRICS.values() for metric in of.metrics}
+    assert [metric.name for metric in metrics if not re.search(r"\w\)?$", metric.name)] == []
+
+
 def test_the_embeddings_gradient_is_over_the_mean_of_the_blocks_in_doublings():
     """Blocks of norms 5 = (3, 4) and 3; nothing else counts."""
     for embedding, expected in ((4.0, 0.0), (8.0, 1.0), (1.0, -2.0)):

@@ -1,6 +1,7 @@
 """Sheets that somebody else wrote: what is no result of a run is refused, in one line that names
 its place, before anything is written; what a sheet names lies in its own folder."""
 
+import html
 import json
 import math
 import os
@@ -165,6 +166,19 @@ def test_nan_of_a_frame_is_missing_and_inf_is_diverged(here):
     sweep = ablate.Store("runs").add_runs(frame, "sheet", "m", "acc:more:%", seed="seed")
     [entry] = [e for e in sweep.table().data.columns[0].entries if e.row == "x"]
     assert list(entry.diverged) == [2]
+
+
+def test_the_call_of_python_stands_where_a_command_would(run):
+    frame = pd.DataFrame(ROWS, columns=["m", "seed", "acc"]).astype({"acc": float})
+    ablate.Store("runs").add_runs(frame, "sheet", "m", "acc:more:%", seed="seed")
+    run("report", "sheet")
+    page = html.unescape(Path("sheet.html").read_text())
+    sweep, table = run("sweep", "sheet", code=2), run("table", "sheet", "seeds=9", code=2)
+    for text in (page, sweep, table):
+        assert "Store.add_runs(frame, 'sheet', ...)" in text
+        assert "ablate import" not in text
+    assert "ablate import" not in run("plot", "sheet", "curves", code=2)
+    assert json.loads(run("plan", "sheet", "--format", "json"))["words"] == []
 
 
 def test_columns_of_lists_and_endless_parquet_are_refused(run, here):

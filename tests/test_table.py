@@ -28,10 +28,10 @@ from support.tables import (
 )
 
 from ablate.analysis import stats
-from ablate.analysis.captions import seeds_command
 from ablate.analysis.english import captions
 from ablate.analysis.judging import Detail
 from ablate.analysis.note import WARNING_KINDS
+from ablate.analysis.seeding import seeds_command
 from ablate.analysis.summary import PValues
 from ablate.planning.cell import Column, Tune, TuningStage
 from ablate.planning.expand import plan_from_words as expand
@@ -340,7 +340,7 @@ def test_an_unstable_row_whose_seeds_share_searches_is_of_searches():
     assert (unstable.values["searches"], unstable.values["seed"]) == (True, None)
     assert unstable.values["gain"] == pytest.approx(88 - PLANTED["base"][0])
     [metric] = notes_of(table, "metric")
-    assert metric.values["searches"]
+    assert metric.values["repeats"] == "searches"
     assert "eed" not in unstable.text
     assert "training seeds" not in metric.text
 

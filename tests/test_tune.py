@@ -537,6 +537,12 @@ def test_one_search_compares_settings_and_gives_no_verdict(plan_of, repeats, ver
     assert factors == ["search"] * (repeats == 1)
     [tuned] = notes_of(table, "tuned")
     assert tuned.values["compared"] == (repeats == 3)
+    for key in ("reading", "metric"):  # "mean over searches", "search by search"
+        [caption] = notes_of(table, key)
+        assert caption.values.get("repeats", "seeds") == counted
+        assert {*re.findall(r"(?:mean over|by) (seed|search)", caption.text)} == {
+            "search" if repeats == 3 else "seed"
+        }
 
 
 def test_equal_trials_are_one_run_that_is_paid_once(plan_of):

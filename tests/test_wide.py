@@ -385,3 +385,18 @@ def test_an_average_is_over_two_columns_whose_baseline_has_every_seed_or_is_none
     assert without("svhn", "pets") == []
     [whole] = without()
     assert (re.findall(r"\d+", whole.title), whole.note) == (["3"], "")
+
+
+def test_a_row_with_one_column_has_no_average():
+    plan = make_plan(["base", "dpn", "swap"], ("cifar", "svhn"), 3)
+    results = {
+        run: finished(0.7 + 0.01 * GAINS["pets, S/4"][seed] * (cell.row != "base"))
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+    for lacking, averaged in ((["swap"], ["dpn"]), (["swap", "dpn"], [])):
+        cells = tuple(c for c in plan.cells if not (c.row in lacking and c.column == "svhn"))
+        table = tabulate(replace(plan, cells=cells), results)
+        blocks = [block for block in table.blocks if block.kind == "average"]
+        assert [line.label for block in blocks for line in block.lines] == averaged
+        assert len(blocks) == bool(averaged)

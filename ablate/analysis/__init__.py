@@ -93,12 +93,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.analysis import stats as stats
     from ablate.analysis.across import Arrays
-    from ablate.analysis.captions import (
-        joint_words,
-        parent_words,
-        seeds_command,
-        withheld_notes,
-    )
+    from ablate.analysis.captions import joint_words, parent_words, withheld_notes
     from ablate.analysis.change_gains import cell_rows, judge_changes
     from ablate.analysis.english.words import (
         confidence_level,
@@ -124,7 +119,7 @@ if TYPE_CHECKING:
         is_share,
         short_number,
     )
-    from ablate.analysis.seeding import make_grower
+    from ablate.analysis.seeding import make_grower, seeds_command
     from ablate.analysis.sequential import GOES_ON, latest_decisions, recorded_decisions
     from ablate.analysis.stats import Estimate
     from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape

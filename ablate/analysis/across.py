@@ -267,8 +267,8 @@ def _unusable(arrays: Arrays, column_indices: Iterable[int]) -> dict[str, list[s
 def _averages(
     arrays: Arrays, column_indices: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], str, str]:
-    """Return a line for each row, with its average over the columns with these indices; which
-    columns are left out; and whose baselines are noisy."""
+    """Return a line for each row with two of the columns with these indices or more, with its
+    average over them; which columns are left out; and whose baselines are noisy."""
     plan, columns = arrays.plan, list(column_indices)
     unusable = _unusable(arrays, columns)
     if len(columns) - sum(map(len, unusable.values())) < FEWEST:
@@ -278,7 +278,7 @@ def _averages(
     averaged = stats.average_gains(y, arrays.baseline, method, unstable, right)
     lines, ratios = [], {}
     for r, (row, average) in enumerate(zip(plan.rows, averaged, strict=True)):
-        if average is not None:
+        if average is not None and len(average.columns) >= FEWEST:
             averaged_columns = [columns[c] for c in average.columns]
             partial = bool(arrays.omitted[averaged_columns][:, [r, arrays.baseline]].any())
             if average.tripped:

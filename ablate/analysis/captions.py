@@ -25,7 +25,7 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.summary import Summary
 from ablate.analysis.table import TableColumn, better_side
 from ablate.analysis.trained_on import length_of
-from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Declared, Plan, Tune, Word
+from ablate.planning import ONE_SEARCH, Plan, Tune
 from ablate.run import OwnSpec, RunSpec, program_of
 from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
@@ -132,10 +132,19 @@ def _metric(
         for column in columns
     ]
     uneven = seeds and any(len(numbers) > 1 for numbers in counts)
-    reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
+    values |= _sample(plan, columns)
+    reading_values = {**values, "alpha": None if plan.smoke else values["alpha"]}
     reading = sentence("reading", **reading_values, effects=effects, uneven=uneven)
-    searches = {"searches": True} if plan.repeats == "searches" else {}
-    return reading, sentence("metric", **values, **searches, test=test)
+    return reading, sentence("metric", **values, test=test)
+
+
+def _sample(plan: Plan, columns: Sequence[TableColumn]) -> dict[str, Any]:
+    """Return what the means of a table are of, where that is not several seeds: searches, or one
+    run each, which has no intervals."""
+    counts = {e.accuracy.n for column in columns for e in column.entries if e.accuracy}
+    if counts == {1} and plan.repeats != "searches":
+        return {"alpha": None, "interval": None, "repeats": english.NO_REPEATS}
+    return {"repeats": "searches"} if plan.repeats == "searches" else {}
 
 
 def _target(
@@ -159,7 +168,8 @@ def _target(
     if has_intervals:
         family = _family(plan, columns)
         values["interval"] = {"alpha": gain_alpha(plan.analysis), "family": family, "looks": []}
-    reading_values = {**values, "alpha": None if plan.smoke else plan.analysis.alpha}
+    values |= _sample(plan, columns)
+    reading_values = {**values, "alpha": None if plan.smoke else values["alpha"]}
     return sentence("reading.target", **reading_values), sentence("metric.target", **values)
 
 
@@ -586,14 +596,3 @@ def _shared_baseline_note(
     families = len({*sweeps, past.present.sweep})
     values = {"variants": count, "families": families, "alpha": plan.analysis.alpha}
     return "looks.shared-baseline", values
-
-
-def seeds_command(plan: Plan, n: int, command: Callable[..., str]) -> str:
-    """Return the command of the sweep with n seeds, its present seeds among them; for an import,
-    its command unchanged. `command`: see `Store.command`."""
-    if not isinstance(plan.declared, Declared):
-        return command(*plan.command)
-    new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
-    seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
-    value = n if sorted(seeds) == [*range(n)] else seeds
-    return command("sweep", *plan.declared.with_words(Word("seeds", (value,))).texts)

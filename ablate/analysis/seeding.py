@@ -20,6 +20,8 @@ from ablate.analysis.sequential import (
     look_events,
 )
 from ablate.planning import (
+    FIRST_TUNING_SEED,
+    Declared,
     Grower,
     MetricLines,
     MetricsReader,
@@ -27,6 +29,7 @@ from ablate.planning import (
     ResultReader,
     Search,
     Standing,
+    Word,
     with_seeds,
 )
 from ablate.store import Look, PastLooks, Store, looks
@@ -164,3 +167,14 @@ def _asks(plan: Plan, courses: dict[str, ColumnCourse]) -> dict[tuple[str, str],
         if course.next_seeds is not None
         for row in course.asks(plan)
     }
+
+
+def seeds_command(plan: Plan, n: int, command: Callable[..., str]) -> str:
+    """Return the command of the sweep with n seeds, its present seeds among them; for an import,
+    its command unchanged. `command`: see `Store.command`."""
+    if not isinstance(plan.declared, Declared):
+        return plan.repeat_command(command)
+    new_seeds = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
+    seeds = [*plan.seeds, *new_seeds[: n - len(plan.seeds)]]
+    value = n if sorted(seeds) == [*range(n)] else seeds
+    return command("sweep", *plan.declared.with_words(Word("seeds", (value,))).texts)

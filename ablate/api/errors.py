@@ -37,14 +37,21 @@ def failure_of(error: BaseException) -> Failure:
     its place and, where there is one, the remedy. It is a TryAgain where another process writes the
     ledger, and where the disk is full."""
     if isinstance(error, sqlite3.Error):
+        file = vars(error).get("ledger")  # None: not opened by `Ledger`
+        ledger = file or "the store's ledger.db"
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code has more bits
         if code in PASSING:
-            return TryAgain(f"the store's ledger.db: {error}; wait for the process that writes it")
+            return TryAgain(f"{ledger}: {error}; wait for the process that writes it")
         if code == sqlite3.SQLITE_FULL:
-            return NoRoom(f"the store's ledger.db: {error}; free some space")
-        damaged = not isinstance(error, sqlite3.OperationalError)
-        remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if damaged else ""
-        return Failure(f"the store's ledger.db: {error}{remedy}")
+            return NoRoom(f"{ledger}: {error}; free some space")
+        remedy = ""
+        if not isinstance(error, sqlite3.OperationalError):  # damaged
+            from ablate.store import StoreFolder
+
+            store = StoreFolder(file.parent if file else StoreFolder.default_root())
+            command = store.command("doctor", "--repair")
+            remedy = f"; `{command}` rebuilds it from the run folders"
+        return Failure(f"{ledger}: {error}{remedy}")
     assert isinstance(error, OSError)
     place = f"{error.filename}: " if error.filename else ""
     if error.errno in DISK_FULL_ERRORS:

@@ -74,7 +74,7 @@ def _advice(store: Store, record: StreamRecord, number: int) -> str:
             if not higher_limits:
                 return undo
             command = store.command("gate", "try", name, *words, "--most", str(higher_limits[0]))
-            return f"`{command}` goes on with it; or {undo}"
+            return f"`{command}` with the same code goes on; or {undo}"
     command = store.command("gate", "try", name, *words)
     return f"`{command}` with the same code goes on"
 

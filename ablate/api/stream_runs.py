@@ -137,7 +137,7 @@ class StreamRuns:
         if row == "baseline":
             raise Failure(
                 f"{label}: a run of the baseline {word}, so nothing can be compared with it; "
-                f"`{self.store.command('show', label)}` shows it"
+                f"`{self.store.command('show', label=label)}` shows it"
             )
         raise Collapsed(word, runs, label)
 

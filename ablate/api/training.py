@@ -229,7 +229,7 @@ def recall_declared(
     if not isinstance(plan.declared, Declared):
         raise UserError(
             f"{name}: was imported, and its runs were trained elsewhere, so none can be "
-            f"trained here; `{store.command(*plan.command)}` extends it"
+            f"trained here; `{plan.repeat_command(store.command)}` extends it"
         )
     if name == plan.declared.file:
         raise UserError(
@@ -290,7 +290,7 @@ def check_words(plan: Plan, store: Store) -> None:
     if is_same and last_plan.stream in (None, plan.stream):  # None: stores of before lack it
         return
     raise UserError(
-        f"{plan.name}: is the name of another sweep, `{store.command(*last_plan.command)}`; "
+        f"{plan.name}: is the name of another sweep, `{last_plan.repeat_command(store.command)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both until `ablate gc`"
     )

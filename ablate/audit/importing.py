@@ -293,9 +293,10 @@ def _check_same(
     }
     for option in agreements:
         if not agreements[option]:
+            command = old.repeat_command(lambda *words: shlex.join(["ablate", *words]))
             raise UserError(
-                f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
-                f", which {old.name} was imported by; do as there, or give --as NAME"
+                f"--{option}: means something else than in `{command}`, which {old.name} was "
+                f"imported by; do as there, or give --as NAME"
             )
 
 

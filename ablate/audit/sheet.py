@@ -58,10 +58,10 @@ from ablate.audit.trackers import (
     read_mlflow,
     read_tensorboard,
 )
-from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
+from ablate.planning import DeclaredImport, Imported, Plan, PlannedRun, SheetKeys, SheetSource
 from ablate.shared import MOST_BYTES, UserError, expected_words, sha256_of
 
-FRAME = "a pandas frame"
+FRAME = DeclaredImport.FRAME
 FILE = "file"  # the column of the name of a file, where a sheet is several
 MOST_LISTED = 3  # columns that an error names
 _LAST_NUMBER = re.compile(r"[0-9]+$")
@@ -436,6 +436,8 @@ def _same_sheet(source: SheetSource) -> Sheet:
     """Read a sheet again. Raises UserError if it is gone, can't be read, or has other bytes than
     those that were imported."""
     file = Path(source.file)
+    if source.file == FRAME:
+        raise UserError("is in no file")
     if not file.exists():
         raise UserError("is not here")
     changed = UserError("is another file by now")

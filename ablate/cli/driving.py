@@ -392,9 +392,10 @@ def run(
     flags = [order for order, is_given in orders.items() if is_given]
     if len(flags) != 1:
         names = ", ".join(f"--{order}" for order in orders)
+        words = ["NAME"] if any("#" in text for text in runs) else runs
         raise UserError(
             f"run: expected one of {names}, got {len(flags)}; `ablate show RUN` shows a run, "
-            f"`ablate sweep {shlex.join(runs)}` trains a sweep"
+            f"`ablate sweep {shlex.join(words)}` trains a sweep"
         )
     if yes and not delete:
         raise UserError("--yes: needs --delete")
@@ -418,7 +419,7 @@ def run(
         status = states[run_id].status
         if status_after not in (None, status):
             raise Failure(f"{text}: is {status} by now")
-        print(line.format(text, place.command("run", text, "--undo")))
+        print(line.format(text))
     print_json(_order_tree(order, {run: states[run].status for run in texts}, texts))
 
 
@@ -456,5 +457,5 @@ def _restore_hint(store: Store, run: str) -> str:
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if RunSpec.of(store.rundir(run).read_spec()).is_imported:
-            return "the same `ablate import` imports it again"
+            return "the same import brings it back"
     return "the same `ablate sweep` trains it again"

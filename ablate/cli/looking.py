@@ -176,7 +176,7 @@ def _check_awaited(view: SweepView, wait_end: str, timeout: float) -> None:
             f"{plan.name}: {tally} after {timeout:g} s{queued}; the same command waits on"
         )
     if wait_end == "left":
-        command = view.store.command(*plan.command)
+        command = plan.repeat_command(view.store.command)
         raise Failure(f"{plan.name}: {tally}, and no process drives it; `{command}` goes on")
     if progress.is_over:
         check_outcome(Outcome(plan, progress, signal=None), view.store)

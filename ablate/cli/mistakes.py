@@ -61,9 +61,9 @@ def _problem(error: Any, context: typer.Context) -> str:
         for spellings, advice in HABITS.items():
             if typed in spellings and context.info_name in HABITUAL:
                 return f"{typed}: {advice}"
-        if "#" in wrong or "@" in wrong:  # the label of a run, as flags of a program make them
-            behind = shlex.quote(wrong)
-            return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
+        if label := _label_as_typed(wrong):  # as flags of a program make them
+            behind = shlex.quote(label)
+            return f"{label}: a name that begins with a dash comes behind --, as in -- {behind}"
         options = [option for param in context.command.params for option in param.opts]
         settings = DASHED_SETTINGS if context.info_name in HABITUAL else ()
         guess = nearest_name(wrong, [*filter(_is_long, options), *settings])
@@ -92,6 +92,14 @@ def _as_typed(option: str) -> str:
     if option in words or len(option) > len("-c"):
         return option
     return next((w for w in words if w.startswith(option) and w in spellings), option)
+
+
+def _label_as_typed(option: str) -> str:
+    """Return the label of a run that click took for this option, "" where there is none. Of
+    -bias#0 click names -b alone."""
+    is_whole = _is_long(option)
+    words = [option] if is_whole else [word for word in sys.argv if word.startswith(option)]
+    return next((word for word in words if "#" in word or "@" in word), "")
 
 
 def _is_long(option: str) -> bool:

@@ -246,8 +246,8 @@ def _more_than_a_name(store: Store, plan: Plan, extra_words: list[str]) -> UserE
     """Return the error for words that follow the name of a driven sweep."""
     return UserError(
         f"{shlex.join(extra_words) or 'options'}: {plan.name} is shown as it was driven, and its "
-        f"name takes only analysis.KEY=VALUE; `{store.command(*plan.command)}` with more seeds "
-        f"extends the sweep, and with other words and --as NAME makes another"
+        f"name takes only analysis.KEY=VALUE; `{plan.repeat_command(store.command)}` with more "
+        f"seeds extends the sweep, and with other words and --as NAME makes another"
     )
 
 
@@ -261,7 +261,7 @@ def _check_words(requested_plan: Plan, plan: Plan, store: Store, crossed: Sequen
     if not requested_line.is_same_sweep(plan.declared):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
-            f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
+            f"`{plan.repeat_command(store.command)}`; leave your words out to show the sweep"
         )
     texts = {word.key: word.text for word in requested_line.words}
     until = "--until" if requested_line.options.until is not None else ""

@@ -203,19 +203,28 @@ class Declared:
 
 @dataclass(frozen=True)
 class DeclaredImport:
-    """The declaration of a sweep that was trained elsewhere: a call of `ablate import`.
+    """The declaration of a sweep that was trained elsewhere: a call of `ablate import`, or of
+    Python's `Store.add_runs`.
 
-    `sheet`: the file that it read, `more_sheets`: the other ones. `arguments`: its options and
-    their values, in their order.
+    `sheet`: the file that it read, FRAME for a frame; `more_sheets`: the other ones. `arguments`:
+    its options and their values, in their order.
     """
+
+    FRAME = "a pandas frame"
 
     sheet: str
     arguments: tuple[tuple[str, str], ...]
     more_sheets: tuple[str, ...] = ()
 
     @property
+    def is_frame(self) -> bool:
+        return self.sheet == self.FRAME
+
+    @property
     def texts(self) -> list[str]:
-        """The command line after `ablate` that imports the sheet again."""
+        """The command line after `ablate` that imports the sheet again; [] for a frame."""
+        if self.is_frame:
+            return []
         texts = ["import", self.sheet, *self.more_sheets]
         for option, value in self.arguments:
             texts += [option, value]

@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words after `ablate` that make the plan again."""
+        """The words after `ablate` that make the plan again; () for an imported frame."""
         if self.stream is not None:
             return "gate", "try", self.stream
         return ("sweep", *self.words) if self.design.trains else self.words
@@ -248,14 +248,15 @@ class Plan:
                 )
 
     def repeat_command(self, command: Callable[..., str], probe: str = "") -> str:
-        """Return the command of the sweep, in backquotes. `command`: see `Store.command`.
-
-        With `probe`, it is the command of the sweep whose runs measure that probe, too.
-        """
+        """Return the command that makes the plan again; for an imported frame, the call of Python.
+        `command`: see `Store.command`. With `probe`, it is the command of the sweep whose runs
+        measure that probe, too."""
+        if isinstance(self.declared, DeclaredImport) and self.declared.is_frame:
+            return f"Store.add_runs(frame, {self.name!r}, ...)"
         if not probe or not isinstance(self.declared, Declared):
-            return f"`{command(*self.command)}`"
+            return command(*self.command)
         line = self.declared.with_words(self._probe_word(probe))
-        return f"`{command('sweep', *line.with_options(name=None).texts)}`"  # it is another sweep
+        return command("sweep", *line.with_options(name=None).texts)  # it is another sweep
 
     def _probe_word(self, probe: str) -> Word:
         """Return the word for the probes of all runs, and this one."""

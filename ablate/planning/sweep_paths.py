@@ -81,11 +81,13 @@ def check_sweep_name(name: str, is_new: bool, file: str | None = None) -> None:
     """Raise UserError for a name that `--as` can't give.
 
     It can't be empty, nor have characters that a terminal obeys instead of showing them. A new
-    sweep can't have the name of a sweep file other than its own, `file`: `ablate sweep NAME` would
-    not go on with it.
+    sweep's name can't begin with a dash, since commands would take it for an option, and can't be
+    that of a sweep file other than its own, `file`: `ablate sweep NAME` would not go on with it.
     """
     if not (name.strip() and name.isprintable()):
         raise UserError(f"--as: expected a name, got {name!r}")
+    if is_new and name.startswith("-"):
+        raise UserError(f"--as: {name}: begins with a dash, as options do; give another name")
     namesake = sweep_files().get(name) if is_new else None
     if namesake is None or (file is not None and find_sweep_file(file).samefile(namesake)):
         return

@@ -49,7 +49,8 @@ def render_page(
     figures = [_figure(kind, svgs[kind]) for kind in PAGE_FIGURES if kind in svgs]
     facts = count_provenance(runs)
     look_texts = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
-    commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
+    command = plan.repeat_command(lambda *words: shlex.join(["ablate", *words]))
+    commands = facts.pop("command", {}) or {command: 0}
     by_status = _run_counts(runs)
     text = template("page.html").render(
         css=(REPORT_FOLDER / "page.css").read_text("utf-8"),

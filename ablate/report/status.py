@@ -146,7 +146,7 @@ class SweepView:
                 error = store.liveness.notes(folder).error or NO_WORD
                 yield f"{status}: {run.label}: {error} (log: {folder.log})"
             elif status == "skipped":
-                undo = store.command("run", run.label, "--undo")
+                undo = store.command("run", "--undo", label=run.label)
                 yield f"{status}: {run.label}: `{undo}` lets it train"
         labels = {run.id: run.label for run in self.runs}
         for child, parent in progress.blocked.items():
@@ -210,7 +210,7 @@ class SweepView:
     def show(self) -> None:
         """Print runs by state for each variant, the work of each worker, and the errors of runs."""
         plan, store = self.plan, self.store
-        progress, command = self.progress, store.command(*plan.command)
+        progress, command = self.progress, plan.repeat_command(store.command)
         print(self.head)
         show_grid(*self.by_variant())
         for worker in progress.workers:

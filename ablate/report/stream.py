@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.shared import count_text
+from ablate.shared import amount_text, count_text
 
 REASONS = {
     "gain": "",
@@ -170,14 +170,17 @@ class StreamView:
             axes.plot(spent, answer["gain"], **mark.style)
         for word, mark in MARKS.items():
             if counts[word]:
-                axes.plot([], [], **mark.style, label=f"{word}: {counts[word]}")
-        if counts:
-            axes.legend(frameon=False, fontsize=8)
+                intervals = ", with 95 % intervals" if word == "keep" else ""
+                axes.plot([], [], **mark.style, label=f"{word}: {counts[word]}{intervals}")
+        if counts:  # below the axes, where it covers no interval
+            place: Any = "outside lower center"  # which matplotlib's types lack
+            figure.legend(loc=place, ncols=len(counts), frameon=False, fontsize=8)
         axes.set_xlim(0, 1.03 * spent + 1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("runs of proposals")
-        axes.set_ylabel(f"gain in {log['metric']}, {log['unit']}".rstrip(", "))
-        title = textwrap.fill(log["sentence"], TITLE_LETTERS)
+        axes.set_xlabel("runs of all proposals so far")
+        unit = amount_text("", log["unit"])
+        axes.set_ylabel(", ".join(filter(None, [f"gain in {log['metric']}", unit])))
+        title = textwrap.fill(f"Stream {log['stream']}. {log['sentence']}", TITLE_LETTERS)
         axes.set_title(title, fontsize=9, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         content = io.BytesIO()

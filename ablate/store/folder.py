@@ -47,7 +47,7 @@ from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
 
 # What to do about a plan that can't be read, or was edited.
 STOP_MARK = "ABLATE_STOP_MARK"  # see `StoreFolder.handed_on`
-WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
+WRITES_AGAIN = "the same `ablate sweep` or import writes it again"
 
 
 class Liveness(Protocol):
@@ -174,10 +174,13 @@ class StoreFolder:
         self.streams = root / "streams"  # of proposals, a file of sealed events each
         self.code = root / "code"  # copies of the code of streams, by content
 
-    def command(self, *words: str) -> str:
-        """Return the shell command `ablate WORDS` for this store, with --store where it is
-        needed."""
-        return shlex.join(["ablate", *words, *self.option])
+    def command(self, command: str, *words: str, label: str = "") -> str:
+        """Return the shell command `ablate COMMAND LABEL WORDS` for this store, with --store where
+        it is needed. A `label` that begins with a dash comes last, behind --: it is no option."""
+        options = [*words, *self.option]
+        if label.startswith("-"):
+            return shlex.join(["ablate", command, *options, "--", label])
+        return shlex.join(["ablate", command, *([label] if label else []), *options])
 
     @staticmethod
     def default_root() -> Path:

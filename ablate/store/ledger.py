@@ -91,6 +91,16 @@ class _Connection(sqlite3.Connection):
             raise broken from error
 
 
+@contextmanager
+def _errors_with_file(file: Path) -> Iterator[None]:
+    """Give SQLite's errors the path of the ledger, as `ledger`: SQLite names no file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        vars(error)["ledger"] = file
+        raise
+
+
 def connect_ledger(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
     """Connect to a ledger in one of SQLite's open modes; only `rwc` creates a missing file.
 
@@ -269,7 +279,10 @@ class Ledger(Queries):
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
         if not (elsewhere or (store.ledger.exists() and is_begun(store.ledger))):
             _make_again(store)
-        with contextlib.closing(open_reader(store.ledger, elsewhere)) as connection:
+        with (
+            _errors_with_file(store.ledger),
+            contextlib.closing(open_reader(store.ledger, elsewhere)) as connection,
+        ):
             connection.execute("PRAGMA query_only = ON")
             check_version(connection, store.ledger)
             yield cls(connection)
@@ -283,8 +296,10 @@ class Ledger(Queries):
         that is no whole ledger.
         """
         make_folder(store.root)
-        connection = connect_ledger(store.ledger, "rwc")
-        try:
+        with (
+            _errors_with_file(store.ledger),
+            contextlib.closing(connect_ledger(store.ledger, "rwc")) as connection,
+        ):
             ledger = cls(connection)
             new = not ledger.rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
             if not new:
@@ -296,8 +311,6 @@ class Ledger(Queries):
                     ledger.build(store, Remains(looks=store.looks_view()))
                     ledger.write_view(store)
             yield ledger
-        finally:
-            connection.close()
 
     def build(self, store: StoreFolder, old: Remains) -> tuple[list[str], list[str]]:
         """Fill an empty file with the remains of a ledger and with what files say.

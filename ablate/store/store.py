@@ -22,7 +22,7 @@ from ablate.store.pilots import beats_elsewhere
 
 # For edited files of a run that ablate trained, and of one that was imported.
 RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"
-IMPORT_REMEDY = "the same `ablate import` writes it again"
+IMPORT_REMEDY = "the same import writes it again"
 
 
 def retry_remedy(plan: Plan) -> str:

@@ -32,7 +32,9 @@ class StreamFile:
 
     def __init__(self, store: StoreFolder, name: str) -> None:
         if not _is_name(name):
-            raise UserError(f"{name}: expected a stream's name of letters, digits, - and _")
+            raise UserError(
+                f"{name}: expected a stream's name of letters, digits, - and _, first a letter"
+            )
         self.name, self._store = name, store
         self.path = store.streams / f"{name}.jsonl"
         self._lock = Lock(store.streams / f".{name}.lock")
@@ -116,7 +118,7 @@ class StreamFile:
 
 
 def _is_name(name: str) -> bool:
-    return name.replace("-", "_").isidentifier()
+    return name.replace("-", "_").isidentifier() and not name.startswith("-")
 
 
 class StreamWriter:

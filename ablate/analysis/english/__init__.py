@@ -8,7 +8,16 @@ Used by `Sentence.text` in note.py alone. A new file also needs its import here,
 writers are not registered.
 """
 
-from ablate.analysis.english import across, captions, footnotes, imports, looks, noise, paper
+from ablate.analysis.english import (
+    across,
+    captions,
+    footnotes,
+    imports,
+    looks,
+    noise,
+    paper,
+    tuning,
+)
 from ablate.analysis.english.registry import EXACT_KEYS, WRITERS, write
 
 __all__ = [
@@ -22,4 +31,5 @@ __all__ = [
     "looks",  # what was read before, what looks decided
     "noise",  # what the noise of gains was estimated from
     "paper",  # published figures beside ours
+    "tuning",  # how settings were searched
 ]

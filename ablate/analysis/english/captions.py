@@ -25,14 +25,16 @@ from ablate.shared import amount_text, count_text
 Values = Mapping[str, Any]
 
 NAMED_COLUMNS = 3  # whose resolution is named one by one
+NO_REPEATS = "none"  # the value of `repeats` of a table whose rows have one run each
 LEAST_SHARE = 0.1  # of the noise that comes from the test set, to be worth a sentence
 
 # What tells how noisy a gain is, by how a column is judged: where runs of rows share seeds, and
 # where they share nothing.
 METHODS = {
-    "images": "the test {examples} that are right with one seed and wrong with another",
-    "one way": "one variance of all rows, without pairs of seeds (too wide where seeds correlate)",
-    "paired": "its own differences from the baseline, seed by seed (paired t)",
+    "images": "the test {examples} that are right with one {repeat} and wrong with another",
+    "one way": "one variance of all rows, without pairs of {repeats} (too wide where {repeats} "
+    "correlate)",
+    "paired": "its own differences from the baseline, {repeat} by {repeat} (paired t)",
 }
 METHODS_WITHOUT_SEEDS = {
     "one way": "one variance of all rows, whose runs share no seeds",
@@ -51,6 +53,7 @@ def reading(
     interval: Values | None,
     effects: float | None,
     uneven: bool,
+    repeats: str = "seeds",
 ) -> str:
     """Say what the numbers of a table are. The values are those of `metric`, which is exact, but
     for `alpha`, None where means have no intervals; and `effects`: the alpha of the intervals of
@@ -58,17 +61,26 @@ def reading(
     their number of seeds, so that a gain is no difference of the means."""
     difference, gain_interval = metric["contrast"], ""
     if uneven:
-        difference += ", on the seeds that both have,"
+        difference += f", on the {repeats} that both have,"
     if interval is not None:
         gain_interval = f" [{_together(interval)}]"
     if effects is not None:
         difference = "effects"
         gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
+    mean = _mean_words(seeds, repeats)
     return (
-        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'}"
-        f"{_interval_words(alpha)}; {difference}{_in_units(metric, ' ')}"
-        f"{_direction(metric)}{gain_interval}."
+        f"{capitalized(metric['name'])}: {mean}{_interval_words(alpha)}; "
+        f"{difference}{_in_units(metric, ' ')}{_direction(metric)}{gain_interval}."
     )
+
+
+def _mean_words(seeds: bool, repeats: str) -> str:
+    """Say over what the means of a table are. The values are those of `metric`."""
+    if repeats == NO_REPEATS:
+        return "of one run"
+    if repeats == "searches":
+        return "mean over searches, each the mean of its seeds"
+    return f"mean over {'seeds' if seeds else 'runs'}"
 
 
 def _together(interval: Values) -> str:
@@ -108,50 +120,63 @@ def _direction(metric: Values) -> str:
 @writes("metric", exact=True)
 def metric(
     metric: Values,
-    alpha: float,
+    alpha: float | None,
     test: Values,
     seeds: bool,
     interval: Values | None,
-    searches: bool = False,
+    repeats: str = "seeds",
 ) -> str:
     """Say how intervals are computed. `metric`: its name, unit and direction; `test`: what was
     tested; `seeds`: whether runs have seeds; `interval`: see `_noise_words`, None without
-    intervals; `searches`: whether n counts searches, each of several seeds."""
-    noise = f" {_noise_words(seeds, **interval)}" if interval is not None else ""
-    repeats, scope = "runs", "new runs like those of the sheet"
+    intervals; `repeats`: what n counts where runs have seeds: these, or "searches", each of several
+    seeds; NO_REPEATS where every row has one run, so that there are no intervals."""
+    if repeats == NO_REPEATS:
+        return f"{capitalized(_tested(**test))}."
+    scope = "new runs like those of the sheet"
     if seeds:
-        repeats, scope = "seeds", "new training seeds"
-    if searches:
-        repeats, scope = "searches", "new searches"
+        scope = "new searches" if repeats == "searches" else "new training seeds"
+    noise = f" {_noise_words(seeds, repeats, **interval)}" if interval is not None else ""
     return (
-        f"A mean's interval is Student's t of its own {repeats}.{noise} "
+        f"A mean's interval is Student's t of its own {repeats if seeds else 'runs'}.{noise} "
         f"Intervals are about {scope}; {_tested(**test)}."
     )
 
 
 @writes("reading.target")
 def reading_target(
-    target: float, metric: Values, alpha: float | None, seeds: bool, interval: Values | None
+    target: float,
+    metric: Values,
+    alpha: float | None,
+    seeds: bool,
+    interval: Values | None,
+    repeats: str = "seeds",
 ) -> str:
     """Say what the numbers of a table with a target are. `metric`: its name, units and direction;
     `alpha`: of the means' intervals, None without intervals, as `interval`: the alpha and the
-    family of those of the differences."""
+    family of those of the differences; `repeats`: see `metric`."""
     difference_interval = f" [{_together(interval)}]" if interval is not None else ""
     target_text = amount_text(f"{target:.10g}", metric["unit"])
+    mean = _mean_words(seeds, repeats)
     return (
-        f"{capitalized(metric['name'])}: mean over {'seeds' if seeds else 'runs'}"
-        f"{_interval_words(alpha)}; mean minus the target, {target_text}"
+        f"{capitalized(metric['name'])}: {mean}{_interval_words(alpha)}; "
+        f"{'run' if repeats == NO_REPEATS else 'mean'} minus the target, {target_text}"
         f"{_in_units(metric, ', ')}{_direction(metric)}{difference_interval}."
     )
 
 
 @writes("metric.target", exact=True)
 def metric_target(
-    target: float, metric: Values, alpha: float, seeds: bool, interval: Values | None
+    target: float,
+    metric: Values,
+    alpha: float | None,
+    seeds: bool,
+    interval: Values | None,
+    repeats: str = "seeds",
 ) -> str:
     """Say how the intervals of a table with a target are computed. The values are those of
     `reading.target`."""
-    repeats = "seeds" if seeds else "runs"
+    if repeats == NO_REPEATS:
+        return "The target is a number without noise."
     shared_error = ""
     if interval is not None:
         error = f"an error rate of {100 * interval['alpha']:.4g} %"
@@ -159,8 +184,8 @@ def metric_target(
         if interval["family"]["contrasts"] == [1]:
             shared_error = f"; that of the difference has {error}"
     return (
-        f"Both intervals are Student's t of a row's own {repeats}, for one sample{shared_error}. "
-        f"The target is a number without noise."
+        f"Both intervals are Student's t of a row's own {repeats if seeds else 'runs'}, for one "
+        f"sample{shared_error}. The target is a number without noise."
     )
 
 
@@ -192,6 +217,7 @@ def _tested(on: str, sizes: Sequence[int], examples: str, untested: str) -> str:
 
 def _noise_words(
     seeds: bool,
+    repeats: str,
     alpha: float,
     family: Values,
     looks: Sequence[int],
@@ -200,7 +226,9 @@ def _noise_words(
 ) -> str:
     """Say how the intervals of gains are made: `methods` are those by which columns are judged."""
     texts = METHODS if seeds else METHODS_WITHOUT_SEEDS
-    sources = " or ".join(texts[method] for method in methods).format(examples=examples)
+    repeat = "search" if repeats == "searches" else "seed"
+    sources = " or ".join(texts[method] for method in methods)
+    sources = sources.format(examples=examples, repeat=repeat, repeats=repeats)
     error = f"an error rate of {100 * alpha:.4g} %"
     if family["contrasts"] == [1] and not looks:
         return f"A gain's interval takes its noise from {sources}, and has {error}."
@@ -316,41 +344,6 @@ def parent_words(
     origin = parent_words(**parent) if parent else ""
     further = f", which starts from {origin}" if origin else ""
     return f"the weights of a run on {data} ({length_words}) with {seed_words}{further}"
-
-
-@writes("tuned.keys")
-def tuned_keys(keys: Sequence[str], trials: int, compared: bool, untuned: Sequence[str]) -> str:
-    """`compared`: whether gains compare searches; `untuned`: columns."""
-    exception = f", except in {first_few(untuned)}" if untuned else ""
-    n_words = "; n counts searches" if compared else ""
-    return (
-        f"Tuned in the same way for every variant{exception}: {', '.join(keys)}, by "
-        f"{count_text(trials, 'trial')} a search{n_words}."
-    )
-
-
-@writes("tuned", exact=True)
-def tuned(
-    searches: str,
-    trials: int,
-    sampler: str,
-    explored: float | None,
-    chosen_on: Values,
-    compared: bool,
-) -> str:
-    """Say how settings were searched and chosen. `searches`: their `number` in words;
-    `explored`: the least share of a range; `chosen_on`: whether on `parents`, and by which `metric`
-    of the user's."""
-    coverage = ""
-    if explored is not None:
-        coverage = f", which explored at least {100 * explored:.0f} % of each range"
-    metric_words = f" by {chosen_on['metric']}" if chosen_on["metric"] else ""
-    condition = "" if compared else "; intervals hold for the chosen settings only"
-    return (
-        f"Tuning: {searches} of {count_text(trials, 'trial')} (sampler {sampler}){coverage}; "
-        f"settings were chosen on validation{' of the parents' * chosen_on['parents']}"
-        f"{metric_words}, with seeds that the table doesn't use{condition}."
-    )
 
 
 @writes("part")

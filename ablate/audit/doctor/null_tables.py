@@ -187,8 +187,8 @@ def _refusal(plan: Plan, command: Callable[..., str]) -> str:
     few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
     remedy = plan.repeat_command(command)
     if few:
-        remedy = f"`{seeds_command(plan, FEWEST_RUNS, command)}`"
+        remedy = seeds_command(plan, FEWEST_RUNS, command)
     return (
         f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "
-        f"three for each of two variants, and no row has as many: {remedy}"
+        f"three for each of two variants, and no row has as many: `{remedy}`"
     )

@@ -88,7 +88,7 @@ def _excerpt(arrays: Arrays) -> dict[str, Any]:
 
 
 def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
-    """Return log2 of the embedding's gradient norm over the mean of the blocks'. Norms differ by
+    """Return log2 of the embedding's gradient norm over the blocks' mean norm. Norms differ by
     factors: without the logarithm, a row of large ones would have a large spread, too."""
     import numpy as np
 
@@ -228,7 +228,7 @@ PROBE_METRICS = {
             (
                 Metric(
                     "gradnorm:embedding",
-                    "log2 of the embedding's gradient norm over the mean of the blocks'",
+                    "log2 of the embedding's gradient norm over the blocks' mean norm",
                     *("embedding/blocks", "log2", "doublings", 1.0, 2, no_chance),
                     probe="gradnorm",
                     neutral=True,
