@@ -459,7 +459,7 @@ def _remedy_of_order(design: Imported, old: Plan | None) -> str:
         return "to add runs, give one frame of all (`pd.concat`); "
     if old is None or source.file in _files_of(old):
         return ""
-    if not all(one.read.files or os.path.isfile(one.file) for one in design.sources):
+    if not all(s.read.files or os.path.isfile(s.file) for s in design.sources):
         return ""  # folders aren't read together
     return "to add its runs, give all files in one command; "
 

@@ -85,8 +85,8 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], text: str) -> float:
     else:
         odd_sizes, odd_unit, usual_units = percents, "percent", "shares"
     place, size = next(iter(odd_sizes.items()))
-    others = len(odd_sizes) - 1
-    suffix = f" (and {count_text(others, 'more line')})" if others else ""
+    more_lines = len(odd_sizes) - 1
+    suffix = f" (and {count_text(more_lines, 'more line')})" if more_lines else ""
     raise UserError(
         f"{sheet.name}: {place}{suffix}: {column}: {size:g} looks like a {odd_unit} among "
         f"{usual_units}; write all values as shares from 0 to 1, or all as percents; if all are "

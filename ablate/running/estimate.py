@@ -211,8 +211,8 @@ def warmup_lines(
     for (key, value), group in places.items():
         owners = ""
         if len(group) < len(cells):
-            others = count_text(len(group) - 1, "other cell") if len(group) > 1 else ""
-            owners = f" of {' and '.join(filter(None, [cell_label(group[0]), others]))}"
+            other_cells = count_text(len(group) - 1, "other cell") if len(group) > 1 else ""
+            owners = f" of {' and '.join(filter(None, [cell_label(group[0]), other_cells]))}"
         steps = count_text(described[group[0]]["warmup"], "step")
         lines.append(
             f"{key}: {value:,.10g} is as long as the training{owners} ({steps}) or longer, so the "
@@ -457,9 +457,14 @@ class _Answers:
 
         def distance(cell: Cell) -> tuple[int, bool, bool, float]:
             ratio = abs(math.log2(self[cell]["multiply_adds"] / size))
-            spec, ours = cell.spec, work.cell.spec
-            other_step = spec.step_identity != ours.step_identity
-            return round(ratio), other_step, spec.tree["augment"] != ours.tree["augment"], ratio
+            spec, work_spec = cell.spec, work.cell.spec
+            other_step = spec.step_identity != work_spec.step_identity
+            return (
+                round(ratio),
+                other_step,
+                spec.tree["augment"] != work_spec.tree["augment"],
+                ratio,
+            )
 
         nearest = min(timed, key=distance)
         answer = self._descriptions[self._time_key(nearest)]
