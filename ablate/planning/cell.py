@@ -161,8 +161,15 @@ class Cell:
         return self
 
     def check_ids(self) -> None:
-        """Raise ValueError where an id isn't that of the cell's configuration."""
+        """Raise ValueError where an id isn't that of the cell's configuration, and where that of
+        tuned runs, which no id is of, lacks a key that a winner's has."""
         try:
+            for choice, spec in zip(self.chosen, self.specs, strict=True):
+                tuned_sections = {"from", *(key.partition(".")[0] for key in choice.params)}
+                for name, section in spec.tree.items():
+                    if isinstance(section, Mapping) and name not in tuned_sections:
+                        if self.spec.tree[name].keys() != section.keys():
+                            raise ValueError
             ids = {} if self.chosen else self.spec.ids(self.ids)
             for seed, run in self.ids.items():
                 if run != (ids or self.at_seed(seed).spec.ids([seed]))[seed]:
