@@ -166,10 +166,13 @@ class Cell:
         try:
             for choice, spec in zip(self.chosen, self.specs, strict=True):
                 tuned_sections = {"from", *(key.partition(".")[0] for key in choice.params)}
-                for name, section in spec.tree.items():
-                    if isinstance(section, Mapping) and name not in tuned_sections:
-                        if self.spec.tree[name].keys() != section.keys():
-                            raise ValueError
+                sections = {
+                    name: section
+                    for name, section in spec.tree.items()
+                    if isinstance(section, Mapping) and name not in tuned_sections
+                }
+                if any(self.spec.tree[name].keys() != sections[name].keys() for name in sections):
+                    raise ValueError
             ids = {} if self.chosen else self.spec.ids(self.ids)
             for seed, run in self.ids.items():
                 if run != (ids or self.at_seed(seed).spec.ids([seed]))[seed]:
