@@ -270,7 +270,7 @@ def test_values_reach_the_training_as_they_are(users, shell):
     assert seen(folder) == trained
     with pytest.raises(UserError) as caught:  # a number is no text
         ablate.Sweep("trainer=parrot", seeds=1, trainer={"note": ("none", 1e-3)})
-    assert {"trainer.note:", "0.001"} <= {*str(caught.value).split()}
+    assert {"trainer.note:", "0.001;"} <= {*str(caught.value).split()}
 
 
 def test_changes_of_python_are_values(users, shell):
