@@ -34,7 +34,8 @@ def problems(findings: list[dict[str, str]]) -> list[tuple[str, str]]:
 
 def test_a_site_that_can_be_used_is_seen(shell, site):
     findings = findings_of(shell, site)
-    assert {finding["level"] for finding in findings} == {"ok"}
+    amiss = [finding["text"] for finding in findings if finding["level"] != "ok"]
+    assert [text for text in amiss if not text.startswith("tmpfs is memory")] == []  # of the tests
     checks = [finding["check"] for finding in findings]
     assert {"queue", "store", "devices", "python", "torch", "clock"} <= {*checks}
     assert checks.count("queue") == (2 if site.engine == "ssh" else 1)  # each host by itself
