@@ -161,8 +161,11 @@ class Cell:
         return self
 
     def check_ids(self) -> None:
-        """Raise ValueError where an id isn't that of the cell's configuration, and where that of
-        tuned runs, which no id is of, lacks a key that a winner's has."""
+        """Raise ValueError where an id isn't that of the cell's configuration.
+
+        No id covers the configuration from which settings are tuned: it must have the keys that
+        the winners' have.
+        """
         try:
             for choice, spec in zip(self.chosen, self.specs, strict=True):
                 tuned_sections = {"from", *(key.partition(".")[0] for key in choice.params)}

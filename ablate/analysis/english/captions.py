@@ -77,7 +77,7 @@ def reading(
 def _mean_words(seeds: bool, repeats: str) -> str:
     """Say over what the means of a table are. The values are those of `metric`."""
     if repeats == NO_REPEATS:
-        return "of one run"
+        return "one run a row"
     if repeats == "searches":
         return "mean over searches, each the mean of its seeds"
     return f"mean over {'seeds' if seeds else 'runs'}"
