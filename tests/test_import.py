@@ -113,8 +113,8 @@ def test_a_sheet_takes_no_name_of_a_sweeps_file_or_of_a_stream(here, bring):
         ("export w --weights dpn@pets#3 --scale smoke", "leave out the options"),
         ("export w --names timm", "--names: "),
         ("verify paper2 --trust", "--trust: "),
-        ("plot paper2 curves", "a sheet has none"),
-        ("plot paper2 gradnorm", "a sheet has none"),
+        ("plot paper2 curves", "only results"),
+        ("plot paper2 gradnorm", "only results"),
     ],
 )
 def test_an_option_that_has_no_effect_on_it_is_refused(run, bring, here, words, place):

@@ -430,7 +430,7 @@ def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -
         raise UserError(f"--weights: {run} has not finished, so it has no weights")
     if "weights_sha256" not in result:
         raise UserError(
-            f"--weights: {run} left none in the store: it is a program's, or was trained elsewhere"
+            f"--weights: {run} has none: it was imported, or a program of your own trained it"
         )
     if not folder.weights.exists() or sha256_of(folder.weights) != result["weights_sha256"]:
         raise Failure(f"{folder.weights}: missing, or edited since the run ended")

@@ -171,7 +171,7 @@ def draw_figure(
             if command is None:
                 raise
             if not plan.design.trains:
-                raise Nothing(f"{error}, and a sheet has none of it") from error
+                raise Nothing(f"{error}; an imported sheet brings only results") from error
             remedy = plan.repeat_command(command, error.probe)
             raise Nothing(f"{error}; run `{remedy}`") from error
         return DrawnFigure(sheet.content(format), sheet.caption)
