@@ -96,6 +96,7 @@ def test_the_same_pictures_have_the_same_figures(driven):
             assert found == result["test"]
 
 
+@pytest.mark.whole
 def test_classes_of_one_name_are_one_class(driven):
     """Two classes of ten, the first of which has number 0 in its folder; and what is trained on."""
     files = [*(driven.folder / "sets" / "few").glob("*/*.png")]

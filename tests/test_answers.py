@@ -116,6 +116,7 @@ def test_the_page_of_watch_is_served_behind_its_object(beside):
     assert answer(done, "watch")["url"].startswith("http://127.0.0.1:")
 
 
+@pytest.mark.whole
 def test_a_command_that_a_signal_stops_says_so(beside):
     words = ("sweep", *TINY[:-1], "train.epochs=50", "launcher.devices=cpu", "--yes")
     process = beside.start(*words, "--format", "json")

@@ -257,6 +257,7 @@ def ids(plan) -> set[str]:
     return {run.id for run in plan.runs()}
 
 
+@pytest.mark.whole
 def test_values_reach_the_training_as_they_are(users, shell):
     folder = users(PARROT)
     sweep = ablate.Sweep("trainer=parrot", seeds=1, **ODD).train()

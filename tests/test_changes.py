@@ -250,6 +250,7 @@ def test_finished_runs_forecast_each_change_by_the_spread_that_judges_it(trained
     assert given["changes"] == {}
 
 
+@pytest.mark.whole
 def test_the_name_of_a_driven_sweep_stands_for_its_words(trained):
     """Of a sweep that words declared: `plan`, `sweep` and Python take the name, more seeds too."""
     plans = [

@@ -92,6 +92,7 @@ LATE = {  # in this order; what is not loaded by then
 }
 
 
+@pytest.mark.whole
 def test_what_is_imported_loads_no_more_than_it_needs():
     out = said_by("import sys\n" + "".join(f"{line}\nprint(*sys.modules)\n" for line in LATE))
     for (line, late), loaded in zip(LATE.items(), out.splitlines(), strict=True):
@@ -179,6 +180,7 @@ BROKEN_OFF = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("body", BROKEN_OFF.values(), ids=BROKEN_OFF)
 def test_a_ctrl_c_ends_a_command_silently_whatever_becomes_of_it(shell, body):
     loads = "import os, signal, time, weakref, ablate.planning.compose\n"
@@ -737,6 +739,7 @@ def test_every_format_of_the_table_says_the_same(driven):
 # --- Pipes and terminals ------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_off_a_terminal_there_is_no_colour_whatever_the_environment_says(driven):
     lines = [("status",), ("table", "--format", "rich"), ("list",)]
     for words in (*lines, ("plan", *ROWS, "seeds=2"), (*SWEEP, "seeds=2")):

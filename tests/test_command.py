@@ -127,6 +127,7 @@ def test_a_search_is_judged_by_the_curves(toy, shell):
             assert choice["params"]["trainer.lr"] > 0.3  # the loss falls with the rate
 
 
+@pytest.mark.whole
 def test_the_last_match_on_the_output_is_the_result(toy, shell):
     (toy / "train.py").write_text(
         "import sys\nfor n in range(3): print('acc=', n, file=sys.stderr if n > 1 else sys.stdout)"

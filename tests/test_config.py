@@ -390,6 +390,7 @@ def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: s
     assert json.loads(out)["configuration"]["optim"].keys() & of_some == keys
 
 
+@pytest.mark.whole
 def test_hydra_knows_what_the_tables_of_choices_say_now(monkeypatch):
     """Its store is one for the process: what they said once would stay there."""
 

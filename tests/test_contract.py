@@ -444,6 +444,7 @@ def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
     return {(line["row"], line["quantity"]): line["value"] for line in shell.facts(*words)}
 
 
+@pytest.mark.whole
 def test_all_of_them_stand_in_one_table(driven):
     """The metric is a column; the rows of a trainer have a table of their own."""
     show = ("--show", "accuracy,own_metric:Part,top1")

@@ -116,6 +116,7 @@ def test_a_fraction_has_main_effects_clear_of_pairs(count):
 # --- Intervals ----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), a=st.integers(2, 4), b=st.integers(2, 3), n=st.integers(2, 5))
 def test_effects_without_images_each_have_their_own_spread(seed, a, b, n):

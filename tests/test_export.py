@@ -103,6 +103,7 @@ def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
     assert list(told["trained_with"]["packages.torch"].values()) == [6]
 
 
+@pytest.mark.whole
 def test_tables_and_report_are_those_of_the_store(exported):
     out = exported.folder / "out"
     for name, ending in (("csv", "csv"), ("tidy", "tidy.csv"), ("md", "md")):
@@ -115,6 +116,7 @@ def test_tables_and_report_are_those_of_the_store(exported):
     assert (out / "report.html").read_bytes() == (exported.folder / "report.html").read_bytes()
 
 
+@pytest.mark.whole
 def test_the_same_sweep_gives_the_same_bytes(exported, tmp_path):
     leave(Store(exported.folder / "runs"), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(exported.folder / "out")
@@ -249,6 +251,7 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
     assert found(out) == [f"{name}: {DIFFERS}"]
 
 
+@pytest.mark.whole
 def test_a_bundle_without_a_file_that_is_made_today_is_an_older_one(out):
     """`table.tidy.csv` came without another format: one line, not one for each other file."""
     (out / "table.tidy.csv").unlink()

@@ -245,6 +245,7 @@ def test_a_run_says_what_scikit_learn_says_of_its_parent_s_features(measured):
         assert same, name
 
 
+@pytest.mark.whole
 def test_its_predictions_are_small_and_verified(measured):
     table = np.load(folder(measured, "few", "none#0").predictions)
     assert table.dtype.itemsize == 1 + len(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS)

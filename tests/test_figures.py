@@ -259,6 +259,7 @@ def test_runs_without_a_recorded_step_are_left_out_of_gradient_norms():
 # --- Changes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("design", ["factorial", "one_at_a_time", "leave_one_out", "both"])
 def test_changes_have_their_values_verdicts_and_seeds_on_an_axis(design):
     plan, table = designed(design=design)

@@ -67,6 +67,7 @@ def test_a_pdf_has_its_size_and_whole_fonts(kind):
     assert set(re.findall(rb"/Subtype /(\w*Type\w*)", made)) == {b"Type0", b"CIDFontType2"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("rows", [2, 10, 20])
 @pytest.mark.parametrize("kind", ["gain", "forest"])
 def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, kind):

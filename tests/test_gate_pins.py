@@ -19,6 +19,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.whole
 def test_pinned_code_may_not_change(folder):
     stream = start_stream(
         pins=["evaluation.py:eval*", "evaluation.py:OFFSET", "conf/trainer/*.yaml"]

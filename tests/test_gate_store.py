@@ -259,6 +259,7 @@ def test_data_that_comes_later_is_linked_and_a_module_is_not(folder):
     assert (copy / "points_csv").read_text() == "9"
 
 
+@pytest.mark.whole
 def test_a_link_in_circles_is_left_out(folder):
     (folder / "circle").symlink_to("circle")
     stream = start_stream()

@@ -161,6 +161,7 @@ def test_other_metrics_are_another_stream(folder):
         stream.attempt("trainer.rate=1")
 
 
+@pytest.mark.whole
 def test_a_run_that_fails_leaves_the_proposal_open(folder):
     stream = start_stream()
     good = (folder / "toy.py").read_text()
@@ -341,6 +342,7 @@ def interrupted(*arguments):
     raise KeyboardInterrupt("stopped")
 
 
+@pytest.mark.whole
 def test_a_sealed_look_can_not_be_edited(folder):
     stream = start_stream()
     write_trainer(folder, gain=0.5)
@@ -384,6 +386,7 @@ def test_no_keep_of_a_simplification_counts_as_a_gain(folder):
     assert re.findall(r"\d+ simpl\w+", log.sentence) == ["1 simplification"]
 
 
+@pytest.mark.whole
 def test_what_to_do_next_has_the_words_of_the_proposal(folder):
     stream = start_stream(margin=0.1, most=4)
     answers = (stream.attempt(f"trainer.rate=1.{tenths:03}") for tenths in range(3, 20))
@@ -441,6 +444,7 @@ def test_what_to_do_next_has_the_simplify_of_the_proposal(folder):
     assert command[command.index("idea") + 1 :] == ["--simplify", "0.25"]
 
 
+@pytest.mark.whole
 def test_to_undo_a_change_its_new_files_are_named(folder):
     """A file that lay there before, and is code only now, is the user's."""
     write_files(folder, old_py="")
@@ -455,6 +459,7 @@ def test_to_undo_a_change_its_new_files_are_named(folder):
     assert re.findall(r"\w+\.py", stream.attempt().next) == []
 
 
+@pytest.mark.whole
 def test_a_holdout_without_a_number_stops_no_keep(folder):
     code = (folder / "toy.py").read_text()
     (folder / "toy.py").write_text(code.replace("train_loss=1.0", "other=7.0"))
@@ -515,6 +520,7 @@ def test_every_word_has_a_mark_that_can_be_told_in_grey():
     assert len(shapes) == len(MARKS)
 
 
+@pytest.mark.whole
 def test_a_figure_names_its_stream_what_chance_would_keep_and_what_was_kept(folder):
     stream = start_stream()
     for gain in (5.0, -9.0):

@@ -502,6 +502,7 @@ def test_why_an_application_does_not_start(of_files, line, cause):
     assert error.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_a_cause_within_the_configuration(of_files):
     """Hydra wraps it, and says by default only the outer half."""
     configure(of_files, "server/nginx", "name: [nginx\n")

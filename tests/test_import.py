@@ -238,6 +238,7 @@ def test_numbers_that_are_not_the_sheets_are_findings(bring, tmp_path):
     ]
 
 
+@pytest.mark.whole
 def test_an_anonymous_bundle_names_no_folder(run, bring, tmp_path):
     bring(lines())
     run("import", tmp_path / "runs.csv", *WORDS, "--store", "named")

@@ -93,6 +93,7 @@ def test_every_remedy_installs_under_constraints(monkeypatch):
         assert name in known or not bare.search(path.read_text()), name
 
 
+@pytest.mark.whole
 def test_constraints_keep_what_is_installed(tmp_path):
     """pip itself says whether an extra could change a package that is there."""
     path = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

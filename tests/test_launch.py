@@ -310,6 +310,7 @@ def test_what_is_printed_meanwhile_is_no_answer_and_fills_no_pipe(server, odd):
     assert server.ask(*odd)["a"]["parameters"] > 1000
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("words", "told"), [("sorry", "sorry"), (" ", "no word")])
 def test_who_dies_over_a_question_is_a_failure_with_its_last_words(server, odd, words, told):
     Path("go").write_text(words)

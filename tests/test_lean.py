@@ -94,6 +94,7 @@ def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
         assert said.out == known.out
 
 
+@pytest.mark.whole
 def test_verify_says_what_it_can_not_recompute(exported):
     done = exported("verify", "out")
     assert "verified: 6 runs" in done.out

@@ -116,6 +116,7 @@ def test_what_prints_none_leaves_none(store, tmp_path):
     assert told(store) == []
 
 
+@pytest.mark.whole
 def test_an_unfinished_table_has_means_and_leaves_one_peek_for_each_number_of_seeds(store, capsys):
     plan = store.read_plan("fixture")
     for seed in (2, 1):

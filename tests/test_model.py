@@ -299,6 +299,7 @@ def test_images_of_another_size_are_refused():
         model(torch.zeros(1, 16, 16, 3))
 
 
+@pytest.mark.whole
 def test_dual_patch_norm_is_that_of_timm(oracle):
     norms = ("input_norm_layer", "proj_norm_layer")
     theirs = oracle("timm.models.naflexvit").NaFlexEmbeds(

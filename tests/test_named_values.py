@@ -34,6 +34,7 @@ def test_every_augmentation_is_listed():
     assert AUGMENTATIONS.keys() == field_keys(Augment).keys() - own - QUALIFIERS
 
 
+@pytest.mark.whole
 def test_every_kind_of_part_of_the_users_own_has_its_list_of_shipped_ones(shell):
     """A new kind of part needs a list."""
     chosen = " ".join(usage for usage, _ in CATALOGUE_KINDS.values())

@@ -122,6 +122,7 @@ def test_the_numbers_of_the_files_are_in_tables_and_frames(driven, monkeypatch):
     assert re.search(r"\| none \| [\d.]+ \| [-\d.]+ \| - \| [\d.]+ \| [\d.]+ \| [\d.]+ \|", text)
 
 
+@pytest.mark.whole
 def test_a_table_says_what_each_is_and_which_way_it_is_better(driven):
     short, expected = (driven.folder / "table.md").read_text(), defined(driven.folder)
     text = driven("table", "--notes", "full").out

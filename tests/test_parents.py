@@ -308,6 +308,7 @@ def test_weights_go_to_timm_and_come_back(copy, oracle):
     assert same(folder(copy, "wd=0.05#1", "back"), folder(copy, "none#1"))
 
 
+@pytest.mark.whole
 def test_weights_that_timm_has_not_are_refused(copy):
     text = copy("export", "w", "--weights", "dpn#1", "--names", "timm", code=2).err
     assert text.startswith("ablate: stem: ")

@@ -117,6 +117,7 @@ def test_every_kind_is_drawn_with_its_rows_and_columns(drawn):
         assert "mathdefault" not in svg
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "axis"), [("gain", 1), ("forest", 0)])
 def test_gains_and_intervals_stand_where_the_table_has_them(drawn, plan, table, kind, axis):
     """Marks come in threes: interval, mean and seeds; one scale explains all places of a panel."""
@@ -396,6 +397,7 @@ def test_maps_are_titled_by_row_and_setting_and_are_equally_large(plan, table, s
     assert len(widths) == 1  # of cells with 2 maps and with 3
 
 
+@pytest.mark.whole
 def test_means_without_a_bar_are_named_with_the_reason(plan, results, table, store):
     def said(results):
         return texts(figure(plan, tabulate(plan, results), "across", store.rundir))
@@ -419,6 +421,7 @@ def test_means_without_a_bar_are_named_with_the_reason(plan, results, table, sto
 # --- Files --------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("format", FIGURE_FORMATS)
 def test_the_same_figure_has_the_same_bytes(plan, table, store, format):
     one, other = (draw_figure(plan, table, "gain", store.rundir, format).content for _ in range(2))

@@ -110,6 +110,7 @@ def test_the_folder_stands_last_on_the_import_path(folder, monkeypatch):
     assert load(UsedPart("norm", "paints:A", {}, "1", str(folder))).version == 1
 
 
+@pytest.mark.whole
 def test_the_digest_is_of_the_code_that_was_loaded(folder):
     own, helper, unused = (
         folder / "package" / f"{name}.py" for name in ("own", "helper", "unused")

@@ -318,6 +318,7 @@ def copied(driven, tmp_path) -> Shell:
     return Shell(tmp_path, 100)
 
 
+@pytest.mark.whole
 def test_missing_predictions_are_told(copied):
     files_of(copied)[1][0].unlink()
     text = copied("table").out

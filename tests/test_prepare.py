@@ -114,6 +114,7 @@ def at_once(data: Data, folder: Path) -> None:
     assert cache.inspect_data(data, folder).decoded_images > 0
 
 
+@pytest.mark.whole
 def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sample):
     folder = tmp_path / "cache"
     killed_at = kill_decoding(

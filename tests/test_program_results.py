@@ -182,6 +182,7 @@ def test_event_files_of_tensorboard(shell, tmp_path, best):
     assert rule(shell) == [{"place": {"tensorboard": "tb"}, "best": best}]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("key", ["test/acc", pytest.param("test.acc", marks=pytest.mark.whole)])
 def test_a_key_of_a_nested_object(shell, tmp_path, key):
     by_hand(tmp_path / "hand", "nested")
@@ -425,6 +426,7 @@ def test_what_a_killed_attempt_wrote_does_not_count(shell, tmp_path, resumes):
     assert (first["from_step"], second["from_step"]) == (0, 1 if resumes else 0)
 
 
+@pytest.mark.whole
 def test_the_place_of_a_metric_and_the_rule_are_part_of_the_id(shell, monkeypatch):
     monkeypatch.chdir(shell.folder)
 

@@ -141,6 +141,7 @@ def test_it_needs_nothing_else_and_runs_nothing(driven, name):
     assert "default-src 'none'" in html
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["planted", "whole", "wide"])
 def test_every_number_of_the_gains_is_the_csvs(driven, name):
     told: dict[tuple[str, str], dict[str, float]] = {}
@@ -274,6 +275,7 @@ def test_a_place_that_can_not_be_written_is_named(driven, place):
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_what_is_no_regular_file_is_written_through_and_a_link_is_kept(driven):
     fifo, link, file = (driven.folder / name for name in ("fifo", "link", "file.html"))
     os.mkfifo(fifo)

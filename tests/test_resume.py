@@ -95,6 +95,7 @@ def test_straight_equals_stopped_and_resumed(settings, stops, tmp_path, cache):
     assert last["lr"] == learning_rate(run.optim, whole.total - 1, whole)
 
 
+@pytest.mark.whole
 def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache, monkeypatch):
     """The driver saw an epoch that the newest checkpoint does not have."""
     monkeypatch.setattr(journal, "BEAT_S", 0.0)
@@ -119,6 +120,7 @@ def test_a_prune_step_that_nobody_measured_ends_nothing(tmp_path, cache, monkeyp
         assert train_until(run, tmp_path / side, cache)["status"] == "finished"
 
 
+@pytest.mark.whole
 def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, monkeypatch):
     run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
     assert train_until(run, tmp_path / "whole", cache)["micro_batch"] == 64
@@ -149,6 +151,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
         assert outcome(copied, train_until(run, copied, cache)) == outcome(tmp_path / "a", straight)
 
 
+@pytest.mark.whole
 def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
     settings = {"train.precision": "fp64", "train.epochs": 2}
     settings |= {"model.dropout": 0.1, "model.drop_path": 0.1}
@@ -192,6 +195,7 @@ def test_test_scores_that_are_not_finite_end_the_run_as_diverged(tmp_path, cache
     assert train_until(run, tmp_path, cache)["status"] == "diverged"
 
 
+@pytest.mark.whole
 def test_a_run_that_learns_nothing_is_collapsed_and_one_that_learns_is_not(tmp_path, cache):
     good = train_until(digits(), tmp_path / "good", cache)
     assert not good["collapsed"]

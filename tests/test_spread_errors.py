@@ -66,6 +66,7 @@ def holds(rows, n, most, least=0.0, joint=False, seed=90):
     assert power >= least
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("n", SEEDS)
 @pytest.mark.parametrize(
     ("data", "name"),
@@ -122,6 +123,7 @@ def test_the_interval_of_a_near_copy_is_narrow(n):
     assert np.median(np.concatenate(halves)) <= 1.5 * t * (decayed - baseline).std() / math.sqrt(n)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("n", SEEDS)
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (-1.0, 1.0)], ids=["average", "change"])
 def test_averages_and_changes_of_columns(weights, n):

@@ -65,6 +65,7 @@ def test_the_error_of_looks_is_that_of_scipys_tests():
     assert found == pytest.approx(told.mean(), abs=0.008)
 
 
+@pytest.mark.whole
 def test_one_look_has_at_most_its_nominal_error_and_looks_have_no_order():
     assert stats.look_error((4,), family(2)) == pytest.approx(0.05, abs=0.006)
     assert stats.look_error((4,), family(10)) <= 0.05

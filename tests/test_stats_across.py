@@ -98,6 +98,7 @@ def test_one_column_says_nothing_of_other_architectures():
     assert found[1].gain.gain.n == 3
 
 
+@pytest.mark.whole
 def test_an_average_covers_what_it_says():
     """Gains that differ by column: over these columns the one interval holds, over others the
     other, which the first would miss.

@@ -78,6 +78,7 @@ FORECASTS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("method", "n", "effect", "correlation"), FORECASTS)
 def test_a_forecast_is_within_two_points_of_a_fresh_simulation(method, n, effect, correlation):
     found = stats.detect(0.3 * effect, n, Spread(0.3), method, correlation)

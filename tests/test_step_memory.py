@@ -114,6 +114,7 @@ def test_a_micro_batch_takes_its_share_of_the_images_and_the_sums_of_gradients()
         assert step / (larger - smaller) == pytest.approx(per_image, rel=0.02)
 
 
+@pytest.mark.whole
 def test_steps_of_other_memory_have_other_settings():
     """`answer_describe` counts runs of equal settings once."""
     base = f"{CIFAR} model.arch=Ti/4 train.micro_batch=null"

@@ -48,6 +48,7 @@ def labels(planned: Plan) -> list[str]:
 # --- What ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "scale", "rows", "columns", "runs"),
     [
@@ -162,6 +163,7 @@ def test_every_shipped_sweep_plans(name):
     assert set(scales) & small or name == "quickstart" or name.startswith("study_")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])
 def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name):
     trees = [cell.spec.tree for cell in plan(name).cells]

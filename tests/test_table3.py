@@ -48,6 +48,7 @@ APPENDIX_E = {
 }
 
 
+@pytest.mark.whole
 def test_a_run_is_as_appendix_e_says(table_3):
     """2,500 steps, batch 512, rate 3e-4, momentum .9, clip 1, 800 images (REFERENCE E.3, E.9)."""
     for cell in table_3.cells:

@@ -31,6 +31,7 @@ def words(text: str) -> str:
     return " ".join(text.replace("\\_", "_").replace("\\allowbreak{}", "").split())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "scale"), SHIPPED)
 def test_a_small_scale_of_a_paper_says_so_and_names_its_own_data(name, scale, tmp_path):
     planned = plan(name, scale=scale)

@@ -181,6 +181,7 @@ def test_a_yaml_with_a_mistake_is_one_line(toy, before, after, line):
     assert re.search(line, refused("trainer=toy", "trainer.steps=1,2"))
 
 
+@pytest.mark.whole
 def test_what_a_metric_is_called_is_no_part_of_an_id_but_its_reading_is(toy):
     before = ids("trainer.lr=0.1,0.2")
     for old, new, same in (
@@ -707,6 +708,7 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
     assert second.read_result()["test"]["score"] == pytest.approx(expected(0.1, 0, 80), abs=1e-9)
 
 
+@pytest.mark.whole
 def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
     """Where chance is declared, of the first metric; `other` declares none."""
     write_files(toy, conf__trainer__toy_yaml=YAML.replace("chance: 0.2", "chance: 0.9"))

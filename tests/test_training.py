@@ -131,6 +131,7 @@ def bits(training: Training) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("at", [0, 1, 3, 5])
 def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_been(run, at):
     straight, stopped = begun(run, 6), begun(run, at)
@@ -398,6 +399,7 @@ def test_a_task_is_a_registration_and_a_class(swept):
     assert said["verify"].out.startswith("verified: 4 runs")
 
 
+@pytest.mark.whole
 def test_a_metric_of_another_task_is_refused_and_tasks_are_not_mixed(swept):
     said = swept[1]["top5"].err
     assert said == "ablate: --show: expected one of mae, mse, auc, epochs_to:SHARE, got 'top5'\n"

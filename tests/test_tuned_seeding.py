@@ -96,6 +96,7 @@ def given(plan):
     return {cell.row: len(cell.seeds) for cell in plan.cells}
 
 
+@pytest.mark.whole
 def test_each_seed_that_a_look_gives_out_brings_a_search_of_its_own(planned, tmp_path):
     plan = planned()
     for seed in (0, 1, 2, 6):

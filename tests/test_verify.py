@@ -165,6 +165,7 @@ def test_every_digit_of_a_result_and_of_its_metrics_is_watched(store, label):
 RESULT = ("result.json", "metrics.jsonl", "run.json", "predictions.npy", "weights.safetensors")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", RESULT)
 def test_a_file_that_is_cut_or_gone_or_has_a_flipped_bit_is_found(store, name):
     run = run_of(store)

@@ -54,6 +54,7 @@ def test_parameters_are_as_many_as_published(arch, parameters):
         assert counts["multiply_adds"] / 1e9 == pytest.approx(17.58, rel=0.01)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("star", ["", "_star"])
 @pytest.mark.parametrize(("size", "heads"), [("t", (3, 4)), ("s", (6, 9)), ("b", (12, 16))])
 def test_dtn_adds_six_numbers_a_head_and_norm(star, size, heads):
