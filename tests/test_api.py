@@ -510,6 +510,7 @@ if after:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("error", ["ablate.Store('no').sweep()", "1 / 0"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_hook_of_the_programs_own_gets_every_error(here, before, error):

@@ -107,6 +107,7 @@ def test_a_space_in_a_list_or_in_quotes_parts_no_words():
     assert settings == [probes | prompts, probes | {"stem": "dpn"}]
 
 
+@pytest.mark.whole
 def test_a_file_says_what_changes_set_together(shell, monkeypatch):
     monkeypatch.chdir(shell.folder)
     Path("both.yaml").write_text(

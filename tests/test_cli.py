@@ -255,6 +255,7 @@ SPELLINGS = [
 MISTAKES += [(f"config {kind}={name}", [kind, f"'{name}'", keys]) for kind, name, keys in SPELLINGS]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("line", "named"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_told_in_one_line_before_anything_trains(shell, line, named):
     worker = ["launcher=inline"] * (" train." in line)
@@ -324,6 +325,7 @@ UNREADABLE = [
 ]
 
 
+@pytest.mark.whole
 def test_words_that_no_command_can_read_are_one_line_too(shell):
     lines = [words.split() for words, _ in UNREADABLE]
     for (words, said), done in zip(UNREADABLE, shell.several(*lines), strict=True):

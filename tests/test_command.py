@@ -139,6 +139,7 @@ def test_the_last_match_on_the_output_is_the_result(toy, shell):
     assert [each["test"] for each in results(toy).values()] == [{"acc": 2.0}]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("fails", [False, True], ids=["ends well", "fails"])
 def test_no_value_on_validation_data_is_matched_as_the_result(toy, shell, fails):
     """Our line on a step of the curves stands in the log, here within a line of the program."""
@@ -334,6 +335,7 @@ def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how)
 # --- What is planned ----------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -624,6 +626,7 @@ def test_the_cause_of_a_failure_is_its_exception_else_its_last_line(lines, cause
     assert system.failure_cause(lines) == cause
 
 
+@pytest.mark.whole
 def test_an_edit_while_it_runs_is_told(toy, shell):
     """The first run edits its own file: what a program loads late may be another code."""
     text = "import os\nif '--seed 0' in ' '.join(__import__('sys').argv):\n"
@@ -647,6 +650,7 @@ def test_what_cannot_be_started(toy, shell):
     assert "trainer.command: ./no-such-program: No such file or directory" in done.out + done.err
 
 
+@pytest.mark.whole
 def test_the_result_of_an_attempt_that_failed_is_none_of_the_next(toy, shell):
     """The first attempt writes a result and fails; the second writes none."""
     (toy / "train.py").write_text(

@@ -431,6 +431,7 @@ def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
     assert not (shell.folder / "runs" / "ledger.db").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["table2", "table4", "table1_fewshot", "table1_fewshot@jft"])
 def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
     sweep, _, scale = name.partition("@")

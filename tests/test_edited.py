@@ -75,6 +75,7 @@ def test_untouched_files_are_read_without_a_word(store, ask):
         assert (code, "ithheld" in text) == (0, False)
 
 
+@pytest.mark.whole
 def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask):
     run = first(store)
     folder = store.rundir(run.id)

@@ -286,6 +286,7 @@ def test_a_batch_larger_than_the_pool_is_none_of_its_business(measured):
     assert "finished" not in measured(*words).out  # the runs are there
 
 
+@pytest.mark.whole
 def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
     words = ("train.steps=40", "optim.warmup_epochs=1", "probe=[fewshot]")
     common = ("seeds=1", "launcher=inline", "--as")

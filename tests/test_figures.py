@@ -352,6 +352,7 @@ def test_pairs_share_a_scale_and_show_the_interval_of_each_effect():
         assert table.metric_of().text(line.gain.mean, sign=True) in axes.get_title("left")
 
 
+@pytest.mark.whole
 def test_a_pair_that_is_not_distinguished_from_zero_is_grey():
     plan, table = designed()
     verdicts = [line.verdict for line in pair_lines(table)]

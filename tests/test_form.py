@@ -56,6 +56,7 @@ def colours(svg: str) -> dict[str, set[str]]:
 # --- Of a paper ---------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["gain", "forest"])
 def test_a_pdf_has_its_size_and_whole_fonts(kind):
     made = drawn(20, kind, FigureForm("paper", COLUMN), "pdf").content

@@ -507,6 +507,7 @@ def test_a_metric_of_the_curve_is_an_analysis_and_is_verified(stored):
     assert "did you mean 'auc'" in stored("plan", *SWEEP, "analysis.metric=auk", code=2).err
 
 
+@pytest.mark.whole
 def test_plan_forecasts_what_can_be_told(stored):
     stored("sweep", *SWEEP, *SHORT, "launcher=inline")
     text = stored("plan", *SWEEP, *SHORT, "launcher=inline", "--detect", "5").out

@@ -82,6 +82,7 @@ def test_a_strangers_bundle_is_printed_as_text(gauge, format):
         assert "31mred" in plain(told)
 
 
+@pytest.mark.whole
 def test_a_label_that_is_a_key_stays_as_it_is(gauge):
     """Where a program reads, it reads what is there."""
     bundle = exported(gauge)

@@ -213,6 +213,7 @@ def test_a_star_import_is_no_pinned_code(folder):
         stream.attempt()
 
 
+@pytest.mark.whole
 def test_a_pattern_of_pinned_files_misses_the_copies_in_the_store(folder):
     """The store keeps copies of the pinned files from the start on."""
     stream = start_stream(pins=["**/evaluation.py"])

@@ -297,6 +297,7 @@ def script(folder):
     return Stream.start("idea", "trainer=go", "launcher=inline")
 
 
+@pytest.mark.whole
 def test_a_program_may_be_executed_from_its_copy_and_when_restored(script, folder, run):
     (folder / "go.sh").write_text(SCRIPT.replace("COMMENT", "another"))
     assert script.attempt().word in ("discard", "undecided")

@@ -256,6 +256,7 @@ def test_the_same_content_against_another_baseline_has_other_runs(folder):
     assert stream_record("other").proposal_seeds(1, 4) == seeds[0]
 
 
+@pytest.mark.whole
 def test_a_simplification_gives_no_second_chance(folder):
     """The measure is the same, and so is the answer."""
     stream = start_stream()
@@ -489,6 +490,7 @@ def test_a_stop_while_the_code_is_read_ends_the_proposal(folder, monkeypatch):
     assert {*runs.iterdir()} == before
 
 
+@pytest.mark.whole
 def test_a_sweep_of_a_stream_goes_on_by_the_stream_alone(folder):
     stream = start_stream()
     write_trainer(folder, gain=5.0)

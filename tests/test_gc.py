@@ -77,6 +77,7 @@ def dead() -> int:
 # --- Runs and sweeps ----------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_nothing_goes_while_sweeps_refer_to_all(store, shell):
     before = contents(store.runs), contents(store.cache)
     assert found(store) == []

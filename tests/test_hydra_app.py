@@ -459,6 +459,7 @@ def test_a_configuration_next_to_the_script(of_files):
 # --- What it prints, and how it fails -----------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_what_else_the_program_prints_is_no_configuration(of_files):
     noise = FILES_APP.replace("import hydra\n", "import hydra\nprint('hydra:\\n  x: 1\\nlr: 2')\n")
     (of_files.folder / "app.py").write_text(noise + "    print('elapsed: 3.5')\n    print('- x')\n")
@@ -542,6 +543,7 @@ def test_a_folder_that_is_not_there_is_named(of_files):
     assert "nosuch" in error
 
 
+@pytest.mark.whole
 def test_a_dollar_in_the_path_of_an_application_is_named(of_files):
     """Hydra fills its help by string.Template, which takes it for a variable."""
     folder = of_files.folder / "a$b"

@@ -64,6 +64,7 @@ def parts():
     yield escape(" ".join(SPECIAL))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("paper", ["[onecolumn]{article}", "[twocolumn]{article}", "{IEEEtran}"])
 def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
     if "IEEE" in paper and not has("IEEEtran.cls"):

@@ -265,6 +265,7 @@ def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(fin
     assert "skipped" not in read["analysis"]
 
 
+@pytest.mark.whole
 def test_another_store_knows_what_was_skipped_and_what_had_begun(finished, capsys):
     """Else a merged store could skip, as one that nobody has seen, a run that failed before."""
     pre, post = (cell.ids[3] for cell in finished.read_plan("fixture").cells)

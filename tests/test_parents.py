@@ -385,6 +385,7 @@ def test_a_parent_removed_by_hand_is_trained_again_and_gc_keeps_it(copy):
     assert copy("table", "tuned", "--format", "tidy").out == table
 
 
+@pytest.mark.whole
 def test_a_parent_whose_weights_were_edited_is_named(copy):
     weights = folder(copy, "dpn#0.from").weights
     content = weights.read_bytes()

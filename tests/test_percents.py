@@ -105,6 +105,7 @@ def test_a_percent_is_shown_once_or_a_hundred_times():
     one_line(str(caught.value), "trainer.metrics.acc.scale: 10", "100 or 1", "`scale: 1`")
 
 
+@pytest.mark.whole
 def test_shares_beyond_1_are_shares_where_a_range_allows_them(shell):
     declare(shell.folder, "function", range=[0, None])
     (shell.folder / "p.py").write_text(FUNCTION.replace("50 + run.seed", "1.25"))

@@ -408,6 +408,7 @@ SWEEP = ("sweep", "optim.lr=0.001,0.002", "data=imagefolder", "data.path=images"
 SWEEP += ("data.broken=skip", "model.arch=mu/4", "model.depth=1", "train.batch=8", "train.steps=3")
 
 
+@pytest.mark.whole
 def test_what_is_left_out_or_twice_there_is_said_and_stands_in_the_table(shell):
     images = shell.folder / "images"
     for split, number, seed in (("train", 30, 0), ("test", 8, 1000)):

@@ -340,6 +340,7 @@ def test_files_without_which_figures_stand_are_retried_until_verify_finds_nothin
     assert copied("table", "--format", "tidy").out == before
 
 
+@pytest.mark.whole
 def test_damaged_files_are_named_all_at_once_and_retried_to_the_same_bits(copied):
     before = copied("table", "--format", "tidy").out
     folders = sorted((copied.folder / "runs" / "runs").iterdir())

@@ -110,6 +110,7 @@ def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache
     assert len(RunDir(tmp_path / "b").read_metrics()) == 1
 
 
+@pytest.mark.whole
 def test_a_prune_step_that_nobody_measured_ends_nothing(tmp_path, cache, monkeypatch):
     """prune.json with a flipped bit still parses: the driver names steps of metrics.jsonl."""
     monkeypatch.setattr(journal, "BEAT_S", 0.0)

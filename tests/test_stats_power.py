@@ -89,6 +89,7 @@ def test_a_forecast_is_within_two_points_of_a_fresh_simulation(method, n, effect
     assert again == pytest.approx(0.8, abs=0.02)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "method", [family(9), family(5, spread="images"), family(5, spread="paired"), Method()]
 )
@@ -123,6 +124,7 @@ def test_points_and_spreads_scale_together_and_the_answer_repeats():
     assert ten.smallest.expected == pytest.approx(10 * one.smallest.expected)
 
 
+@pytest.mark.whole
 def test_more_than_a_hundred_seeds_is_none():
     seeds = stats.detect(0.42, 3, Spread(1.0, 12), Method()).seeds
     assert seeds.low is not None

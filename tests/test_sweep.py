@@ -443,6 +443,7 @@ def test_names(words, options, name):
     assert plan(*words.split(), **options).name == name
 
 
+@pytest.mark.whole
 def test_the_users_sweeps_come_first():
     assert len(plan("quickstart").rows) == 4
     write("title: mine\n" + SMALL, "quickstart")

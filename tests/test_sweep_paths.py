@@ -102,6 +102,7 @@ def test_a_file_that_declares_another_sweep_now_is_noticed():
     assert noted() == []  # the store is read from another folder
 
 
+@pytest.mark.whole
 def test_a_row_is_renamed_without_training(shell):
     """`table` and `status` say that the file is another; the same `sweep` takes the label."""
     small = "base: {recipe: quick, data: digits, train.steps: 4, model.depth: 1}\nseeds: 2\n"

@@ -195,6 +195,7 @@ def test_what_a_metric_is_called_is_no_part_of_an_id_but_its_reading_is(toy):
         assert (ids("trainer.lr=0.1,0.2") == before) is same, new
 
 
+@pytest.mark.whole
 def test_the_versions_of_what_it_imports_are_in_the_id(toy, monkeypatch):
     import importlib.metadata as metadata
 

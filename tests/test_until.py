@@ -175,6 +175,7 @@ def falsely_told(state):
     return np.isin(state.decided, (Decision.BETTER, Decision.WORSE)).any(-1).mean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("tables", [400, pytest.param(2_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("data", "rows", "joint"),
@@ -219,6 +220,7 @@ def test_a_course_without_images_keeps_the_family_wise_error(name, spread):
     assert falsely_told(state) <= BOUNDS.get(name, 0.067)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("gain", "runs"), [(0, 67), (1.5, 97), (3, 62)])
 def test_the_runs_that_a_plan_expects_are_simulated(gain, runs):
     found = stats.runs_until(Sequential(LOOKS, 1.5, contrasts=9), 9, gain)

@@ -180,6 +180,7 @@ def timm_model(oracle, run):
     return timm.VisionTransformer(**arguments, norm_layer=norm).double()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("changes", EXPORTED, ids=tiny.names)
 def test_exported_weights_give_the_same_logits_in_timm(changes, oracle):
     run = tiny.run({"model.depth": 3, "model.width": 48, "model.heads": 3, **changes})

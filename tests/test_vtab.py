@@ -308,6 +308,7 @@ def test_what_does_not_go_together_is_refused(here, words, line):
 # --- Coloured digits ----------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
     slices = {"train": "train[:800]", "validation": "validation[:200]", "test": "seen"}
     common = {"name": "coloured_digits", "source": "coloured", **slices, "order": "keyed"}

@@ -327,6 +327,7 @@ def test_a_column_maps_by_its_heading_too(tmp_path):
         column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")
 
 
+@pytest.mark.whole
 def test_a_rate_that_both_searched_is_no_difference(here, monkeypatch):
     regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
     recipe = {"recipe": "quick", "data": "digits", "data.size": 32}
