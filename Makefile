@@ -16,7 +16,7 @@ sweep: $(TOOL)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
-# What is over in a moment, and the rules of statistics: 7 to 11 minutes on two cores.
+# What is over in a moment, and the rules of statistics: about 6 minutes on two cores.
 test: $(STAMP)
 	$(PYTEST) -m "not whole and not slow and not faults and not cluster and not tour" $(SPREAD)
 
