@@ -142,8 +142,8 @@ class StreamLog:
             )
         verb = "was" if kept_count == 1 else "were"
         return (
-            f"Had none of the {judged_count} proposals gained anything, at most {bound} would have "
-            f"been kept; {kept_count} {verb}"
+            f"Had none of the {judged_count} proposals gained anything, at most {bound} would be "
+            f"kept on average; {kept_count} {verb}"
         )
 
     @property
