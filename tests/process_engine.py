@@ -59,6 +59,12 @@ class Processes:
             if self.jobs[job].poll() is None:
                 os.kill(self.jobs[job].pid, signal.SIGKILL)
 
+    def end(self) -> None:
+        """Kill the jobs that are left, and wait until they are gone."""
+        self.cancel(self.jobs)
+        for job in self.jobs.values():
+            job.wait()
+
     def log(self, job: str) -> str:
         return str(self.root / f"job-{job}.log")
 
