@@ -118,7 +118,7 @@ def test_a_sweep_shares_its_long_runs_alone_to_the_same_results(ask, here, monke
     monkeypatch.setattr(world_sizes, "MEETING_S", 0.0)  # these take seconds
     (here / "three.yaml").write_text(
         "base: {data: digits, recipe: quick, model.depth: 2, train.micro_batch: 16}\n"
-        "variants: [{none: {stem: none}}]\nacross: {train.steps: [60, 4, 5]}\n"
+        "variants: [{none: {stem: none}}]\nacross: {train.steps: [200, 4, 5]}\n"
     )
     words = str(here / "three.yaml"), "seeds=1"
 
@@ -127,13 +127,13 @@ def test_a_sweep_shares_its_long_runs_alone_to_the_same_results(ask, here, monke
         assert code == 0, said
         return said
 
-    assert re.search("devices of a run: train.steps=60: 2, for .*; others: one\n", told("plan"))
+    assert re.search("devices of a run: train.steps=200: 2, for .*; others: one\n", told("plan"))
     of = json.loads(told("plan", "--format", "json"))["variants"]
     assert [variant["devices"] for variant in of] == [2, 1, 1]
     assert "trains 2 runs at once: cpu:0, cpu:1" in told("doctor")
     told("sweep", "--quiet", "--yes")
     results = [json.loads(path.read_text()) for path in here.glob("runs/runs/*/result.json")]
-    assert {(each["step"], each["ranks"]) for each in results} == {(60, 2), (4, 1), (5, 1)}
+    assert {(each["step"], each["ranks"]) for each in results} == {(200, 2), (4, 1), (5, 1)}
     with Ledger.reading(Store(here / "runs")) as ledger:  # for the forecast of another number
         noted = ledger.last_detail("finished")
     assert sorted(each.get("ranks", 1) for each in noted.values()) == [1, 1, 2]

@@ -134,11 +134,11 @@ class Command:
             content = json.dumps(files, sort_keys=True).encode()
             self.attempt.note(plugins={"trainer": code_file_hash(content)})
         if table and table == states(table):
-            name = program.result.path
+            store = str(self.rundir.runs.parent)
+            delete = shlex.join(["ablate", "run", self.rundir.id, "--delete", "--store", store])
             raise UserError(
-                f"trainer.result: {name}: this attempt, which resumed, wrote nothing to it; if "
-                f"nothing was left to do, `ablate run {self.rundir.path.name} --delete` and sweep "
-                f"again"
+                f"trainer.result: {program.result.path}: this attempt, which resumed, wrote "
+                f"nothing to it; if nothing was left to do, `{delete}` and sweep again"
             )
         source, result = read_result(program, folder, output, self.run)
         self.handle.give(source, result, read_predictions(program, folder))
