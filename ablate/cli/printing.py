@@ -76,7 +76,11 @@ class TableView:
     ] = None
     strict: Annotated[
         bool,
-        flag("--strict", "Refuse to mix unlike runs; withhold verdicts after undeclared looks."),
+        flag(
+            "--strict",
+            "Refuse to mix unlike runs; withhold the verdicts of a table that was changed after a "
+            "look, or that has fewer seeds.",
+        ),
     ] = False
 
     def check(self) -> None:
