@@ -29,7 +29,7 @@ EXAMPLES = {
     "show": "show 'Dual PatchNorm#2'",
     "table": "table quickstart --show gain,n,verdict --format md",
     "plot": "plot quickstart gain",
-    "trials": "trials table7",
+    "trials": "trials table7@smoke",
     "mcp": "mcp --allow sweep",
     "report": "report quickstart",
     "export": "export quickstart handed-on",
