@@ -81,6 +81,10 @@ def test_printed_words_of_any_value_declare_it(value, other):
     assert (again, repr(again)) == (declared, repr(declared))
 
 
+def test_a_label_of_several_words_needs_no_escaped_quotes_in_a_shell():
+    assert shlex.join([Word("columns", ("patch 4",)).text]) == """'columns="patch 4"'"""
+
+
 def test_printed_options_declare_the_same():
     declared = Declared("mine", (), OPTIONS)
     assert declare(*declared.texts) == declared

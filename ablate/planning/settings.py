@@ -201,6 +201,7 @@ def value_text(value: Any) -> str:
 
 # Texts that Hydra's grammar reads as they stand; it reads words such as "null" as other values.
 _BARE = re.compile(r"(\.{0,2}/|[A-Za-z_])[\w/.@%+:-]*|\d+(\.\d+)?[kM]", re.ASCII)
+_SPACED = re.compile(r"[\w/.@%+:-]+( [\w/.@%+:-]+)+", re.ASCII)  # bare words with spaces between
 _VALUE_WORDS = ("true", "false", "null", "nan", "inf")
 
 
@@ -210,6 +211,8 @@ def _hydra_text(value: Any) -> str:
         return f"[{','.join(map(_hydra_text, value))}]"
     if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _VALUE_WORDS:
         return value
+    if isinstance(value, str) and _SPACED.fullmatch(value):
+        return f'"{value}"'  # a shell's quotes around it are single ones
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return hydra_override("", value).removeprefix("=")
