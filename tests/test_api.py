@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ from scipy import stats
 
 import ablate
 from ablate.api.errors import in_python
+from ablate.api.training import check_outcome
+from ablate.planning.expand import plan_from_words
 from ablate.report.formats.layout import UNFINISHED
+from ablate.running.driver import Outcome
 from ablate.shared.errors import Failure, UserError
 from ablate.store.folder import StoreFolder
+from ablate.store.progress import SweepProgress
 from ablate.store.store import Store as OpenStore
 
 WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
@@ -539,6 +544,26 @@ def test_runs_that_fail_are_a_failure_and_named_on_standard_error(users, capsys)
     assert out == ""
     assert [line for line in err.splitlines() if line.startswith("failed: ") and "0.1" in line]
     assert "finished: " not in err
+
+
+def test_a_place_that_was_given_up_earlier_hides_not_why_the_sweep_stopped(here):
+    [plan, *_] = plan_from_words(["stem=none,dpn", "seeds=2"], store=Path("runs"))
+    counts = {"failed": 3, "interrupted": 1}
+    outcome = Outcome(
+        plan,
+        SweepProgress(plan.name, 4, counts, []),
+        signal=None,
+        retired=("gpu:1",),
+        stopped="3 runs failed alike",
+    )
+    with pytest.raises(Failure) as caught:
+        check_outcome(outcome, OpenStore(here / "runs"))
+    for text in ("3 runs failed alike", "--retry failed", "0 of 4"):
+        assert text in str(caught.value)
+    assert "gpu:1" not in str(caught.value)
+    with pytest.raises(Failure) as caught:  # no place is left
+        check_outcome(replace(outcome, stopped=None), OpenStore(here / "runs"))
+    assert "gpu:1" in str(caught.value)
 
 
 def test_import_ablate_takes_nothing_along():

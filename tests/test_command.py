@@ -589,6 +589,26 @@ def test_a_run_without_a_whole_result(toy, shell, text, status, line):
 
 
 @pytest.mark.whole
+def test_a_run_that_was_lost_says_by_which_signal_or_silence(toy, shell):
+    (toy / "train.py").write_text(
+        "import os, signal, sys, time\n"
+        "if sys.argv[1] == 'silent': time.sleep(60)\n"
+        "os.kill(os.getpid(), signal.Signals[sys.argv[1]])\n"
+    )
+    declare(toy, "curves", command="python train.py {how} {folder}", keys={"how": "silent"})
+    ways = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL", "silent")
+    words = (f"trainer.how={','.join(ways)}", "launcher.attempts=1", "launcher.hang_s=5", "seeds=1")
+    done = shell("sweep", "trainer=toy", *words, code=1)
+    for text in (done.out, shell("status").out):
+        reasons = dict(re.findall(r"^(?:failed|hung): (\w+)#0: (.*) \(", text, re.MULTILINE))
+        assert reasons.keys() == {*ways}
+        for way in ways:
+            assert (way in reasons[way]) == (way != "silent")
+            assert ("memory" in reasons[way]) == (way == "SIGKILL")
+            assert ("launcher.hang_s" in reasons[way]) == (way == "silent")
+
+
+@pytest.mark.whole
 def test_curves_are_read_in_parts_whatever_their_size(toy, shell):
     """Cells that are longer than Python's csv takes by default, and many lines at once."""
     (toy / "train.py").write_text(

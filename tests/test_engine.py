@@ -130,6 +130,17 @@ def test_a_limit_without_time_to_train_is_refused(tmp_path):
     assert "launcher.grace_s=90" in str(refused.value)
 
 
+@pytest.mark.parametrize("limit", ["4h", "90s", "1:00:00:00", "UNLIMITED"])
+def test_a_limit_that_can_not_be_given_in_the_unit_of_the_engine_is_refused(tmp_path, limit):
+    for name in ("sge", "pbs", "lsf", "kubernetes"):
+        with pytest.raises(UserError) as refused:
+            engine(name, tmp_path, time=limit)
+        assert str(refused.value).startswith("launcher.time: ")
+        assert str(refused.value).endswith(f" {limit}")
+    assert "h_rt" not in " ".join(engine("sge", tmp_path, time="").request(1).words)
+    assert f"--time={limit}" in engine("slurm", tmp_path, time=limit).request(1).words
+
+
 def test_a_job_of_lsf_has_its_gpus_alone(tmp_path):
     for gpus, options in ((2, {"num=2:j_exclusive=yes"}), (0, set())):
         words = engine("lsf", tmp_path, gpus=gpus).request(1).words

@@ -148,6 +148,7 @@ def test_only_what_is_stuck_is_ended_as_hung(here, monkeypatch, sweep, where):
         [stuck] = [run.id for run in plan.runs() if run.cell.row == "stuck"]
         times = [(kind, at) for at, kind, _ in ledger.events(stuck) if kind in ("started", "hung")]
     assert states == {**dict.fromkeys(ALIVE[sweep], "finished"), "stuck": "hung"}, view.lines
+    assert "launcher.hang_s" in (store.liveness.notes(store.rundir(stuck)).error or "")
     assert [kind for kind, _ in times] == ["started", "hung"] * 2
     for (_, started), (_, hung) in zip(times[::2], times[1::2], strict=True):
         assert HANG_S < hung - started < 2.5 * HANG_S

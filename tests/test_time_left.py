@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.run.rundir import RunDir
 from ablate.run.spec import RunSpec
-from ablate.running.time_left import left_s
+from ablate.running import time_left
+from ablate.running.time_left import TimeLeft, left_s
 from ablate.shared.notes import Notes
 from ablate.store.events import RunState
 from ablate.store.progress import SweepProgress, Worker
@@ -164,3 +166,36 @@ def test_a_run_that_went_on_foresees_its_end_by_what_it_did_since():
     )
     seconds = left_s([run], progress, {run.id: (0.0, None)}, work, slots=1, moment=30.0)
     assert seconds == pytest.approx(10.0)  # 300 steps took 30 s, and 100 are left
+
+
+def test_a_run_during_which_the_clock_was_set_back_tells_nothing():
+    course, work = simulate((4,), 1, seed=0)
+    ended, running = (run.id for run in course.runs[:2])
+    end = course.spans[ended][1]
+    progress = course.progress(end + 10)
+
+    def estimate(start: float, moment: float) -> float | None:
+        times = {ended: (start, end), running: (end, None)}
+        return left_s(course.runs, progress, times, work, slots=1, moment=moment)
+
+    whole = estimate(0.0, end + 10)
+    assert estimate(end + 3600, end + 10) == pytest.approx(whole, rel=0.2)  # by the one at work
+    assert estimate(0.0, end - 3600) == pytest.approx(whole, rel=0.2)  # by the one that ended
+    assert estimate(end + 3600, end - 3600) is None
+
+
+def test_the_estimate_follows_the_runs_after_the_clock_was_set_back(monkeypatch):
+    course, work = simulate((4,), 1, seed=0)
+    start, end = course.spans[course.runs[1].id]
+    clock = SimpleNamespace(wall=start, steady=50.0)
+    stand_in = SimpleNamespace(time=lambda: clock.wall, monotonic=lambda: clock.steady)
+    monkeypatch.setattr(time_left, "time", stand_in)
+    monkeypatch.setattr(time_left, "known_work", lambda plan, store: work)
+    plan = SimpleNamespace(name="s", runs=lambda: course.runs, to_come=0)
+    ledger = SimpleNamespace(run_times=lambda sweep: course.times(start))
+    estimate, answers = TimeLeft(None), []
+    for share in (0.25, 0.5, 0.75):  # of the second run
+        now = start + share * (end - start)
+        clock.wall, clock.steady = now - 3600, 50.0 + now
+        answers.append(estimate.seconds(plan, course.progress(now), ledger))
+    assert answers[0] - answers[2] == pytest.approx((end - start) / 2, rel=0.15)

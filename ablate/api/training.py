@@ -457,17 +457,17 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
             f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
         )
     tally = f"{progress.ended_count} of {count_text(progress.total, 'run')} done"
-    if len(outcome.retired) and progress.counts.get("interrupted"):
-        raise Failure(
-            f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{tally}; the same command goes on"
-        )
     lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
     retry_words = ("--retry", ",".join(lost)) if lost else ()
     retry = store.command("sweep", *plan.words, *retry_words)
     status_command = store.command("status", plan.name)
     if outcome.stopped is not None:
         raise Failure(f"{plan.name}: {outcome.stopped}; {tally}; mend it, and `{retry}` goes on")
+    if outcome.retired and progress.counts.get("interrupted"):
+        raise Failure(
+            f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
+            f"{tally}; the same command goes on"
+        )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})

@@ -473,8 +473,10 @@ class Drive:
             if active.slot is not None:
                 self.places.note_result(active.slot.place)
         elif active.is_hung:
+            error = f"no sign of life for {self.hang_s:.0f} s (launcher.hang_s), so it was killed"
+            folder.lock.add(error=error)
             self.board.record(run, "hung")
-            self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
+            self._say("hung", run, self._error(folder))
         else:
             died = self._judge_end(run, active, exit_reason)
             if died and exit_reason in (STOPPED, DISK_FULL):
@@ -494,7 +496,7 @@ class Drive:
         room = exit_reason == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
         died = is_death(exit_reason, exit_code, was_asked=was_asked, room=room)
         if died:
-            if exit_reason is None:
+            if exit_reason is None and not active.liveness.notes(folder).error:
                 folder.lock.add(error=exit_words(exit_code or 0))
             elif exit_reason == STOPPED:
                 folder.lock.add(error=UNASKED)

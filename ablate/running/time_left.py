@@ -43,6 +43,7 @@ class TimeLeft:
         self._plan: Plan | None = None
         self._runs: list[PlannedRun] = []
         self._work: Mapping[CellPlace, float] = {}
+        # Moments are seconds of a monotonic clock: the one on the wall may be set back.
         self._workers: list[tuple[float, int]] = []  # (moment, how many)
         self._read_at = 0.0
         self._answer: float | None = None
@@ -50,7 +51,7 @@ class TimeLeft:
     def seconds(self, plan: Plan, progress: SweepProgress, ledger: Ledger) -> float | None:
         """Return the seconds left; None where nothing is trained or too little is known. The
         estimate is made once a second at most."""
-        moment = time.time()
+        moment = time.monotonic()
         if plan is not self._plan:
             self._plan, self._runs = plan, list(plan.runs())
             self._work = known_work(plan, self._store)
@@ -68,7 +69,7 @@ class TimeLeft:
                 ledger.run_times(plan.name),
                 self._work,
                 slots=max(count for _, count in self._workers),
-                moment=moment,
+                moment=time.time(),
                 to_come=plan.to_come,
             )
         return self._answer
@@ -155,7 +156,7 @@ def _measured(
 ) -> tuple[dict[CellPlace, float], dict[CellPlace, float]]:
     """Return the mean seconds of a run of each cell, and those of its whole trainings, without runs
     that diverged. They are of the runs that have ended; of a cell without one, as its running ones
-    foresee it."""
+    foresee it. A run during which the clock was set back tells nothing."""
     ended: dict[CellPlace, list[float]] = defaultdict(list)
     finished: dict[CellPlace, list[float]] = defaultdict(list)
     foreseen: dict[CellPlace, list[float]] = defaultdict(list)
@@ -165,11 +166,11 @@ def _measured(
             continue
         cell, state = _place(run), states.get(run.id, RunState())
         if end is not None and state.status in FINAL_STATUSES:
-            if state.step == 0:  # where it started last
+            if state.step == 0 and end >= start:  # the step: where it started last
                 ended[cell].append(end - start)
                 if state.status != "diverged":
                     finished[cell].append(end - start)
-        elif run.id in workers:
+        elif run.id in workers and moment >= start:
             share = _share_since_start(workers[run.id].notes)
             if share >= LEAST_SHARE:
                 foreseen[cell].append((moment - start) / share)

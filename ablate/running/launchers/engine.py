@@ -72,7 +72,7 @@ class FileEngine:
         self._answered_at: dict[str, float] = {}  # when, in seconds of a monotonic clock
         self.silence = ""
         self._unreachable: set[str] = set()
-        _check_limit(settings)
+        _check_limit(settings, self._file)
         self._check_missing()
 
     # --- Requests -------------------------------------------------------------------------------
@@ -484,12 +484,17 @@ def is_there(state: State) -> bool:
     return state in ("waiting", "running")
 
 
-def _check_limit(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for a limit that leaves no time to train."""
-    limit_s, grace_s = seconds(settings.get("time", "")), settings["grace_s"]
+def _check_limit(settings: Mapping[str, Any], file: EngineFile) -> None:
+    """Raise UserError for a limit that leaves no time to train, and for one that can't be given to
+    the engine in its unit. An engine that takes the text as it is, such as Slurm, may know more
+    forms."""
+    limit, grace_s = settings.get("time", ""), settings["grace_s"]
+    limit_s = seconds(limit)
+    if limit and limit_s is None and file.uses("seconds", "minutes"):
+        raise UserError(f"launcher.time: expected minutes, H:MM:SS or D-HH:MM, got {limit}")
     if limit_s is not None and limit_s <= grace_s:
         raise UserError(
-            f"launcher.time: {settings['time']} is not more than launcher.grace_s={grace_s}, which "
+            f"launcher.time: {limit} is not more than launcher.grace_s={grace_s}, which "
             f"is kept for checkpoints"
         )
 

@@ -275,7 +275,11 @@ class Command:
     def _die(self, number: int) -> NoReturn:
         """End this worker by SIGKILL after its program was killed, so that whoever drives the sweep
         sees a kill."""
-        self.rundir.say(f"the program was killed by {signal_words(number)}")
+        error = f"the program was killed by {signal_words(number)}"
+        self.rundir.say(error)
+        if number != signal.SIGKILL:  # of which the driver has the usual reason
+            with contextlib.suppress(OSError):
+                self.rundir.lock.note(error=error)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("alive after SIGKILL")
 
