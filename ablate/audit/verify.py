@@ -175,8 +175,16 @@ class _Check:
     # --- A run ----------------------------------------------------------------------------------
 
     def run(self, run: PlannedRun) -> None:
-        """Check every file of a run, and its result against the ledger."""
+        """Check every file of a run, and its result against the ledger. A file that can't be read
+        is a finding, too, so that it keeps no other run from being checked."""
         folder = self.store.rundir(run.id)
+        try:
+            self._check_files(run, folder)
+        except OSError as error:
+            path = Path(error.filename or folder.path)
+            self.finding(run, path, error.strerror or str(error))
+
+    def _check_files(self, run: PlannedRun, folder: RunDir) -> None:
         if not run.has_own_spec:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
         result = folder.read_result()
