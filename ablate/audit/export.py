@@ -113,8 +113,8 @@ def _check_replaceable(bundle: Bundle) -> None:
         first_file, *further_files = own_files
         count = f" and {count_text(len(further_files), 'more file')}" if further_files else ""
         raise UserError(
-            f"{bundle.root}: has {first_file}{count}, added or edited after the export, which a new "
-            f"one would remove; move what is yours away, or name another folder"
+            f"{bundle.root}: has {first_file}{count}, added or edited after the export, which a "
+            f"new one would remove; move what is yours away, or name another folder"
         )
 
 

@@ -379,7 +379,8 @@ class _Check:
         except (UserError, Failure) as error:
             self.report.findings.append(str(error))
             return
-        self.report.numbers = sum(value != "" for *_, value, _ in remade_lines)
+        if self.remade:  # else its numbers are those of the plan alone
+            self.report.numbers = sum(value != "" for *_, value, _ in remade_lines)
         differ = [pair for pair in zip_longest(recorded_lines, remade_lines) if pair[0] != pair[1]]
         if differ:
             recorded_line, remade_line = (
