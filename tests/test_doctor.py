@@ -350,16 +350,17 @@ def test_folders_and_ledger_are_held_against_each_other(store):
     (d.path / f".result.json.{os.getpid()}.0").write_bytes(b"x")  # of a living process
     plan = store.plan_path("fixture")
     os.truncate(plan, 100)
-    again, own = "the same `ablate sweep` trains them again", f"--store {store.root}"
+    own = f"--store {store.root}"
     assert [f"{level} {what} {text}" for level, what, text in amiss(store)] == [
         f"problem plans {plan}: not whole; {WRITES_AGAIN}",
-        f"problem runs 1 run ({b.id}) done in the ledger, but without a whole result; {again}",
-        f"problem runs 1 run ({a.id}) with a torn result.json; {again}",
+        f"problem runs 1 run ({b.id}) done in the ledger, but without a whole result; "
+        f"{WRITES_AGAIN}",
+        f"problem runs 1 run ({a.id}) with a torn result.json; {WRITES_AGAIN}",
         f"problem runs 1 run ({d.id}) whose status in result.json and in the ledger differ; "
         f"`ablate verify {own}` names edited files, `ablate doctor --repair {own}` mends the "
         f"ledger",
         f"warning runs 1 run ({c.id}) with a result that the ledger lacks; the same "
-        f"`ablate sweep` records it",
+        f"`ablate sweep` or import records it",
         f"warning runs 1 run folder ({'0' * 16}) that no sweep of the ledger planned; "
         f"`ablate gc {own}` lists them",
         f"warning leftovers 1 temporary file (runs/{c.id}/.result.json.{dead.pid}.0) of dead "

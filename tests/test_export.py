@@ -1,6 +1,7 @@
 """`ablate export DIR`, `ablate table --from DIR`, frames: what a reviewer gets."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -427,6 +428,13 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     with pytest.raises(Failure, match=r"--anonymous: .* would name '/home/of-zaphod'"):
         export.export_bundle(titled, store, told, out, anonymous=True)
     assert list(tmp_path.iterdir()) == []
+    on_a_host = dataclasses.replace(plan, title="on host-of-zaphod")
+    monkeypatch.setattr(platform, "node", lambda: "host-of-zaphod")
+    with pytest.raises(Failure) as refusal:
+        export.export_bundle(on_a_host, store, told, out, anonymous=True)
+    assert "'host-of-zaphod'" in str(refusal.value)
+    monkeypatch.setattr(platform, "node", lambda: "train")  # as keys of every configuration
+    export.export_bundle(on_a_host, store, told, out, anonymous=True)
     where = {"path": "/data/of-zaphod"}
     cells = tuple(with_sections(cell, data=cell.spec.tree["data"] | where) for cell in plan.cells)
     words = word_of("data.path", "/data/of-zaphod"), word_of("launcher.devices", "zaphod")
@@ -497,6 +505,13 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
     assert ".git/HEAD and 1 " in str(refusal.value)
     assert files(out) == {*before, ".git/HEAD", ".git/config"}
     shutil.rmtree(out / ".git")
+    table = (out / "table.md").read_bytes()
+    (out / "table.md").write_bytes(table + b"mine")
+    with pytest.raises(UserError) as refusal:
+        leave(store, out)
+    assert "table.md, " in str(refusal.value)
+    assert (out / "table.md").read_bytes() == table + b"mine"
+    (out / "table.md").write_bytes(table)
     other = dataclasses.replace(store.read_plan("tiny"), name="other")
     with pytest.raises(UserError) as refusal, Ledger.reading(store) as ledger:
         export.export_bundle(other, store, run_histories(other, ledger), out)
@@ -505,6 +520,20 @@ def test_another_folder_is_left_alone_and_an_earlier_export_replaced(exported, o
         leave(store, folder)
         assert files(folder) == before
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "out", "empty"}
+
+
+def test_a_full_disk_is_named_by_the_folder_that_is_written(exported, tmp_path, monkeypatch):
+    class NoSpace(OSError):
+        pass
+
+    def full(source: Path, _: Path) -> None:
+        raise NoSpace(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))  # as copyfile raises it
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(NoSpace) as raised:
+        leave(Store(exported.folder / "runs"), tmp_path / "out")
+    assert raised.value.filename == str(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_whose_files_were_changed_is_not_exported(exported, out, tmp_path):

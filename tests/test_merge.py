@@ -1,6 +1,7 @@
 """`ablate merge`: halves of a sweep, brought together, are the sweep that one store did; nothing is
 lost or mixed by conflicts, damage, full disks and kills. Real trainings, processes, signals."""
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,9 @@ from support.commands import Server
 from support.looks import reading
 from support.stores import leave_run
 
+from ablate import audit
 from ablate.audit.copies import whole_folder
+from ablate.audit.merge import StoreMerge
 from ablate.audit.verify import verify_plan
 from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan_from_words as make_plan
@@ -320,11 +323,17 @@ def test_the_same_bits_of_another_day_are_the_same_run(tmp_path, shell):
     assert contents(one.runs) == before
 
 
-@pytest.mark.parametrize("file", ["predictions.npy", "weights.safetensors", "result.json"])
+@pytest.mark.parametrize(
+    "file", ["predictions.npy", "weights.safetensors", "result.json", "metrics.jsonl"]
+)
 def test_a_damaged_run_is_named_and_left_out(shell, whole, file):
     run = ids(shell.folder / "two")[2]
     path = shell.folder / "two" / "runs" / run / file
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    if file == "metrics.jsonl":  # which can't be read at all
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"\1")
     done = shell("merge", "two", "--store", "one", code=1)
     assert "runs: 3 brought\n" in done.out
     assert re.search(f"^  damaged: {run} .*{re.escape(file)}", done.out, re.M)
@@ -353,6 +362,25 @@ def test_another_sweep_of_that_name_is_named(tmp_path, shell):
     said = "the sweep 'planted' of there is another one (rows: -lr=0.003, +lr=0.01)"
     assert said in merge(shell, "there", "here", code=1)
     assert "(analysis)" in merge(shell, "third", "here", code=1)
+
+
+def test_where_another_sweep_of_that_name_can_be_renamed(tmp_path, shell):
+    """The remedy names a store that has the sweep, and never a bundle."""
+
+    def remedy(*words: str) -> tuple[str, ...]:
+        said = merge(shell, *words, code=1)
+        return tuple(re.findall(r"drive|import|--contrast|--store \w+|of its own", said))
+
+    planted(tmp_path / "here", {0: 0.8})
+    planted(tmp_path / "there", {0: 0.8}, "optim.lr=0.001,0.01")
+    assert remedy("there", "here") == ("drive", "--store there")
+    shell("export", "tiny", "analysis.alpha=0.2", "odd", "--store", "one")
+    assert remedy("odd", "one") == ("--contrast", "drive", "--store one")
+    assert remedy("handed-on", "odd", "new") == ("--contrast", "of its own")
+    (tmp_path / "sheet.csv").write_text("row,acc\na,0.5\na,0.6\nb,0.7\nb,0.9\n")
+    shell("import", "sheet.csv", "--row", "row", "--metric", "acc:more:share", "--store", "sheets")
+    shell("export", "sheet", "analysis.alpha=0.2", "of-sheet", "--store", "sheets")
+    assert remedy("of-sheet", "sheets") == ("--contrast", "import", "--store sheets")
 
 
 def test_the_larger_of_two_plans_counts_in_any_order(tmp_path):
@@ -422,6 +450,21 @@ def test_a_full_disk_ends_it_and_the_same_command_goes_on(tmp_path, shell):
     assert "Traceback" not in done.stderr
     assert one.folders() == {*ids(tmp_path / "here", "planted")}
     assert "runs: 2 brought" in merge(shell, "there", "here")
+
+
+def test_a_full_disk_is_named_by_the_store_that_is_written(tmp_path, monkeypatch):
+    here, there = (planted(tmp_path / name, {n: 0.8}) for n, name in enumerate(("here", "there")))
+
+    class NoSpace(OSError):
+        pass
+
+    def full(*_: object) -> None:
+        raise NoSpace(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as writing raises it
+
+    monkeypatch.setattr(audit.merge, "copy_file", full)
+    with Ledger.driving(here) as ledger, pytest.raises(NoSpace) as raised:
+        StoreMerge.of([there.root]).bring_into(here, ledger)
+    assert raised.value.filename == str(here.root)
 
 
 def test_a_plan_that_a_crash_left_half_recorded_is_a_note(shell):

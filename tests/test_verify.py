@@ -22,6 +22,7 @@ from ablate.analysis import english
 from ablate.audit.rerun import SAME_BITS, retrain
 from ablate.audit.verify import Verified, verify_plan
 from ablate.planning.analysis_keys import Analysis
+from ablate.planning.expand import plan_from_words
 from ablate.planning.plan import Plan
 from ablate.report.formats import render_table
 from ablate.run.metrics import classify
@@ -139,7 +140,29 @@ def test_a_result_that_nobody_recorded_yet_is_a_note(store):
     assert "1 of 4 runs have a result that the ledger has not recorded yet" in found.notes
 
 
+def test_a_table_without_results_has_no_numbers(tmp_path):
+    store, words = Store(tmp_path / "runs"), ["optim.lr=0.1,0.2", "seeds=2"]
+    plan, _ = plan_from_words(words, store=store.root, name="tiny")
+    store.write_plan(plan)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(plan)
+    verified = checked(store)
+    assert (verified.runs, verified.numbers, verified.findings) == (0, 0, [])
+
+
 # --- Something wrong ----------------------------------------------------------------------------
+
+
+def test_a_file_that_can_t_be_read_is_a_finding_of_its_run_alone(store):
+    first, second = (run_of(store, f"lr=0.001#{seed}") for seed in (0, 1))
+    metrics, predictions = store.rundir(first).metrics, store.rundir(second).predictions
+    metrics.unlink()
+    metrics.mkdir()
+    predictions.write_bytes(predictions.read_bytes()[:-1])
+    verified = checked(store)
+    places = [(line.split()[0], line.split(": ")[1]) for line in verified.findings]
+    assert places == [(first, metrics.name), (second, predictions.name)]
+    assert verified.runs == 4
 
 
 def flipped(content: bytes, place: int) -> bytes:

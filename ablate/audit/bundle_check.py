@@ -83,9 +83,9 @@ def check_bundle(bundle: Bundle) -> Verified:
             f"{bundle.root}: can't be recomputed ({type(error).__name__}: {first_line})"
         )
         return report
-    report.numbers = (
-        sum(line[-2] != "" for line in csv.reader(io.StringIO(contents[TIDY].decode()))) - 1
-    )
+    if results:  # else its numbers are those of the plan alone
+        lines = csv.reader(io.StringIO(contents[TIDY].decode()))
+        report.numbers = sum(line[-2] != "" for line in lines) - 1
     logarithms = plan.metric.probe == LOGARITHMS
     differ = [
         name

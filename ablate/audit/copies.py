@@ -1,6 +1,7 @@
 """Copies of files and folders of a run: whole when they are in their place, or not there.
 
-Used by `ablate merge` (audit/merge.py) and by `ablate import` (audit/importing.py).
+Used by `ablate merge` (audit/merge.py) and by `ablate import` (audit/importing.py);
+`naming_full_disk` also by `ablate export` (audit/export.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ablate.run import RunDir
-from ablate.shared import Failure, TryAgain, open_file, sync_folder
+from ablate.shared import DISK_FULL_ERRORS, Failure, TryAgain, open_file, sync_folder
 from ablate.store import Rubbish, Store, remove_rubbish
+
+
+@contextlib.contextmanager
+def naming_full_disk(place: Path) -> Iterator[None]:
+    """Let the error of a full disk name the place that is written to. By itself it names the file
+    that was copied, which may lie on another disk, or none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRORS:
+            error.filename = str(place)
+        raise
 
 
 @contextlib.contextmanager

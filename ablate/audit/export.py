@@ -21,13 +21,15 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablate.analysis import Results, RunFiles, measure_own, own_metrics, read_verdicts
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
+from ablate.audit.bundle import sha256_of as sha256_of_regular
+from ablate.audit.copies import naming_full_disk
 from ablate.audit.lean import PACKED, excerpt_of, note_thinned, pack, thin
 from ablate.planning import Cell, Imported, Plan
 from ablate.report import (
@@ -78,6 +80,7 @@ RAW = (
 BINARY = (".npy", ".npz", ".parquet")
 
 README = Path(__file__).with_name("bundle_readme.txt")  # a template
+PACKAGE = Path(__file__).parents[1]
 
 
 def check_folder(folder: Path) -> None:
@@ -95,18 +98,23 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_replaceable(bundle: Bundle) -> None:
-    """Raise UserError where a folder has more than the export wrote that made it: replacing it
-    would remove those files."""
+    """Raise UserError where a folder has files that the export which made it did not write, or not
+    so: replacing it would remove them."""
     try:
         exported_files = bundle.read_manifest()
     except Failure as error:
         raise UserError(f"{error}; name another folder, or remove this one yourself") from error
-    if foreign_files := sorted({*bundle.names()} - {*exported_files}):
-        first_file, *further_files = foreign_files
+    own_files = [
+        name
+        for name in bundle.names()
+        if exported_files.get(name, "") != sha256_of_regular(bundle.root / name)
+    ]
+    if own_files:
+        first_file, *further_files = own_files
         count = f" and {count_text(len(further_files), 'more file')}" if further_files else ""
         raise UserError(
-            f"{bundle.root}: has {first_file}{count}, which `ablate export` did not write and "
-            f"would remove; move what is yours away, or name another folder"
+            f"{bundle.root}: has {first_file}{count}, added or edited after the export, which a "
+            f"new one would remove; move what is yours away, or name another folder"
         )
 
 
@@ -136,22 +144,23 @@ def export_bundle(
     folder = Path(os.path.realpath(folder))
     new_folder = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        new_folder.mkdir()
-        bundle = Bundle(new_folder)
-        _copy(bundle, plan, store, histories, anonymous, diffs)
-        if lean:
-            bundle.is_lean = True
-            whole_plan, events = bundle.read_unsealed()
-            bundle.recompute(whole_plan, events)
-            thin(whole_plan, bundle.rundir)
-        _fill(bundle, store)
-        if anonymous:
-            _check_nobody(bundle, plan, store)
-        if lean:
-            pack(new_folder)
-        bundle.write_manifest()
-        os.sync()  # thousands of files: all at once
-        _replace(new_folder, folder)
+        with naming_full_disk(folder):
+            new_folder.mkdir()
+            bundle = Bundle(new_folder)
+            _copy(bundle, plan, store, histories, anonymous, diffs)
+            if lean:
+                bundle.is_lean = True
+                whole_plan, events = bundle.read_unsealed()
+                bundle.recompute(whole_plan, events)
+                thin(whole_plan, bundle.rundir)
+            _fill(bundle, store)
+            if anonymous:
+                _check_nobody(bundle, plan, store)
+            if lean:
+                pack(new_folder)
+            bundle.write_manifest()
+            os.sync()  # thousands of files: all at once
+            _replace(new_folder, folder)
     except BaseException:
         shutil.rmtree(new_folder, ignore_errors=True)
         raise
@@ -393,24 +402,39 @@ def _forget_places(folder: RunDir) -> None:
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     """Raise Failure where a file names a folder or a host, say in a title or a row's label."""
-    names = {str(Path.home()), os.getcwd(), str(store.root.resolve()), platform.node()}
+    folders = {str(Path.home()), os.getcwd(), str(store.root.resolve())}
+    hosts = {platform.node()}
     for run in plan.runs():
-        names.update(run.cell.spec.places)
+        folders.update(run.cell.spec.places)
         for attempt in store.rundir(run.id).read_attempts():
-            names.add(str(attempt.get("host")))
+            hosts.add(str(attempt.get("host")))
             origin = attempt.get("origin")
             if isinstance(origin, dict):
-                names |= {str(origin.get("folder")), str(origin.get("host"))}
-    long = sorted(name for name in names if len(name) > 3 and name != "None")
-    pattern = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in long) or "(?!)")
+                folders.add(str(origin.get("folder")))
+                hosts.add(str(origin.get("host")))
+    pattern = _words([*folders, *(host for host in hosts if not _is_word_of_ablate(host))])
     for name in bundle.names():
         if not name.endswith(BINARY):
             text = (bundle.root / name).read_text(errors="replace")
             if match := pattern.search(text):
                 raise Failure(
-                    f"--anonymous: {name} would name {match[0]!r}; change the title or label that "
-                    f"has it, and sweep again"
+                    f"--anonymous: {name} would name {match[0]!r}; change the title, label or "
+                    f"name that has it, and sweep again"
                 )
+
+
+def _words(names: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of these names as whole words, without names too short to tell."""
+    long = sorted(name for name in names if len(name) > 3 and name != "None")
+    return re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in long) or "(?!)")
+
+
+def _is_word_of_ablate(host: str) -> bool:
+    """Return whether ablate's own files have the name of a host as a word, such as `digits`. Then
+    bundles of any host may have it, so it gives nobody away."""
+    pattern = _words([host])
+    files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return any(pattern.search(path.read_text("utf-8", errors="replace")) for path in files)
 
 
 Names = Literal["ablate", "timm"]
@@ -435,7 +459,8 @@ def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -
     if not folder.weights.exists() or sha256_of(folder.weights) != result["weights_sha256"]:
         raise Failure(f"{folder.weights}: missing, or edited since the run ended")
     if names == "ablate":
-        write_whole(file, read_file(folder.weights))
+        with naming_full_disk(file):
+            write_whole(file, read_file(folder.weights))
         return
     question = {"spec": folder.read_spec(), "weights": str(folder.weights), "file": str(file)}
     ask("timm", question)

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
-from ablate.audit.copies import copy_file, copy_scratch, copy_whole, whole_folder
+from ablate.audit.copies import (
+    copy_file,
+    copy_scratch,
+    copy_whole,
+    naming_full_disk,
+    whole_folder,
+)
 from ablate.audit.lean import thinned_hashes
 from ablate.audit.streams import bring_streams, stream_conflicts
 from ablate.audit.verify import faults
@@ -217,12 +223,13 @@ class StoreMerge:
         reports = [work.choose_from_source(source) for source in self.sources]
         work.conflicts += stream_conflicts(store, [source.store for source in self.sources])
         work.refuse()
-        work.copy()
-        for source in self.sources:
-            take_decisions(store, source.store)
-        work.record()
-        for report, source in zip(reports, self.sources, strict=True):
-            report.streams = bring_streams(store, source.store)
+        with naming_full_disk(store.root):
+            work.copy()
+            for source in self.sources:
+                take_decisions(store, source.store)
+            work.record()
+            for report, source in zip(reports, self.sources, strict=True):
+                report.streams = bring_streams(store, source.store)
         return reports
 
 
@@ -437,15 +444,30 @@ class _Merge:
             self.plans[name] = unite_plans(old_plan, plan)
         except ValueError as error:
             self.conflicts.append(
-                f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
-                f"them with --as NAME in its store, which trains nothing, and forget the old name "
-                f"with `{source.store.command('gc', name)}`"
+                f"the sweep {name!r} of {source.store.root} is another one ({error}): "
+                f"{self._renaming(plan, source.store)}"
             )
         has_grown = {run.id for run in self.plans[name].runs()} != {
             run.id for run in old_plan.runs()
         }
         report.sweeps[name] = "new" if new else "grown" if has_grown else "same"
         self.driven_at[name] = max(self.driven_at.get(name, 0.0), source.driven_at[name])
+
+    def _renaming(self, plan: Plan, source: Store) -> str:
+        """Return the remedy for two different sweeps of a name: another name for one of them, which
+        a store can give it, but not a bundle."""
+        export = "export it again without analysis.KEY=VALUE and --contrast if it has them, or "
+        is_bundle = isinstance(source, Bundle)
+        if is_bundle and plan.name not in self.sweeps:
+            return f"{export}merge each into a store of its own"
+        store = self.store if is_bundle else source
+        rename = (
+            f"drive that of {store.root} with --as NAME, which trains nothing,"
+            if plan.design.trains
+            else f"import that of {store.root} again with --as NAME"
+        )
+        command = store.command("gc", plan.name)
+        return f"{export if is_bundle else ''}{rename} and forget the old name with `{command}`"
 
     def refuse(self) -> None:
         """Raise Failure for everything that can't be together in one store."""

@@ -175,8 +175,16 @@ class _Check:
     # --- A run ----------------------------------------------------------------------------------
 
     def run(self, run: PlannedRun) -> None:
-        """Check every file of a run, and its result against the ledger."""
+        """Check every file of a run, and its result against the ledger. A file that can't be read
+        is a finding, too, so that it keeps no other run from being checked."""
         folder = self.store.rundir(run.id)
+        try:
+            self._check_files(run, folder)
+        except OSError as error:
+            path = Path(error.filename or folder.path)
+            self.finding(run, path, error.strerror or str(error))
+
+    def _check_files(self, run: PlannedRun, folder: RunDir) -> None:
         if not run.has_own_spec:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
         result = folder.read_result()
@@ -371,7 +379,8 @@ class _Check:
         except (UserError, Failure) as error:
             self.report.findings.append(str(error))
             return
-        self.report.numbers = sum(value != "" for *_, value, _ in remade_lines)
+        if self.remade:  # else its numbers are those of the plan alone
+            self.report.numbers = sum(value != "" for *_, value, _ in remade_lines)
         differ = [pair for pair in zip_longest(recorded_lines, remade_lines) if pair[0] != pair[1]]
         if differ:
             recorded_line, remade_line = (

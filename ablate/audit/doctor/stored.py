@@ -330,12 +330,12 @@ def _runs(store: Store, states: States, has_driver: bool, folders: list[str]) ->
             unknown.append(run)
         elif result["status"] != state.status:
             differing.append(run)
-    remedy = "the same `ablate sweep` trains them again"
     if missing:
-        text = f"{some(missing, 'run')} done in the ledger, but without a whole result; {remedy}"
-        yield Finding("problem", "runs", text)
+        text = f"{some(missing, 'run')} done in the ledger, but without a whole result"
+        yield Finding("problem", "runs", f"{text}; {WRITES_AGAIN}")
     if torn:
-        yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {remedy}")
+        text = f"{some(torn, 'run')} with a torn result.json"
+        yield Finding("problem", "runs", f"{text}; {WRITES_AGAIN}")
     if differing:
         text = f"{some(differing, 'run')} whose status in result.json and in the ledger differ"
         verify, repair = store.command("verify"), store.command("doctor", "--repair")
@@ -343,7 +343,7 @@ def _runs(store: Store, states: States, has_driver: bool, folders: list[str]) ->
         yield Finding("problem", "runs", text)
     if unknown and not has_driver:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
-        yield Finding("warning", "runs", f"{text}; the same `ablate sweep` records it")
+        yield Finding("warning", "runs", f"{text}; the same `ablate sweep` or import records it")
     strangers = [run for run in folders if run not in states]
     if strangers:
         text = f"{some(strangers, 'run folder')} that no sweep of the ledger planned"
