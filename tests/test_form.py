@@ -33,6 +33,13 @@ def planted(rows, seeds=5):
     return plan, tabulate(plan, plant(plan, values))
 
 
+def two_columns():
+    """Of two columns the names of rows are in a legend."""
+    rows = ["base", *(f"row number {n} with a long name of words" for n in range(1, 9))]
+    plan = make_plan(rows, ("S/4", "B/4"))
+    return plan, tabulate(plan, plant(plan, {row: [90, 91, 92 + len(row) % 3] for row in rows}))
+
+
 def drawn(rows, kind, form, format="svg") -> DrawnFigure:
     return draw_figure(*planted(rows), kind, lambda run: pytest.fail("reads no run"), format, form)
 
@@ -122,10 +129,19 @@ def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes
     assert ("intervals over training seeds" in made.caption) != notes
 
 
-@pytest.mark.parametrize(("kind", "size"), [("forest", (3.3, 1.2)), ("gain", (1, 1))])
-def test_a_size_without_room_is_refused(kind, size):
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("forest", FigureForm("paper", (3.3, 1.2))),
+        ("gain", FigureForm("paper", (1, 1))),
+        ("gain", FigureForm("page", (1, 1))),  # whose notes and legend take more than all of it
+        ("gain", FigureForm("page", (1.2, 9))),  # which is narrower than a name of the legend
+        ("gain", FigureForm("page", (4, 3))),  # whose legend would cover the heading
+    ],
+)
+def test_a_size_without_room_is_refused(kind, form):
     with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
-        drawn(20, kind, FigureForm("paper", size))
+        draw_figure(*two_columns(), kind, lambda run: pytest.fail("reads no run"), form=form)
 
 
 # --- Rows ---------------------------------------------------------------------------------------
