@@ -214,6 +214,15 @@ def test_wrong_words_are_named_with_the_choices():
     assert FigureForm.read_size("3.3x2.4") == COLUMN
 
 
+@pytest.mark.parametrize("kind", ["changes", "pairs"])
+def test_figures_of_changes_have_no_rows_to_choose(kind):
+    plan, _ = planted(2)
+    form = FigureForm(rows=("base",))
+    assert form.of_sweep(plan, "gain").rows == ("base",)
+    with pytest.raises(UserError, match="--rows"):
+        form.of_sweep(plan, kind)
+
+
 # --- Families -----------------------------------------------------------------------------------
 
 FAMILIES = {"row number 1": "after", "row number 2": "after", "row number 4": "branch"}

@@ -29,7 +29,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import GREY, LETTERS, STYLES, WIDEST, FigureForm, Size
+from ablate.report.plot.form import GREY, LETTERS, OF_CHANGES, STYLES, WIDEST, FigureForm, Size
 from ablate.shared import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
@@ -362,9 +362,10 @@ class Drawing:
         has_room = self._lay_out()
         if self._form.size is not None and not (has_room and self._fits()):
             width, height = self._form.size
+            fewer = "" if self.kind in OF_CHANGES else ", or fewer rows with --rows"
             raise UserError(
                 f"--size {width:g}x{height:g}: too small for the letters of the {self.kind} "
-                f"figure; give a larger size, or fewer rows with --rows"
+                f"figure; give a larger size{fewer}"
             )
         content = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
