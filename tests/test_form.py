@@ -2,6 +2,7 @@
 colour whichever rows and kinds are drawn."""
 
 import re
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 
@@ -142,6 +143,17 @@ def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes
 def test_a_size_without_room_is_refused(kind, form):
     with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
         draw_figure(*two_columns(), kind, lambda run: pytest.fail("reads no run"), form=form)
+
+
+@pytest.mark.parametrize(("format", "lines"), [("svg", 0), ("png", 1)])
+def test_letters_that_the_font_lacks_are_named_in_one_line(format, lines, capsys):
+    plan = make_plan(["base", "naïve", "中文, 中"])
+    table = tabulate(plan, plant(plan, {row.label: [90, 91, 93] for row in plan.rows}))
+    with warnings.catch_warnings(action="error"):
+        content = draw_figure(plan, table, "gain", lambda run: pytest.fail("reads no run"), format)
+    announced = capsys.readouterr().err.splitlines()
+    assert ["中文:" in line for line in announced] == [True] * lines
+    assert ("中文, 中" in content.content.decode(errors="ignore")) == (format == "svg")
 
 
 # --- Rows ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, font_scalings
+from matplotlib.font_manager import FontProperties, findfont, font_scalings, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.text import Text
@@ -68,8 +68,10 @@ RC: dict[Any, Any] = {
 @contextlib.contextmanager
 def styled(name: str, style: str = "page") -> Iterator[None]:
     """Set our style without the user's matplotlibrc, so that the same runs give the same bytes.
-    `name` keeps the ids of several figures in one page apart."""
-    with matplotlib.rc_context():
+    `name` keeps the ids of several figures in one page apart. Letters that the font lacks cause no
+    warnings, see `Drawing.missing_letters`."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC | STYLES[style].rc | {"svg.hashsalt": name})
         yield
@@ -378,6 +380,16 @@ class Drawing:
             text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
         return text.encode()
 
+    def missing_letters(self) -> str:
+        """Return the letters that the font of the figure lacks, each once: a PDF or a PNG has boxes
+        in their place, an SVG keeps them as text."""
+        charmap = get_font(findfont(FontProperties())).get_charmap()
+        texts = (artist.get_text() for artist in self.figure.findobj(Text))
+        letters = dict.fromkeys(itertools.chain.from_iterable(texts))
+        return "".join(
+            letter for letter in letters if letter.isprintable() and ord(letter) not in charmap
+        )
+
     def _fold(self) -> None:
         """Fold the names of axes to their panels, whose sizes are about those of equal shares."""
         lines, across = len(self.axes), len(self.axes[0])
@@ -414,10 +426,9 @@ class Drawing:
         text_boxes = [text.get_window_extent() for text in texts]
         axes_names = [a.label for axes in self.figure.axes for a in (axes.xaxis, axes.yaxis)]
         boxes = [*legend_boxes, *text_boxes, *(name.get_window_extent() for name in axes_names)]
-        return (
-            all(bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height)
-            and not any(box.count_overlaps(text_boxes) for box in legend_boxes)
-        )
+        return all(
+            bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height
+        ) and not any(box.count_overlaps(text_boxes) for box in legend_boxes)
 
 
 def _wrapped(lines: Sequence[str], letters: float) -> str:
